@@ -1,0 +1,1 @@
+"""The broker's rules without sockets or clocks: topics, queues, spool, flows, election, settlement."""

@@ -1,0 +1,73 @@
+"""What the engine wants done after a call; the front end that holds the connections carries it out, in order."""
+
+from dataclasses import dataclass
+from typing import NewType
+
+from lbg_runtime.model.ids import DeliveryId
+
+ClientId = NewType("ClientId", int)
+"""One connection of one client; never reused."""
+
+FlowId = NewType("FlowId", int)
+"""One flow, consumer or publisher, unique in the broker and never reused; fits 32 bits and serves on the wire too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A message as the engine keeps it. `content` belongs to the front end; the engine never looks into it."""
+
+    topic: str
+    content: object
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Send a spooled message on a consumer flow."""
+
+    client: ClientId
+    flow: FlowId
+    delivery_id: DeliveryId
+    """Increasing over the whole broker and never reused: a client drops any id it has seen on the flow."""
+    previous_id: DeliveryId
+    """The delivery before it on this flow, 0 for the first: a client drops a message whose predecessor is wrong."""
+    message: Published
+    redelivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverDirect:
+    """Send a direct message to a client that subscribes to its topic."""
+
+    client: ClientId
+    message: Published
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityChanged:
+    """Tell the client that the broker now feeds this flow, or no longer does."""
+
+    client: ClientId
+    flow: FlowId
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEnded:
+    """Tell the client that the broker ended its flow. `text` is the wire's text (`Queue Deleted`, ...)."""
+
+    client: ClientId
+    flow: FlowId
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEnded:
+    """Close the client's connection (its name was taken over, or an operator asked for it)."""
+
+    client: ClientId
+    text: str
+
+
+Effect = Deliver | DeliverDirect | ActivityChanged | FlowEnded | ClientEnded

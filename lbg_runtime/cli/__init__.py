@@ -1,0 +1,1 @@
+"""The `lbg` command, one file per subcommand."""

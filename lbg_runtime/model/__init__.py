@@ -1,0 +1,1 @@
+"""Values and errors that every room shares; standard library only, safe on a Spark executor."""

@@ -1,0 +1,73 @@
+"""Shape of a load-balanced group: which shard lies in which queue, and how topics are built."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import GroupName, QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """The numbers that publishers, members and admins of one group must agree on.
+
+    Source: "sticky load balancing" as Solace describes it: topic `<hash prefix>/<shard>/<topic>`, queue `<group>/<n>`
+    subscribes to every shard s with s mod queue count = n. Raises `UserError` where hash count < queue count.
+    """
+
+    name: GroupName
+    hash_prefix: str
+    hash_count: int
+    queue_count: int
+
+    def __post_init__(self) -> None:
+        if not self.name or any(c in self.name for c in "*>?'<&;"):
+            raise UserError("group.name", repr(self.name), "a queue name prefix without any of * > ? ' < & ;")
+        if not self.hash_prefix or "/" in self.hash_prefix or any(c in self.hash_prefix for c in "*>"):
+            raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
+        if self.queue_count < 1:
+            raise UserError("group.queue_count", str(self.queue_count), "at least 1")
+        if self.hash_count < self.queue_count:
+            raise UserError(
+                "group.hash_count",
+                f"{self.hash_count} shards for {self.queue_count} queues",
+                "hash count >= queue count, or some queues stay empty",
+            )
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every queue has the same number of shards."""
+        return self.hash_count % self.queue_count == 0
+
+    def queue_name(self, index: int) -> QueueName:
+        """Name of queue `index`, 0 <= index < queue_count."""
+        return QueueName(f"{self.name}/{index}")
+
+    def queue_names(self) -> tuple[QueueName, ...]:
+        """Names of all queues, by index."""
+        return tuple(self.queue_name(index) for index in range(self.queue_count))
+
+    def queue_index_of_shard(self, shard: int) -> int:
+        """Index of the queue whose stripe holds `shard`."""
+        return shard % self.queue_count
+
+    def shards_of_queue(self, index: int) -> range:
+        """The stripe of queue `index`."""
+        return range(index, self.hash_count, self.queue_count)
+
+    def subscriptions(self, index: int) -> tuple[str, ...]:
+        """Topic subscriptions of queue `index`, one per shard of its stripe."""
+        return tuple(f"{self.hash_prefix}/{shard}/>" for shard in self.shards_of_queue(index))
+
+    def hashed_topic(self, shard: int, topic: str) -> str:
+        """The topic a publisher uses for `topic` when the key hashes to `shard`."""
+        return f"{self.hash_prefix}/{shard}/{topic}"
+
+    def split_topic(self, hashed: str) -> tuple[int, str] | None:
+        """Shard and original topic of a hashed topic, or None where it is not one of this group."""
+        prefix, _, rest = hashed.partition("/")
+        shard, _, topic = rest.partition("/")
+        # isdecimal alone admits digits of other scripts, which no publisher writes.
+        if prefix != self.hash_prefix or not topic or not (shard.isascii() and shard.isdecimal()):
+            return None
+        number = int(shard)
+        return (number, topic) if number < self.hash_count else None

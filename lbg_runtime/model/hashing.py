@@ -1,0 +1,61 @@
+"""Named, versioned hash functions from key to shard. A name's meaning never changes: publishers depend on it.
+
+Golden vectors are in `tests/model/test_hashing.py`; any publisher in any language can be checked against them.
+"""
+
+import zlib
+from collections.abc import Callable
+from enum import Enum
+
+from lbg_runtime.model.errors import UserError
+
+
+class HashFunction(Enum):
+    """The functions a group may name. Values are what configuration files say."""
+
+    CRC32 = "crc32"
+    """CRC-32 (IEEE 802.3, as zlib) of the key's UTF-8 bytes, unsigned."""
+    JAVA_STRING = "java_string"
+    """`Math.abs(key.hashCode() % n)` of Java: 31-polynomial over UTF-16 code units in 32-bit arithmetic."""
+    MODULO = "modulo"
+    """The key is a decimal integer; its value modulo n, never negative. Raises `UserError` for any other key."""
+
+
+def full_hash(function: HashFunction, key: str) -> int:
+    """The hash before the modulo: unsigned 32 bits for CRC32, signed 32 bits for JAVA_STRING, the number for MODULO."""
+    return _FULL_HASHES[function](key)
+
+
+def shard_of(function: HashFunction, key: str, hash_count: int) -> int:
+    """The shard of a key, 0 <= shard < hash_count."""
+    value = full_hash(function, key)
+    if function is HashFunction.JAVA_STRING:
+        # Java's % truncates toward zero, so the magnitude of the remainder is that of abs(value) modulo n.
+        return abs(value) % hash_count
+    return value % hash_count
+
+
+def _crc32(key: str) -> int:
+    return zlib.crc32(key.encode())
+
+
+def _java_string(key: str) -> int:
+    units = key.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def _modulo(key: str) -> int:
+    try:
+        return int(key, 10)
+    except ValueError:
+        raise UserError("key", repr(key), "a decimal integer, as the hash function modulo requires") from None
+
+
+_FULL_HASHES: dict[HashFunction, Callable[[str], int]] = {
+    HashFunction.CRC32: _crc32,
+    HashFunction.JAVA_STRING: _java_string,
+    HashFunction.MODULO: _modulo,
+}

@@ -1,0 +1,81 @@
+"""Where the key of a message comes from; one rule for publishers and members alike."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, PropertyValue
+
+
+class KeyOrigin(Enum):
+    """The places a key can be read from."""
+
+    TOPIC = "topic"
+    TOPIC_LEVEL = "topic_level"
+    PROPERTY = "property"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySource:
+    """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer)."""
+
+    origin: KeyOrigin
+    argument: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "KeySource":
+        """Read the written form; raises `UserError` for anything else."""
+        name, _, argument = text.partition(":")
+        valid = {
+            "topic": argument == "" and ":" not in text,
+            "topic_level": argument.isascii() and argument.isdecimal(),
+            "property": argument != "",
+            "json": argument.startswith("/"),
+        }
+        if not valid.get(name, False):
+            raise UserError("key", repr(text), "topic, topic_level:NUMBER, property:NAME or json:/POINTER")
+        return cls(KeyOrigin(name), argument)
+
+    def extract(self, topic: str, properties: Mapping[str, PropertyValue], payload: bytes) -> str | None:
+        """The key as text, or None where the message has none. `topic` is the original one, without the hash levels."""
+        match self.origin:
+            case KeyOrigin.TOPIC:
+                return topic
+            case KeyOrigin.TOPIC_LEVEL:
+                levels = topic.split("/")
+                position = int(self.argument)
+                return levels[position] if position < len(levels) else None
+            case KeyOrigin.PROPERTY:
+                return _as_key(properties.get(self.argument))
+            case KeyOrigin.JSON:
+                return _as_key(_follow_pointer(payload, self.argument))
+
+
+PARTITION_KEY = KeySource(KeyOrigin.PROPERTY, PARTITION_KEY_PROPERTY)
+"""The rule of messages that our publisher stamped."""
+
+
+def _as_key(value: object) -> str | None:
+    # bool is an int in Python, but True is no sensible key.
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _follow_pointer(payload: bytes, pointer: str) -> object:
+    try:
+        node: object = json.loads(payload)
+    except ValueError:
+        return None
+    for raw in pointer.split("/")[1:]:
+        token = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict):
+            node = node.get(token)
+        elif isinstance(node, list) and token.isascii() and token.isdecimal() and int(token) < len(node):
+            node = node[int(token)]
+        else:
+            return None
+    return node

@@ -1,0 +1,66 @@
+"""The message as a user sees it, and the delivery that carries it through the runtime."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+
+PropertyValue = str | int | float | bool | bytes | None
+
+NO_PROPERTIES: Mapping[str, PropertyValue] = MappingProxyType({})
+
+PARTITION_KEY_PROPERTY = "JMSXGroupID"
+"""User property that carries the key; the name PubSub+ itself reads for partitioned queues."""
+
+PUBLISHER_PROPERTY = "lbg_publisher"
+"""User property with the publisher's id: one life of one hashed publisher."""
+
+KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
+"""User property with the publisher's number of this message within its key, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What was published. Immutable, free of any handle of the client library, safe to keep."""
+
+    topic: str
+    """Full topic, hash prefix and shard included."""
+    payload: bytes
+    properties: Mapping[str, PropertyValue] = field(default=NO_PROPERTIES)
+    """User properties."""
+    message_id: str | None = None
+    """Application message id."""
+    sent_at_ms: int | None = None
+    """Sender's wall clock, milliseconds since the epoch, where the sender stamped it."""
+
+    @property
+    def key(self) -> str | None:
+        """The key that the publisher stamped (`JMSXGroupID`), or None."""
+        value = self.properties.get(PARTITION_KEY_PROPERTY)
+        return value if isinstance(value, str) else None
+
+    @property
+    def publisher_id(self) -> str | None:
+        """The stamping publisher's id, or None for messages of other publishers."""
+        value = self.properties.get(PUBLISHER_PROPERTY)
+        return value if isinstance(value, str) else None
+
+    @property
+    def key_sequence(self) -> int | None:
+        """The publisher's number of this message within its key, from 1, or None."""
+        value = self.properties.get(KEY_SEQUENCE_PROPERTY)
+        return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One arrival of a message on one flow. Ends exactly once: settled or fenced (law L8)."""
+
+    queue: QueueName
+    epoch: Epoch
+    delivery_id: DeliveryId
+    message: Message
+    redelivered: bool
+    received_at_ns: int
+    """Monotonic clock of this member when the transport handed the message over, nanoseconds."""

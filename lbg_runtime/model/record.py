@@ -1,0 +1,160 @@
+"""What a run leaves behind, one JSON object per line: member journals and publisher ledgers.
+
+The validator proves the laws from these records alone. A record reaches the operating system before the settlement
+that it describes leaves the process, so that a SIGKILL cannot lose the record of a message that is gone from its queue.
+
+Times named `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock, nanoseconds:
+exact order between processes of one host. The first line of a file is its header, the last its close; a file without
+a close is torn.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+RECORD_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHeader:
+    """First line of a member's journal; one file per life of a member."""
+
+    run_id: str
+    group: str
+    hash_prefix: str
+    hash_count: int
+    queue_count: int
+    member: str
+    incarnation: int
+    """Increases with every life of the member."""
+    host: str
+    pid: int
+    t_start: int
+    kind: Literal["journal"] = "journal"
+    schema: int = RECORD_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRecord:
+    """One handling of one delivery, written after its handler ended."""
+
+    queue: int
+    """Index of the queue in the group."""
+    bind_epoch: int
+    shard: int | None
+    key: str | None
+    topic: str
+    publisher: str | None
+    seq: int | None
+    """The publisher's number of the message within its key, from 1."""
+    message_id: str | None
+    delivery_id: int
+    redelivered: bool
+    attempts: int
+    local_seq: int
+    """Per member life, total order of handling starts, from 1."""
+    receive_mono_ns: int
+    start_mono_ns: int
+    done_mono_ns: int
+    t_done: int
+    t_settle: int | None
+    """When the settlement was handed to the transport; None when it was fenced or there was none."""
+    outcome: Literal["accepted", "failed", "rejected", "cancelled"]
+    size_bytes: int
+    kind: Literal["dispatch"] = "dispatch"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecord:
+    """A change of one flow of the member."""
+
+    queue: int
+    bind_epoch: int
+    event: Literal["bound", "active", "inactive", "draining", "released", "down"]
+    role: Literal["primary", "secondary"]
+    cause: str
+    """Why: a `ReleaseCause` value for draining and released, the transport's words for down, else empty."""
+    t: int
+    mono_ns: int
+    kind: Literal["flow"] = "flow"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRecord:
+    """Where one queue of the member stands; about once a second, for live tables only. No law reads it."""
+
+    queue: int
+    bind_epoch: int
+    role: Literal["primary", "secondary"]
+    state: str
+    in_flight: int
+    handled: int
+    t: int
+    kind: Literal["status"] = "status"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHeader:
+    """First line of a publisher's ledger; one file per life of a publisher."""
+
+    run_id: str
+    group: str
+    hash_prefix: str
+    hash_count: int
+    hash_function: str
+    publisher: str
+    host: str
+    pid: int
+    t_start: int
+    kind: Literal["ledger"] = "ledger"
+    schema: int = RECORD_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedRecord:
+    """Messages `first_seq` to `last_seq` of a key, both included, were confirmed by the broker."""
+
+    key: str
+    shard: int
+    first_seq: int
+    last_seq: int
+    t_first: int
+    t_last: int
+    kind: Literal["confirmed"] = "confirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class UnconfirmedRecord:
+    """One message that the broker refused (`refused`), or whose fate is not known (`unknown`)."""
+
+    key: str
+    shard: int
+    seq: int
+    fate: Literal["refused", "unknown"]
+    reason: str
+    t: int
+    kind: Literal["unconfirmed"] = "unconfirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRecord:
+    """Last line of either file. `dropped` > 0 makes the file incomplete, and the verdict unknown."""
+
+    written: int
+    """Records before this one, header included."""
+    dropped: int
+    clean: bool
+    """The process ended as asked, with nothing left in flight."""
+    t: int
+    kind: Literal["close"] = "close"
+
+
+Record = (
+    JournalHeader
+    | DispatchRecord
+    | FlowRecord
+    | StatusRecord
+    | LedgerHeader
+    | ConfirmedRecord
+    | UnconfirmedRecord
+    | CloseRecord
+)

@@ -1,0 +1,27 @@
+"""Topic subscriptions of the broker: `*` matches one level, `abc*` a level's rest, `>` one or more last levels."""
+
+
+def is_valid_topic(topic: str) -> bool:
+    """Whether `topic` can be published to: not empty, at most 250 bytes of UTF-8."""
+    return bool(topic) and len(topic.encode()) <= 250
+
+
+def matches(subscription: str, topic: str) -> bool:
+    """Whether a topic subscription attracts a topic. Linear in the number of levels."""
+    wanted = subscription.split("/")
+    levels = topic.split("/")
+    for position, level in enumerate(wanted):
+        if level == ">" and position == len(wanted) - 1:
+            return len(levels) > position
+        if position >= len(levels):
+            return False
+        if not level_matches(level, levels[position]):
+            return False
+    return len(levels) == len(wanted)
+
+
+def level_matches(wanted: str, level: str) -> bool:
+    """Whether one level of a subscription attracts one of a topic; `*` only counts as a level's last character."""
+    if wanted.endswith("*"):
+        return level.startswith(wanted[:-1])
+    return wanted == level

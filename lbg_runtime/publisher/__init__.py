@@ -1,0 +1,1 @@
+"""The hashed publisher: key to shard, stamps, confirms, ledger."""

@@ -1,0 +1,1 @@
+"""The async shell of a member: app, supervisor, flow runner, dispatcher, journal, shutdown."""

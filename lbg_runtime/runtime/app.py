@@ -1,0 +1,5 @@
+"""Placeholder until the runtime's helper fills the room."""
+
+
+class App:
+    """The application."""

@@ -1,0 +1,91 @@
+"""The protocols that every transport implements and `testing/conformance.py` tests.
+
+All methods are called from the event loop's thread, and sinks are called on it too, so no caller needs a lock.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from lbg_runtime.core.events import FlowEvent
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
+
+FlowSink = Callable[[FlowEvent], None]
+"""Takes the events of one flow handle in the order they happened. Must not raise and must not block."""
+
+DirectSink = Callable[[Message], None]
+"""Takes direct messages of a subscription. Must not raise and must not block."""
+
+
+class BoundFlow(Protocol):
+    """One flow handle, from a successful bind to `unbind` or its `FlowDown`. Owned by one flow runner."""
+
+    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
+        """Tell the broker how a delivery of this handle ended. Never blocks; does nothing on a dead handle.
+
+        Kept during an outage and sent after the reconnect. May reach the broker up to the client's ack timer later,
+        but before a following `unbind` ends.
+        """
+        ...
+
+    def stop_intake(self) -> None:
+        """Ask the broker to send nothing more; messages under way still reach the sink. Never blocks."""
+        ...
+
+    def start_intake(self) -> None:
+        """Undo `stop_intake`. Never blocks."""
+        ...
+
+    async def unbind(self) -> None:
+        """Flush settlements and give the handle up; idempotent, never raises for a dead handle or a lost connection.
+
+        After it returns the sink is not called again for this epoch, and what was delivered and not settled is back
+        on the queue, flagged. Runs to its end even when the caller is cancelled.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """A session with a broker that comes back by itself. One owner opens and closes it."""
+
+    async def open(self) -> None:
+        """Connect; raises `ConnectFailed`. After success an outage is retried for ever."""
+        ...
+
+    async def close(self) -> None:
+        """End the session. Flows still bound end as if the process had died. Idempotent."""
+        ...
+
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
+        """Bind a flow; raises `BindFailed`. It is a standby until the sink is told `FlowActive`.
+
+        The sink may be called before this returns. Cancelling the call leaves no flow bound.
+        """
+        ...
+
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+        """Create an exclusive durable queue and its topic subscriptions where missing; raises `TransportError`."""
+        ...
+
+
+class Messenger(Protocol):
+    """Sending and direct messages over the same session; a transport implements this too."""
+
+    def send(self, message: Message) -> "asyncio.Future[None]":
+        """Publish persistently; calls are sent in order. The future ends when the broker has confirmed.
+
+        Fails with `PublishRefused` (the broker said no) or `PublishFailed` (it may or may not be spooled). Survives a
+        reconnect: unconfirmed messages are sent again and the broker drops what it already has. Never blocks: the
+        caller bounds how many are unconfirmed.
+        """
+        ...
+
+    def send_direct(self, message: Message) -> None:
+        """Publish at most once, to whoever subscribes now. Never blocks; a lost message is nobody's error."""
+        ...
+
+    async def subscribe(self, subscription: str, sink: DirectSink) -> None:
+        """Take direct messages until `close`; restored after a reconnect. Raises `TransportError`."""
+        ...

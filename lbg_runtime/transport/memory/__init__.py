@@ -1,0 +1,1 @@
+"""Transport straight on the engine, in one process: for tests."""

@@ -1,0 +1,1 @@
+"""Transport on the official client; the only package that imports it."""

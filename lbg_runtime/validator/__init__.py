@@ -1,0 +1,1 @@
+"""From journals to a verdict: the laws, written once, on Arrow tables."""
