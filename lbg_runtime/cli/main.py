@@ -1,0 +1,35 @@
+"""Entry of `lbg`: registers the commands and turns errors into one line and an exit code.
+
+Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown,
+130 interrupted. A command module imports what is heavy inside its function, so that `lbg --help` stays quick.
+"""
+
+import sys
+
+import typer
+
+from lbg_runtime.model.errors import LbgError, UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Ordered, elastic consumption on Solace PubSub+.",
+)
+
+
+def main() -> None:
+    """Run the command line; never shows a traceback for a user's mistake or a broker's refusal."""
+    try:
+        app()
+    except UserError as error:
+        sys.exit(_fail(error, 2))
+    except LbgError as error:
+        sys.exit(_fail(error, 1))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(error: LbgError, code: int) -> int:
+    print(f"lbg: {error}", file=sys.stderr)
+    return code
