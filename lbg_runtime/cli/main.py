@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from lbg_runtime.cli.broker import broker
 from lbg_runtime.model.errors import LbgError, UserError
 
 app = typer.Typer(
@@ -16,6 +17,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Ordered, elastic consumption on Solace PubSub+.",
 )
+app.command()(broker)
+
+
+@app.callback()
+def _commands() -> None:
+    # Without this, a single registered command would take the place of the whole command line.
+    pass
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""The shape of config.yaml, how it is loaded, and what is said when it is wrong."""
+"""The shape of config.yaml, its loading, and the messages for a setting that is wrong."""

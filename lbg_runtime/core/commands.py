@@ -9,6 +9,8 @@ from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Settlement
 
+_NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Bind:
@@ -73,7 +75,7 @@ class Note:
     """Something worth a log line and a counter: a snake_case event in the past tense and its facts."""
 
     name: str
-    facts: Mapping[str, str | int] = field(default=MappingProxyType({}))
+    facts: Mapping[str, str | int] = field(default_factory=lambda: _NO_FACTS)
 
 
 Command = Bind | Unbind | StopIntake | StartIntake | Dispatch | ReturnUnstarted | CancelHandling | Settle | Note

@@ -9,6 +9,16 @@ class LbgError(Exception):
     retriable: ClassVar[bool] = False
     """Whether the same call can succeed later with nothing changed by the user."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes with the facts: the default would call the class with the message alone."""
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
+
+def _restore(kind: type[LbgError], args: tuple[object, ...], facts: dict[str, object]) -> LbgError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
 
 class UserError(LbgError):
     """A mistake the user can mend; shown as one line without a traceback, exit code 2.
@@ -75,6 +85,14 @@ class PublishRefused(PublishFailed):
     """The broker said no to this message; it is not spooled anywhere."""
 
     retriable = False
+
+
+class PublisherClosed(LbgError):
+    """The publisher is closed or closing; the message was not sent."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"cannot publish to {topic}: the publisher is closed")
+        self.topic = topic
 
 
 class ProtocolError(LbgError):

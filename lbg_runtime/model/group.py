@@ -66,8 +66,8 @@ class GroupShape:
         """Shard and original topic of a hashed topic, or None where it is not one of this group."""
         prefix, _, rest = hashed.partition("/")
         shard, _, topic = rest.partition("/")
-        # isdecimal alone admits digits of other scripts, which no publisher writes.
-        if prefix != self.hash_prefix or not topic or not (shard.isascii() and shard.isdecimal()):
+        # Exactly as a publisher writes it: no leading zero, no digit of another script, no number of a thousand digits.
+        if prefix != self.hash_prefix or not topic or not (shard.isascii() and shard.isdecimal() and len(shard) < 20):
             return None
         number = int(shard)
-        return (number, topic) if number < self.hash_count else None
+        return (number, topic) if number < self.hash_count and str(number) == shard else None

@@ -1,8 +1,9 @@
 """Named, versioned hash functions from key to shard. A name's meaning never changes: publishers depend on it.
 
-Golden vectors are in `tests/model/test_hashing.py`; any publisher in any language can be checked against them.
+Golden vectors are in `model/hash_vectors.py`; any publisher in any language can be checked against them.
 """
 
+import re
 import zlib
 from collections.abc import Callable
 from enum import Enum
@@ -14,11 +15,22 @@ class HashFunction(Enum):
     """The functions a group may name. Values are what configuration files say."""
 
     CRC32 = "crc32"
-    """CRC-32 (IEEE 802.3, as zlib) of the key's UTF-8 bytes, unsigned."""
+    """CRC-32 (IEEE 802.3, as zlib) of the key's UTF-8 bytes, unsigned. Raises `UserError` for a lone surrogate."""
     JAVA_STRING = "java_string"
-    """`Math.abs(key.hashCode() % n)` of Java: 31-polynomial over UTF-16 code units in 32-bit arithmetic."""
+    """`Math.abs(key.hashCode() % n)` of Java: 31-polynomial over UTF-16 code units in 32-bit arithmetic.
+
+    Not `Math.abs(key.hashCode()) % n`: that is negative where a key hashes to the smallest integer.
+    """
     MODULO = "modulo"
-    """The key is a decimal integer; its value modulo n, never negative. Raises `UserError` for any other key."""
+    """The key is a decimal integer: ASCII digits, a minus before them or not. Its value modulo n, never negative.
+
+    Raises `UserError` for any other key.
+    """
+
+
+_DECIMAL = re.compile(r"-?[0-9]{1,1000}")
+# Python's own int() also takes spaces, underscores, a plus and digits of other scripts, which no other language would
+# read as the same number; and it refuses numbers of some thousand digits, hence a bound of our own.
 
 
 def full_hash(function: HashFunction, key: str) -> int:
@@ -36,7 +48,10 @@ def shard_of(function: HashFunction, key: str, hash_count: int) -> int:
 
 
 def _crc32(key: str) -> int:
-    return zlib.crc32(key.encode())
+    try:
+        return zlib.crc32(key.encode())
+    except UnicodeEncodeError:
+        raise UserError("key", ascii(key), "text that UTF-8 can carry, as the hash function crc32 requires") from None
 
 
 def _java_string(key: str) -> int:
@@ -48,10 +63,9 @@ def _java_string(key: str) -> int:
 
 
 def _modulo(key: str) -> int:
-    try:
-        return int(key, 10)
-    except ValueError:
-        raise UserError("key", repr(key), "a decimal integer, as the hash function modulo requires") from None
+    if _DECIMAL.fullmatch(key) is None:
+        raise UserError("key", ascii(key), "a decimal integer, as the hash function modulo requires")
+    return int(key)
 
 
 _FULL_HASHES: dict[HashFunction, Callable[[str], int]] = {

@@ -1,12 +1,17 @@
 """Where the key of a message comes from; one rule for publishers and members alike."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, PropertyValue
+
+_LEVEL = re.compile(r"[0-9]{1,3}")
+_POINTER = re.compile(r"(/([^~/]|~[01])*)+")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class KeyOrigin(Enum):
@@ -20,7 +25,10 @@ class KeyOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer)."""
+    """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer).
+
+    Topic levels count from 0, in the original topic. A key is text or an integer, whose decimal form is taken.
+    """
 
     origin: KeyOrigin
     argument: str = ""
@@ -31,9 +39,9 @@ class KeySource:
         name, _, argument = text.partition(":")
         valid = {
             "topic": argument == "" and ":" not in text,
-            "topic_level": argument.isascii() and argument.isdecimal(),
+            "topic_level": _LEVEL.fullmatch(argument) is not None,
             "property": argument != "",
-            "json": argument.startswith("/"),
+            "json": _POINTER.fullmatch(argument) is not None,
         }
         if not valid.get(name, False):
             raise UserError("key", repr(text), "topic, topic_level:NUMBER, property:NAME or json:/POINTER")
@@ -68,13 +76,13 @@ def _as_key(value: object) -> str | None:
 def _follow_pointer(payload: bytes, pointer: str) -> object:
     try:
         node: object = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second for a payload nested some thousand levels deep
         return None
     for raw in pointer.split("/")[1:]:
         token = raw.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict):
             node = node.get(token)
-        elif isinstance(node, list) and token.isascii() and token.isdecimal() and int(token) < len(node):
+        elif isinstance(node, list) and _INDEX.fullmatch(token) and int(token) < len(node):
             node = node[int(token)]
         else:
             return None

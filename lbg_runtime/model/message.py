@@ -27,7 +27,7 @@ class Message:
     topic: str
     """Full topic, hash prefix and shard included."""
     payload: bytes
-    properties: Mapping[str, PropertyValue] = field(default=NO_PROPERTIES)
+    properties: Mapping[str, PropertyValue] = field(default_factory=lambda: NO_PROPERTIES)
     """User properties."""
     message_id: str | None = None
     """Application message id."""

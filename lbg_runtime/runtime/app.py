@@ -1,5 +1,162 @@
-"""Placeholder until the runtime's helper fills the room."""
+"""What a user runs: handlers and settings, made into a member."""
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from lbg_runtime.config.load import load_settings
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import HandlerError, LbgError
+from lbg_runtime.runtime.journal import open_journal
+from lbg_runtime.runtime.membership import Membership, find_membership
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.session import Session, open_session
+from lbg_runtime.runtime.shutdown import ExitGuard, follow_signals
+from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
+
+_log = structlog.get_logger(__name__)
+
+RUN_VARIABLE = "LBG_RUN_ID"
+"""Environment variable that names the run in the journal, so that the records of one trial can be told from others."""
+
+EXIT_GRACE_S = 5.0
 
 
 class App:
-    """The application."""
+    """One member of a group. `run_sync` for a process of its own, `run` inside a program that has an event loop.
+
+    Everything that can be wrong with handlers, settings or the broker's address is raised as `UserError` before the
+    first message is taken.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        settings: Settings | Path | str,
+        *,
+        member_index: int | None = None,
+        member_count: int | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """`settings` may be the path of their file. `session`: a transport to use, and to open and close, instead."""
+        self.settings = settings if isinstance(settings, Settings) else load_settings(Path(settings))
+        if not handlers:
+            raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
+        self._handlers = handlers
+        self._session = session
+        self.membership = find_membership(
+            self.settings.membership,
+            self.settings.group.queue_count,
+            os.environ,
+            socket.gethostname(),
+            member_index,
+            member_count,
+        )
+        self._supervisor: Supervisor | None = None
+        self._stop_wanted = False
+
+    async def run(self) -> StopReport:
+        """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds."""
+        group = self.settings.group
+        for warning in shape_warnings(self.settings, self.membership):
+            _log.warning("group_uneven", group=group.name, reason=warning)
+        journal_path = self.settings.ops.journal.path
+        journal = open_journal(
+            Path(journal_path) if journal_path else None,
+            group.shape(),
+            self.membership.member,
+            os.environ.get(RUN_VARIABLE, ""),
+        )
+        is_clean = False
+        try:
+            async with self._open_session() as session:
+                supervisor = Supervisor(
+                    self.settings, self.membership, self._handlers, session, journal, random.Random()
+                )
+                self._supervisor = supervisor
+                _log.info("member_started", group=group.name, member=self.membership.member, queues=group.queue_count)
+                if self._stop_wanted:
+                    supervisor.stop()
+                report = await supervisor.run()
+            is_clean = report.is_clean
+            return report
+        finally:
+            self._supervisor = None
+            journal.close(clean=is_clean)
+
+    def run_sync(self) -> int:
+        """Run until SIGTERM or SIGINT; 0 where everything was drained, 1 where something was cancelled or left."""
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(self._run_with_signals())
+
+    def stop(self) -> None:
+        """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
+        self._stop_wanted = True
+        if self._supervisor is not None:
+            self._supervisor.stop()
+
+    def stop_now(self) -> None:
+        """Leave without waiting: handlers are cancelled, their messages come again. On the loop's thread."""
+        self._stop_wanted = True
+        if self._supervisor is not None:
+            self._supervisor.stop_now()
+
+    async def _run_with_signals(self) -> int:
+        guard = ExitGuard()
+        tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
+
+        def stop() -> None:
+            guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + tail_s)
+            self.stop()
+
+        def stop_now() -> None:
+            guard.arm(tail_s)
+            self.stop_now()
+
+        failure: LbgError | None = None
+        report: StopReport | None = None
+        async with asyncio.TaskGroup() as group:
+            signals = group.create_task(follow_signals(stop, stop_now))
+            try:
+                report = await self.run()
+            except LbgError as error:
+                # Carried out of the group by hand, which would wrap it.
+                failure = error
+            finally:
+                signals.cancel()
+        guard.disarm()
+        if failure is not None:
+            raise failure
+        return 0 if report is not None and report.is_clean else 1
+
+    @asynccontextmanager
+    async def _open_session(self) -> AsyncIterator[Session]:
+        if self._session is None:
+            group, member = self.settings.group.name, self.membership.member
+            client_name = f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
+            async with open_session(self.settings.connection, client_name) as session:
+                yield session
+            return
+        await self._session.open()
+        try:
+            yield self._session
+        finally:
+            await self._session.close()
+
+
+def shape_warnings(settings: Settings, membership: Membership) -> list[str]:
+    """What is allowed and probably not meant."""
+    group = settings.group
+    warnings = []
+    if not group.shape().is_even:
+        warnings.append(f"{group.hash_count} shards do not divide evenly among {group.queue_count} queues")
+    if group.queue_count % membership.count:
+        warnings.append(f"{group.queue_count} queues do not divide evenly among {membership.count} members")
+    return warnings

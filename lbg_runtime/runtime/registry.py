@@ -1,5 +1,151 @@
-"""Placeholder until the runtime's helper fills the room."""
+"""Which function handles which topic, and the loading of the modules that say so."""
+
+import importlib
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TypeVar
+
+from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.topic import is_valid_topic, matches
+
+HandlerFunction = Callable[[Message], Awaitable[object]]
+"""Handles one message; what it returns is ignored. To raise is to fail: the message is tried again."""
+
+_Function = TypeVar("_Function", bound=HandlerFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One registered function."""
+
+    subscription: str
+    function: HandlerFunction
+    where: str
+    """`module:function (file:line)`, for messages to the user."""
 
 
 class Handlers:
-    """Registered handlers."""
+    """The handlers of a member, in the order of their registration.
+
+    Subscriptions are on the original topic, without the hash prefix and the shard. Where several attract a topic, the
+    one registered first takes it; the same subscription twice is an error.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def handler(self, *subscriptions: str) -> Callable[[_Function], _Function]:
+        """Register the decorated async function for these topics. Raises `HandlerError` where it cannot be one."""
+
+        def register(function: _Function) -> _Function:
+            where = _where(function)
+            _check_function(function, where)
+            for subscription in subscriptions:
+                self._add(Handler(subscription, function, where))
+            return function
+
+        if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
+            raise HandlerError("@handler", "no topic", 'a topic subscription, as in @handlers.handler("orders/>")')
+        return register
+
+    def include(self, other: "Handlers") -> None:
+        """Register everything of `other` after what is here. Raises `HandlerError` where both want one subscription."""
+        for handler in other:
+            self._add(handler)
+
+    def find(self, topic: str) -> Handler | None:
+        """The handler that takes an original topic, or None. Linear in the number of handlers."""
+        for subscription, handler in self._handlers.items():
+            if matches(subscription, topic):
+                return handler
+        return None
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self._handlers.values())
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def _add(self, handler: Handler) -> None:
+        _check_subscription(handler)
+        taken = self._handlers.get(handler.subscription)
+        if taken is not None:
+            raise HandlerError(
+                handler.where,
+                f"a second handler for {handler.subscription!r}",
+                f"one handler for a topic; {taken.where} has it",
+            )
+        self._handlers[handler.subscription] = handler
+
+
+def load_handlers(module_names: Iterable[str]) -> Handlers:
+    """Import the modules and join their `Handlers`, in order. Raises `HandlerError` with one line for the user."""
+    joined = Handlers()
+    included: list[Handlers] = []
+    for name in module_names:
+        found = [value for value in vars(_import(name)).values() if isinstance(value, Handlers)]
+        if not found:
+            raise HandlerError(f"handlers: {name}", "no Handlers object in the module", "`handlers = Handlers()` there")
+        # Modules may share one object, by importing it from each other.
+        for handlers in found:
+            if not any(handlers is other for other in included):
+                included.append(handlers)
+                joined.include(handlers)
+    return joined
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except HandlerError:
+        raise
+    except Exception as error:  # the handler boundary: importing runs the user's code
+        place = _place_of(error, name)
+        raise HandlerError(
+            f"handlers: {name}", f"{type(error).__name__}: {error}{place}", "a module that can be imported"
+        ) from error
+
+
+def _place_of(error: Exception, name: str) -> str:
+    """Where in the user's module it happened, if it happened there: ` (file:line)`."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text has the place
+    frames = traceback.extract_tb(error.__traceback__)
+    tail = name.replace(".", "/")
+    mine = [frame for frame in frames if frame.filename.removesuffix(".py").removesuffix("/__init__").endswith(tail)]
+    return f" ({mine[-1].filename}:{mine[-1].lineno})" if mine else ""
+
+
+def _where(function: object) -> str:
+    target = inspect.unwrap(function) if callable(function) else function
+    name = f"{getattr(target, '__module__', '?')}:{getattr(target, '__qualname__', repr(target))}"
+    code = getattr(target, "__code__", None)
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _check_function(function: object, where: str) -> None:
+    if not inspect.iscoroutinefunction(function):
+        raise HandlerError(where, "not async", "`async def`, as handlers share one event loop")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise HandlerError(where, f"parameters {signature}", "exactly one parameter, the message") from None
+
+
+def _check_subscription(handler: Handler) -> None:
+    subscription = handler.subscription
+    levels = subscription.split("/")
+    if not is_valid_topic(subscription):
+        expected = "1 to 250 bytes"
+    elif any(">" in level for level in levels[:-1]) or (">" in levels[-1] and levels[-1] != ">"):
+        expected = "`>` only as the whole last level"
+    elif any("*" in level[:-1] for level in levels):
+        expected = "`*` only as the last character of a level"
+    else:
+        return
+    raise HandlerError(handler.where, f"topic subscription {subscription!r}", expected)

@@ -1,130 +1,230 @@
 """The whole broker as one pure object: every call changes state and returns the effects to carry out, in order."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import replace
 
-from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
+from lbg_runtime.broker.engine.answers import (
+    BoundQueue,
+    FlowStatus,
+    PublisherFlow,
+    QueueStatus,
+    SettledRange,
+)
+from lbg_runtime.broker.engine.deliveries import DeliveryIds
+from lbg_runtime.broker.engine.effects import (
+    ClientEnded,
+    ClientId,
+    DeliverDirect,
+    Effect,
+    FlowEnded,
+    FlowId,
+    Published,
+)
+from lbg_runtime.broker.engine.flow import Flow
+from lbg_runtime.broker.engine.publisher_flow import PublisherState
+from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.vpn import Client, Vpn
+from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
-from lbg_runtime.model.outcome import Outcome
 
+__all__ = [
+    "DEFAULT_VPN",
+    "AccessType",
+    "BoundQueue",
+    "Engine",
+    "FlowStatus",
+    "PublisherFlow",
+    "QueueSettings",
+    "QueueStatus",
+    "SettledRange",
+]
 
-class AccessType(Enum):
-    """Who is fed by a queue: the first bound flow, or all of them in turn."""
-
-    EXCLUSIVE = "exclusive"
-    NON_EXCLUSIVE = "non-exclusive"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """What can be said of a queue; defaults are those of a queue that a client creates on PubSub+."""
-
-    access_type: AccessType = AccessType.EXCLUSIVE
-    durable: bool = True
-    owner: str | None = None
-    max_unacked_per_flow: int = 10_000
-    max_bind_count: int = 1_000
-    quota_bytes: int = 5_000_000_000
-    max_message_bytes: int = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class BoundQueue:
-    """Answer to a bind."""
-
-    flow: FlowId
-    active: bool
-    settings: QueueSettings
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherFlow:
-    """Answer to opening a publisher flow: `name` resumes it later, up to `last_accepted_id` nothing need be resent."""
-
-    flow: FlowId
-    name: str
-    last_accepted_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class SettledRange:
-    """Ids `first` to `last` of a flow, both included, ended this way; ids never delivered on it count for nothing."""
-
-    first: DeliveryId
-    last: DeliveryId
-    outcome: Outcome
+DEFAULT_VPN = "default"
+LARGEST_RECEIVED_ID = DeliveryId((1 << 63) - 1)
+"""A client that claims a greater one would use up the delivery ids of everybody."""
 
 
 class Engine:
-    """Called by the front ends only, from one thread. Refusals are `BrokerRefusal` with the wire's code and text."""
+    """Called by the front ends only, from one thread. Refusals are `BrokerRefusal` with the wire's code and text.
+
+    Flows and clients that have ended are met by late calls, because effects and frames cross on the way: `disconnect`,
+    `unbind`, `open_window` and `settle` do nothing then; calls that a client waits for an answer to are refused with
+    503 `Service Unavailable`. That a flow is the calling client's own is the front end's to check.
+    """
+
+    def __init__(self, instance: str = "broker") -> None:
+        """`instance` differs with every life of a broker that keeps nothing: publisher flows of another life must not
+        be taken for one of this life."""
+        self._instance = instance
+        self._vpns = {DEFAULT_VPN: Vpn(DEFAULT_VPN)}
+        self._clients: dict[ClientId, Client] = {}
+        self._flows: dict[FlowId, tuple[Client, Queue, Flow]] = {}
+        self._publishers: dict[FlowId, tuple[Client, PublisherState]] = {}
+        self._delivery_ids = DeliveryIds()
+        self._last_client_id = 0
+        self._last_flow_id = 0
 
     # -- administration
 
     def add_vpn(self, vpn: str) -> None:
-        """Add a message VPN; `default` is there from the start."""
-        raise NotImplementedError
+        """Add a message VPN, if it is not there; `default` is there from the start."""
+        self._vpns.setdefault(vpn, Vpn(vpn))
 
     def add_user(self, vpn: str, username: str, password: str) -> None:
         """Configure a client username; as soon as a VPN has one, others are refused there."""
-        raise NotImplementedError
+        self._vpn(vpn).passwords[username] = password
 
     def create_queue(self, vpn: str, queue: QueueName, settings: QueueSettings) -> None:
         """Create a queue; 400 `Endpoint Already Exists`."""
-        raise NotImplementedError
+        self._create_queue(self._vpn(vpn), queue, settings, temporary_of=None)
 
     def delete_queue(self, vpn: str, queue: QueueName) -> list[Effect]:
-        """Delete a queue with its messages; its flows end with 503 `Queue Deleted`."""
-        raise NotImplementedError
+        """Delete a queue with its messages; its flows end with 503 `Queue Deleted`; 503 `Unknown Queue`."""
+        home = self._vpn(vpn)
+        return self._remove_queue(home, home.queue(queue))
+
+    def add_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
+        """Attract messages into a queue; errors as for `subscribe_queue`."""
+        home = self._vpn(vpn)
+        home.queue_subscriptions.add(home.queue(queue), subscription)
+
+    def remove_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
+        """Undo `add_queue_subscription` or `subscribe_queue`; 400 `Subscription Not Found`."""
+        home = self._vpn(vpn)
+        home.queue_subscriptions.remove(home.queue(queue), subscription)
+
+    def queue_names(self, vpn: str) -> tuple[QueueName, ...]:
+        """Names of all queues of a VPN, in the order they were created."""
+        return tuple(self._vpn(vpn).queues)
+
+    def queue_depth(self, vpn: str, queue: QueueName) -> int:
+        """Messages spooled, unacknowledged ones included; 503 `Unknown Queue`."""
+        return self._vpn(vpn).queue(queue).depth
+
+    def queue_flows(self, vpn: str, queue: QueueName) -> tuple[FlowStatus, ...]:
+        """Bound flows in the order of the bind line, then browsers; 503 `Unknown Queue`."""
+        return self.queue_status(vpn, queue).flows
+
+    def queue_status(self, vpn: str, queue: QueueName) -> QueueStatus:
+        """Everything there is to see of a queue; 503 `Unknown Queue`."""
+        home = self._vpn(vpn)
+        found = home.queue(queue)
+        return found.status(home.queue_subscriptions.of(found))
 
     # -- clients
 
     def connect(self, vpn: str, username: str, password: str, client_name: str) -> tuple[ClientId, list[Effect]]:
-        """Log a client in. Another connection of the same name is ended. 401 `Unauthorized`, 503/403 for the VPN."""
-        raise NotImplementedError
+        """Log a client in. Another connection of the same name is ended: `ClientEnded`, then what its going causes.
+
+        403 `Message VPN Not Allowed`, 401 `Unauthorized`, 400 `Client Name Parse Error`.
+        """
+        home = self._vpn(vpn)
+        home.check_login(username, password, client_name)
+        effects: list[Effect] = []
+        older = home.clients.get(client_name)
+        if older is not None:
+            effects = [ClientEnded(older.id, "Client Name Taken Over"), *self.disconnect(older.id)]
+        self._last_client_id += 1
+        client = Client(ClientId(self._last_client_id), home, client_name, username)
+        home.clients[client_name] = client
+        self._clients[client.id] = client
+        return client.id, effects
 
     def disconnect(self, client: ClientId) -> list[Effect]:
-        """The connection is gone: its flows leave, their unsettled messages return to the queues flagged, in order."""
-        raise NotImplementedError
+        """The connection is gone: its flows leave, their unsettled messages return to the queues flagged, in order.
+
+        Its temporary queues go; its publisher flows can be resumed by name, its consumer flows by a bind with
+        `last_received_id` of the same client name.
+        """
+        gone = self._clients.pop(client, None)
+        if gone is None:
+            return []
+        del gone.vpn.clients[gone.name]
+        gone.vpn.client_subscriptions.remove_all(gone)
+        for publisher, state in gone.publishers.items():
+            del self._publishers[publisher]
+            gone.vpn.publishers.close(publisher, state)
+        # A queue loses all flows of the client at once, or the second would be elected when the first has gone.
+        lost: dict[Queue, list[Flow]] = {}
+        for flow, queue in gone.flows.items():
+            lost.setdefault(queue, []).append(self._flows.pop(flow)[2])
+        effects: list[Effect] = []
+        for queue, flows in lost.items():
+            if queue.temporary_of is None:
+                effects += queue.lose(flows)
+        for queue in [queue for queue in gone.vpn.queues.values() if queue.temporary_of == client]:
+            gone.vpn.remove_queue(queue)
+        return effects
 
     def subscribe(self, client: ClientId, subscription: str) -> None:
         """Attract direct messages; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`."""
-        raise NotImplementedError
+        known = self._client(client)
+        known.vpn.client_subscriptions.add(known, subscription)
 
     def unsubscribe(self, client: ClientId, subscription: str) -> None:
         """Undo `subscribe`; 400 `Subscription Not Found`."""
-        raise NotImplementedError
+        known = self._client(client)
+        known.vpn.client_subscriptions.remove(known, subscription)
 
     def subscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
         """Attract messages into a queue; errors as for `subscribe` and 503 `Unknown Queue`."""
-        raise NotImplementedError
+        vpn = self._client(client).vpn
+        vpn.queue_subscriptions.add(vpn.queue(queue, client), subscription)
 
     def unsubscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
         """Undo `subscribe_queue`."""
-        raise NotImplementedError
+        vpn = self._client(client).vpn
+        vpn.queue_subscriptions.remove(vpn.queue(queue, client), subscription)
 
     def provision(self, client: ClientId, queue: QueueName, settings: QueueSettings) -> None:
-        """Create a queue on a client's behalf; it becomes the owner."""
-        raise NotImplementedError
+        """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`."""
+        known = self._client(client)
+        owned = replace(settings, owner=known.username)
+        self._create_queue(known.vpn, queue, owned, temporary_of=None if settings.durable else client)
 
     # -- publishing
 
     def publish_direct(self, client: ClientId, message: Published) -> list[Effect]:
-        """Send a direct message to every subscribed client once; queues that subscribe get it too (promotion)."""
-        raise NotImplementedError
+        """Send a direct message to every subscribed client once; queues that subscribe get it too (promotion).
+
+        A queue that cannot take it does not get it, and nobody is told: that is what direct means.
+        """
+        vpn = self._client(client).vpn
+        effects = self._deliver_directly(vpn, message)
+        for queue in vpn.queue_subscriptions.match(message.topic):
+            if queue.refusal_of(message) is None:
+                effects += queue.add(message)
+        return effects
 
     def open_publisher(self, client: ClientId, name: str) -> PublisherFlow:
         """Open a publisher flow; `name` empty for a new one, else the one to resume (unknown names start anew)."""
-        raise NotImplementedError
+        known = self._client(client)
+        flow = self._next_flow_id()
+        state = known.vpn.publishers.open(flow, name, new_name=f"{self._instance}-{flow}")
+        known.publishers[flow] = state
+        self._publishers[flow] = (known, state)
+        return PublisherFlow(flow, state.name, state.last_accepted_id)
 
     def publish(self, flow: FlowId, message_id: int, message: Published) -> list[Effect]:
-        """Spool a persistent message in every queue that attracts it.
+        """Spool a persistent message in every queue that attracts it, and send it to clients that subscribe directly.
 
         An id at or below the last accepted one of the flow is a resend: nothing happens. A refusal (503 `Spool Over
-        Quota`, 400 `Document Is Too Large`, 503 `No Subscription Match` where asked for) also counts as answered, and
-        no queue keeps the message.
+        Quota`, 400 `Document Is Too Large`) also counts as answered, and nobody gets the message. A message that
+        nobody wants is accepted and gone. 503 `Service Unavailable` where the flow is not open: not answered then.
         """
-        raise NotImplementedError
+        client, state = self._open_publisher_flow(flow)
+        if message_id <= state.last_accepted_id:
+            return []
+        state.last_accepted_id = message_id
+        queues = client.vpn.queue_subscriptions.match(message.topic)
+        for queue in queues:
+            if (refusal := queue.refusal_of(message)) is not None:
+                raise refusal
+        effects: list[Effect] = []
+        for queue in queues:
+            effects += queue.add(message)
+        return effects + self._deliver_directly(client.vpn, message)
 
     # -- consuming
 
@@ -140,19 +240,93 @@ class Engine:
         """Bind a consumer flow with a closed window, last in the queue's bind line.
 
         `last_received_id` says that the client re-binds a handle that lives on: it still holds what it got up to
-        that id and settles it by the old ids, unless it has been settled meanwhile. 503 `Unknown Queue`, 503
-        `Max clients exceeded for queue`.
+        that id and settles it by the old ids, unless the message has gone to someone else meanwhile (`Queue` has the
+        rule). A browser is outside the line. `create_temporary` makes the queue, the client's own, if it is missing.
+        503 `Unknown Queue`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed` for another
+        client's temporary queue, 400 `Endpoint Property Mismatch` where a durable queue has the name of a temporary.
         """
-        raise NotImplementedError
+        known = self._client(client)
+        if last_received_id is not None and last_received_id > LARGEST_RECEIVED_ID:
+            raise BrokerRefusal(400, "Invalid Last Message Id")
+        if create_temporary and queue not in known.vpn.queues:
+            settings = QueueSettings(durable=False, owner=known.username)
+            self._create_queue(known.vpn, queue, settings, temporary_of=client)
+        found = known.vpn.queue(queue, client)
+        if create_temporary and found.settings.durable:
+            raise BrokerRefusal(400, "Endpoint Property Mismatch")
+        flow = self._next_flow_id()
+        bound: Flow
+        if browser:
+            bound, active = found.browse(flow, client, known.name), True
+        else:
+            bound = found.bind(flow, client, known.name, last_received_id)
+            active = found.is_fed(bound)
+        known.flows[flow] = found
+        self._flows[flow] = (known, found, bound)
+        return BoundQueue(flow, active, found.settings), []
 
     def unbind(self, flow: FlowId) -> list[Effect]:
-        """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active."""
-        raise NotImplementedError
+        """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
+
+        Effects: `ActivityChanged` of the next, then what it is sent. The handle is gone: nothing is remembered.
+        """
+        if flow not in self._flows:
+            return []
+        client, queue, bound = self._flows.pop(flow)
+        del client.flows[flow]
+        return queue.release(bound)
 
     def open_window(self, flow: FlowId, received_up_to: DeliveryId, window: int) -> list[Effect]:
         """Transport acknowledgement: the client has received up to this id and takes `window` more beyond it."""
-        raise NotImplementedError
+        if flow not in self._flows:
+            return []
+        _, queue, bound = self._flows[flow]
+        return queue.open_window(bound, received_up_to, window)
 
     def settle(self, flow: FlowId, ranges: Iterable[SettledRange]) -> list[Effect]:
         """End deliveries. ACCEPTED and REJECTED remove; FAILED puts it back in its place, to come again flagged."""
-        raise NotImplementedError
+        if flow not in self._flows:
+            return []
+        _, queue, bound = self._flows[flow]
+        return queue.settle(bound, ranges)
+
+    # -- parts
+
+    def _vpn(self, name: str) -> Vpn:
+        vpn = self._vpns.get(name)
+        if vpn is None:
+            raise BrokerRefusal(403, "Message VPN Not Allowed")
+        return vpn
+
+    def _client(self, client: ClientId) -> Client:
+        known = self._clients.get(client)
+        if known is None:
+            raise BrokerRefusal(503, "Service Unavailable")
+        return known
+
+    def _open_publisher_flow(self, flow: FlowId) -> tuple[Client, PublisherState]:
+        found = self._publishers.get(flow)
+        if found is None:
+            raise BrokerRefusal(503, "Service Unavailable")
+        return found
+
+    def _next_flow_id(self) -> FlowId:
+        self._last_flow_id += 1
+        return FlowId(self._last_flow_id)
+
+    def _create_queue(self, vpn: Vpn, name: QueueName, settings: QueueSettings, temporary_of: ClientId | None) -> None:
+        if name in vpn.queues:
+            raise BrokerRefusal(400, "Endpoint Already Exists")
+        vpn.queues[name] = Queue(name, settings, self._delivery_ids, temporary_of)
+
+    def _remove_queue(self, vpn: Vpn, queue: Queue) -> list[Effect]:
+        vpn.remove_queue(queue)
+        effects: list[Effect] = []
+        for flow in queue.flows:
+            client = self._flows.pop(flow.id)[0]
+            del client.flows[flow.id]
+            effects.append(FlowEnded(client.id, flow.id, 503, "Queue Deleted"))
+        return effects
+
+    def _deliver_directly(self, vpn: Vpn, message: Published) -> list[Effect]:
+        return [DeliverDirect(client.id, message) for client in vpn.client_subscriptions.match(message.topic)]

@@ -1,0 +1,69 @@
+"""What the engine's calls take and answer, effects apart."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.broker.engine.effects import ClientId, FlowId
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class BoundQueue:
+    """Answer to a bind."""
+
+    flow: FlowId
+    active: bool
+    """Whether the queue feeds the flow from the start; every flow of a non-exclusive queue and every browser is fed."""
+    settings: QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherFlow:
+    """Answer to opening a publisher flow: `name` resumes it later, up to `last_accepted_id` nothing need be resent."""
+
+    flow: FlowId
+    name: str
+    last_accepted_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRange:
+    """Ids `first` to `last` of a flow, both included, ended this way; ids never delivered on it count for nothing."""
+
+    first: DeliveryId
+    last: DeliveryId
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """One bound flow, as an administrator sees it."""
+
+    flow: FlowId
+    client: ClientId
+    client_name: str
+    active: bool
+    browser: bool
+    window_size: int
+    unacked_count: int
+    """Held by its client and not settled; 0 for a browser and for a standby."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue at one moment, as an administrator sees it."""
+
+    name: QueueName
+    settings: QueueSettings
+    flows: tuple[FlowStatus, ...]
+    """Consumer flows in the order of the bind line, then browsers."""
+    active_flow: FlowId | None
+    """The one flow that an exclusive queue feeds; None where nothing is bound, and for a non-exclusive queue."""
+    depth: int
+    """Messages spooled, unacknowledged ones included."""
+    spooled_bytes: int
+    unacked_count: int
+    rejected_count: int
+    """Messages removed by a REJECTED settlement since the queue was created."""
+    subscriptions: tuple[str, ...]

@@ -1,0 +1,102 @@
+"""Who of the bound consumer flows is fed next: the first of the line, or all in turn."""
+
+from collections import deque
+from typing import Protocol
+
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.broker.engine.flow import ConsumerFlow
+from lbg_runtime.broker.engine.settings import AccessType
+
+
+class BindLine(Protocol):
+    """The flows of one queue in the order of their binds. Called by the queue only."""
+
+    flows: dict[FlowId, ConsumerFlow]
+    """Consumer flows in bind order."""
+
+    def join(self, flow: ConsumerFlow) -> None:
+        """Add a flow at the end."""
+        ...
+
+    def leave(self, flow: ConsumerFlow) -> None:
+        """Remove a flow."""
+        ...
+
+    def is_fed(self, flow: ConsumerFlow) -> bool:
+        """Whether messages go to this flow when it has room."""
+        ...
+
+    def room_made(self, flow: ConsumerFlow) -> None:
+        """Something changed for this flow: it may have room again."""
+        ...
+
+    def next_with_room(self) -> ConsumerFlow | None:
+        """The flow that gets the next message, which must then be delivered on it."""
+        ...
+
+
+class ExclusiveLine:
+    """The first flow is fed, the others stand by (law L1)."""
+
+    def __init__(self) -> None:
+        self.flows: dict[FlowId, ConsumerFlow] = {}
+        self._first: ConsumerFlow | None = None
+
+    def join(self, flow: ConsumerFlow) -> None:
+        self.flows[flow.id] = flow
+        if self._first is None:
+            self._first = flow
+
+    def leave(self, flow: ConsumerFlow) -> None:
+        del self.flows[flow.id]
+        if flow is self._first:
+            self._first = next(iter(self.flows.values()), None)
+
+    def is_fed(self, flow: ConsumerFlow) -> bool:
+        return flow is self._first
+
+    def room_made(self, flow: ConsumerFlow) -> None:
+        """The first flow is asked every time, so there is nothing to note."""
+
+    def next_with_room(self) -> ConsumerFlow | None:
+        return self._first if self._first is not None and self._first.has_room else None
+
+
+class RoundRobinLine:
+    """Every flow with room is fed in turn; a flow found without room waits outside until room is made."""
+
+    def __init__(self) -> None:
+        self.flows: dict[FlowId, ConsumerFlow] = {}
+        self._turns: deque[ConsumerFlow] = deque()
+        self._in_turn: dict[FlowId, None] = {}
+
+    def join(self, flow: ConsumerFlow) -> None:
+        self.flows[flow.id] = flow
+
+    def leave(self, flow: ConsumerFlow) -> None:
+        del self.flows[flow.id]
+        if flow.id in self._in_turn:
+            del self._in_turn[flow.id]
+            self._turns.remove(flow)
+
+    def is_fed(self, flow: ConsumerFlow) -> bool:
+        return flow.id in self.flows
+
+    def room_made(self, flow: ConsumerFlow) -> None:
+        if flow.id in self.flows and flow.id not in self._in_turn and flow.has_room:
+            self._in_turn[flow.id] = None
+            self._turns.append(flow)
+
+    def next_with_room(self) -> ConsumerFlow | None:
+        while self._turns:
+            flow = self._turns.popleft()
+            if flow.has_room:
+                self._turns.append(flow)
+                return flow
+            del self._in_turn[flow.id]
+        return None
+
+
+def bind_line(access_type: AccessType) -> BindLine:
+    """The line that an access type asks for."""
+    return ExclusiveLine() if access_type is AccessType.EXCLUSIVE else RoundRobinLine()

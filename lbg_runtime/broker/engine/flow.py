@@ -1,0 +1,112 @@
+"""Bound flows of one queue: consumers, browsers, and what is remembered of a consumer whose connection broke."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from lbg_runtime.broker.engine.deliveries import Deliveries
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId
+from lbg_runtime.broker.engine.spool import NO_DELIVERY, SpooledMessage
+from lbg_runtime.model.ids import DeliveryId
+
+LARGEST_ID = DeliveryId((1 << 64) - 1)
+
+
+class Window:
+    """The transport window of one flow: which ids are under way, and how many more the client takes. Starts closed.
+
+    Settling does not move it, only the client's transport acknowledgement does.
+    """
+
+    __slots__ = ("_under_way", "last_sent_id", "received_up_to", "size")
+
+    def __init__(self, received_up_to: DeliveryId) -> None:
+        self.size = 0
+        self.received_up_to = received_up_to
+        self.last_sent_id = NO_DELIVERY
+        self._under_way: deque[DeliveryId] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one more message may be sent."""
+        return len(self._under_way) < self.size
+
+    def move(self, received_up_to: DeliveryId, size: int) -> None:
+        """The client has received up to this id and takes `size` more beyond it; an older id changes only the size."""
+        self.size = size
+        while self._under_way and self._under_way[0] <= received_up_to:
+            self.received_up_to = self._under_way.popleft()
+
+    def send(self, delivery_id: DeliveryId) -> DeliveryId:
+        """Note that an id is on its way; answers the one sent before it, 0 for the first."""
+        previous, self.last_sent_id = self.last_sent_id, delivery_id
+        self._under_way.append(delivery_id)
+        return previous
+
+    def has_been_received(self, delivery_id: DeliveryId) -> bool:
+        """Whether this can be the last id that the client received: the last acknowledged one or one under way."""
+        return delivery_id == self.received_up_to or delivery_id in self._under_way
+
+
+@dataclass(slots=True, eq=False)
+class RememberedFlow:
+    """What a client still holds of a flow whose connection broke; lives in the queue until nothing of it is left.
+
+    Its messages wait in the spool and were not delivered to anyone since; whoever takes one ends the claim on it.
+    """
+
+    client_name: str
+    window: Window
+    deliveries: Deliveries
+    is_resumed: bool = False
+    """Whether a flow of the same handle is bound again."""
+
+
+class ConsumerFlow:
+    """One consumer in a queue's bind line. Its queue alone calls it."""
+
+    def __init__(
+        self, flow: FlowId, client: ClientId, client_name: str, max_unacked: int, received_up_to: DeliveryId
+    ) -> None:
+        self.id = flow
+        self.client = client
+        self.client_name = client_name
+        self.window = Window(received_up_to)
+        self.unsettled = Deliveries()
+        self.remembered_as: FlowId | None = None
+        """The flow of the same handle before it, while that one is remembered and its messages wait in the queue."""
+        self._max_unacked = max_unacked
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be delivered: window open and fewer unacknowledged than the queue allows."""
+        return self.window.is_open and len(self.unsettled) < self._max_unacked
+
+    def deliver(self, delivery_id: DeliveryId, message: SpooledMessage) -> Deliver:
+        """Send a message under a fresh id; it counts as unsettled until `unsettled` gives it up."""
+        redelivered = message.delivery_id != NO_DELIVERY
+        message.delivery_id = delivery_id
+        message.flow = self.id
+        self.unsettled.add(delivery_id, message)
+        return Deliver(self.client, self.id, delivery_id, self.window.send(delivery_id), message.message, redelivered)
+
+
+class BrowserFlow:
+    """Shows every message of a queue once, in order, and takes none. Its queue alone calls it."""
+
+    def __init__(self, flow: FlowId, client: ClientId, client_name: str, first_sequence: int) -> None:
+        self.id = flow
+        self.client = client
+        self.client_name = client_name
+        self.window = Window(NO_DELIVERY)
+        self.next_sequence = first_sequence
+        self.shown = Deliveries()
+
+    def show(self, delivery_id: DeliveryId, message: SpooledMessage) -> Deliver:
+        """Send a copy; the client may remove the message by this id."""
+        self.next_sequence = message.sequence + 1
+        self.shown.add(delivery_id, message)
+        redelivered = message.delivery_id != NO_DELIVERY
+        return Deliver(self.client, self.id, delivery_id, self.window.send(delivery_id), message.message, redelivered)
+
+
+Flow = ConsumerFlow | BrowserFlow

@@ -1,0 +1,59 @@
+"""One message VPN: its users, clients, queues and subscriptions. Names mean nothing outside their VPN."""
+
+from dataclasses import dataclass, field
+
+from lbg_runtime.broker.engine.effects import ClientId, FlowId
+from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
+from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.subscriptions import Subscriptions
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
+
+LARGEST_CLIENT_NAME = 160
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One connection that is logged in."""
+
+    id: ClientId
+    vpn: "Vpn"
+    name: str
+    username: str
+    flows: dict[FlowId, Queue] = field(default_factory=dict)
+    """Its consumer flows and browsers, in the order of their binds."""
+    publishers: dict[FlowId, PublisherState] = field(default_factory=dict)
+
+
+class Vpn:
+    """Called by the engine only."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.passwords: dict[str, str] = {}
+        self.clients: dict[str, Client] = {}
+        self.queues: dict[QueueName, Queue] = {}
+        self.queue_subscriptions: Subscriptions[Queue] = Subscriptions()
+        self.client_subscriptions: Subscriptions[Client] = Subscriptions()
+        self.publishers = PublisherFlows()
+
+    def check_login(self, username: str, password: str, client_name: str) -> None:
+        """401 `Unauthorized`, 400 `Client Name Parse Error`; anybody may come in while no user is configured."""
+        if self.passwords and self.passwords.get(username) != password:
+            raise BrokerRefusal(401, "Unauthorized")
+        if not client_name or len(client_name) > LARGEST_CLIENT_NAME:
+            raise BrokerRefusal(400, "Client Name Parse Error")
+
+    def queue(self, name: QueueName, client: ClientId | None = None) -> Queue:
+        """Find a queue; 503 `Unknown Queue`, 403 `Permission Not Allowed` for another client's temporary queue."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise BrokerRefusal(503, "Unknown Queue")
+        if client is not None and queue.temporary_of not in (None, client):
+            raise BrokerRefusal(403, "Permission Not Allowed")
+        return queue
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Take a queue and its subscriptions away; its flows are the caller's to end."""
+        del self.queues[queue.name]
+        self.queue_subscriptions.remove_all(queue)

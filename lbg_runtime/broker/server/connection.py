@@ -1,0 +1,152 @@
+"""One TCP connection: bytes to the session, its outbox to the socket, and the watch over a silent or slow peer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from lbg_runtime.broker.server.session import Session
+from lbg_runtime.model.errors import ProtocolError
+
+LOGIN_TIMEOUT_S = 10.0
+"""How long a connection may stay without a login."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long a peer may take to read the last answer."""
+
+SILENT_INTERVALS = 3
+"""A client that is silent for more keep-alive intervals than this is gone."""
+
+_WRITE_HIGH_BYTES = 1024 * 1024
+_WRITE_LOW_BYTES = 256 * 1024
+_MAX_ANSWER_BYTES = 1024 * 1024
+"""Answers that may wait for a client that does not read; above, its requests wait too."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of the server."""
+
+    def opened(self, connection: "Connection") -> None:
+        """The connection is there."""
+        ...
+
+    def written_to(self, connection: "Connection") -> None:
+        """Something may wait in the connection's outbox: call `flush` once, after all that happens in this turn."""
+        ...
+
+    def lost(self, connection: "Connection") -> None:
+        """The connection is gone; called exactly once."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """Made by the server for every accepted socket; its methods are called by the event loop and the server only."""
+
+    def __init__(self, owner: ConnectionOwner, make_session: Callable[["Connection"], Session]) -> None:
+        self.session = make_session(self)
+        self.peer = ""
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._writable = True
+        self._reading = True
+        self._heard_at_s = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the watch."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # what a TCP server hands out
+        self._transport = transport
+        transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
+        host, port = transport.get_extra_info("peername")[:2]
+        self.peer = f"{host}:{port}"
+        self._heard_at_s = self._loop.time()
+        self._set_watch(LOGIN_TIMEOUT_S, self._check_silence)
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the session; bytes that are not the protocol end this connection and no other."""
+        self._heard_at_s = self._loop.time()
+        try:
+            self.session.receive(data)
+        except ProtocolError as error:
+            self._drop(error.what, offset=error.offset)
+            return
+        self._owner.written_to(self)
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: what follows waits in the outbox."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._writable = True
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
+        """The socket is closed, by whichever side."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._transport = None
+        self._owner.lost(self)
+
+    def flush(self) -> None:
+        """Write what waits, as far as the peer reads it; then close, if the session has ended."""
+        transport, outbox = self._transport, self.session.outbox
+        if transport is None or transport.is_closing():
+            return
+        while outbox and self._writable:
+            transport.write(b"".join(outbox.take()))
+        self._throttle(transport)
+        if self.session.end_reason is not None:
+            transport.close()
+            # A peer that does not read would keep a closing socket for ever.
+            self._set_watch(CLOSE_TIMEOUT_S, self.abort)
+
+    def abort(self) -> None:
+        """Cut the connection at once, as a network does."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _throttle(self, transport: asyncio.Transport) -> None:
+        reading = self.session.outbox.answer_bytes <= _MAX_ANSWER_BYTES
+        if reading is self._reading:
+            return
+        self._reading = reading
+        if reading:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _drop(self, reason: str, offset: int = 0) -> None:
+        login = self.session.login
+        _log.warning(
+            "peer_dropped",
+            peer=self.peer,
+            client_name=login.client_name if login else None,
+            reason=reason,
+            offset=offset,
+        )
+        self.abort()
+
+    def _check_silence(self) -> None:
+        if self.session.client is None:
+            self._drop("no login in time")
+            return
+        login = self.session.login
+        limit_s = login.keep_alive_s * (SILENT_INTERVALS + 0.5) if login else 0.0
+        if not limit_s:
+            return  # The client promised nothing.
+        silent_s = self._loop.time() - self._heard_at_s
+        if silent_s >= limit_s:
+            self._drop(f"silent for {SILENT_INTERVALS} keep-alive intervals")
+            return
+        self._set_watch(limit_s - silent_s, self._check_silence)
+
+    def _set_watch(self, delay_s: float, check: Callable[[], None]) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self._loop.call_later(delay_s, check)

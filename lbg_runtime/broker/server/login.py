@@ -1,0 +1,73 @@
+"""The broker's half of a login: who it is and what it can do."""
+
+from zlib import crc32
+
+from lbg_runtime.smf.client_ctrl import (
+    LOGIN,
+    ClientCtrl,
+    ClientItem,
+    ClientKind,
+    LoginRequest,
+    encode_capabilities,
+    encode_client_ctrl,
+)
+from lbg_runtime.smf.text import close_text
+
+ROUTER = "lbg"
+VIRTUAL_ROUTER = f"v:{ROUTER}"
+DEFAULT_VPN = "default"
+MAX_MESSAGE_BYTES = 30_000_000
+"""The largest message of PubSub+; a frame may be a little longer."""
+
+_MAX_CLIENT_NAME_BYTES = 160
+_FORBIDDEN_IN_NAME = frozenset("*>\0")
+
+# The booleans of four and a half bytes, first bit first. Left out: compression (clients that ask for it get it anyway)
+# and transacted sessions, so that a client asking for one fails at once.
+_CAPABILITY_COUNT = 0x1B
+_CAPABILITY_BITS = bytes((0xBF, 0xFB, 0xFF, 0xE0))
+_CAPABILITIES = encode_capabilities(
+    (bool(_CAPABILITY_BITS[n // 8] & 0x80 >> n % 8) for n in range(_CAPABILITY_COUNT)),
+    (
+        (0, (10_000).to_bytes(4, "big")),  # port speed
+        (1, b"\0"),  # port type
+        (2, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest message of a queue
+        (3, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest direct message
+    ),
+)
+# Versions, from and to: 4 is assured control, 5 distributed transactions.
+_EXTENDED_CAPABILITIES = encode_capabilities((), ((4, b"\x01\x03"), (5, b"\x01\x01")))
+
+
+def inbox_of(client_name: str) -> str:
+    """Topic below which a client's own inboxes are; the same after a reconnect, so that late replies arrive."""
+    return f"#P2P/{VIRTUAL_ROUTER}/{crc32(client_name.encode()):08x}/{client_name}"
+
+
+def is_valid_client_name(name: str) -> bool:
+    """Whether a client may be called so: it becomes part of topics."""
+    return len(name.encode()) <= _MAX_CLIENT_NAME_BYTES and _FORBIDDEN_IN_NAME.isdisjoint(name)
+
+
+def login_body(request: LoginRequest) -> bytes:
+    """The body that answers a successful login."""
+    return encode_client_ctrl(
+        ClientCtrl(
+            LOGIN,
+            (
+                ClientItem(ClientKind.SOFTWARE_VERSION, close_text("10.8.1.0")),
+                ClientItem(ClientKind.SOFTWARE_DATE, close_text("Jan 1 2025")),
+                ClientItem(ClientKind.PLATFORM, close_text("lbg development broker")),
+                ClientItem(ClientKind.CLIENT_NAME, close_text(request.client_name)),
+                ClientItem(ClientKind.VPN, close_text(request.vpn)),
+                ClientItem(ClientKind.INBOX, close_text(inbox_of(request.client_name))),
+                ClientItem(ClientKind.VIRTUAL_ROUTER, close_text(VIRTUAL_ROUTER)),
+                ClientItem(ClientKind.ROUTER, close_text(ROUTER)),
+                ClientItem(ClientKind.CAPABILITIES, _CAPABILITIES),
+                ClientItem(ClientKind.EXTENDED_CAPABILITIES, _EXTENDED_CAPABILITIES),
+            ),
+        )
+    )
+
+
+REFUSED_LOGIN_BODY = encode_client_ctrl(ClientCtrl(LOGIN))

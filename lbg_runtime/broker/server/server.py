@@ -1,0 +1,163 @@
+"""The development broker as one object: a listener on loopback, the connections, and the engine they share."""
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect
+from lbg_runtime.broker.engine.engine import Engine, QueueSettings
+from lbg_runtime.broker.server.connection import Connection
+from lbg_runtime.broker.server.login import DEFAULT_VPN
+from lbg_runtime.broker.server.session import Session
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import QueueName
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 55555
+
+_log = structlog.get_logger(__name__)
+
+
+class BrokerServer:
+    """Serves real clients from `start` to `stop`, or as an async context manager.
+
+    Everything is called from the event loop's thread. With `port` 0 the system chooses one; read `port` after `start`.
+    """
+
+    def __init__(self, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT, *, engine: Engine | None = None) -> None:
+        self.engine = engine or Engine(instance=secrets.token_hex(4))
+        self.host = host
+        self.port = port
+        self._listener: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._by_client: dict[ClientId, Connection] = {}
+        self._to_flush: dict[Connection, None] = {}
+        self._anonymous_names = (f"client-{number}" for number in count(1))
+        self._no_connections = asyncio.Event()
+
+    async def start(self) -> None:
+        """Listen; raises `UserError` when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._no_connections.set()
+        try:
+            self._listener = await loop.create_server(
+                lambda: Connection(self, self._make_session), self.host, self.port
+            )
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise UserError(
+                f"smf {self.host}:{self.port}", reason, "an address of this machine with a free port"
+            ) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Stop listening and cut every connection; returns when all of them are gone. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self.abort_connections()
+        await self._no_connections.wait()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # -- administration and faults
+
+    def create_queue(
+        self,
+        queue: str,
+        subscriptions: Sequence[str] = (),
+        *,
+        settings: QueueSettings | None = None,
+        vpn: str = DEFAULT_VPN,
+    ) -> None:
+        """Create a queue with its topic subscriptions; `BrokerRefusal` as for the engine."""
+        self.engine.create_queue(vpn, QueueName(queue), settings or QueueSettings())
+        for subscription in subscriptions:
+            self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
+
+    def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
+        """Delete a queue with its messages; its flows end."""
+        self.carry_out(self.engine.delete_queue(vpn, QueueName(queue)))
+
+    def abort_connections(self, client_name: str | None = None) -> int:
+        """Cut the connections of this client, or all of them, as a network does; how many there were."""
+        chosen = [
+            connection
+            for connection in self._connections
+            if client_name is None or (connection.session.login and connection.session.login.client_name == client_name)
+        ]
+        for connection in chosen:
+            connection.abort()
+        return len(chosen)
+
+    def client_names(self) -> list[str]:
+        """Names of the clients that are logged in, sorted."""
+        logins = (connection.session.login for connection in self._by_client.values())
+        return sorted(login.client_name for login in logins if login)
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Hand effects of the engine to the sessions they are for, in order."""
+        for effect in effects:
+            connection = self._by_client.get(effect.client)
+            if connection is None:
+                continue  # The connection went in this very turn; the engine takes everything back when it hears of it.
+            connection.session.apply(effect)
+            if isinstance(effect, ClientEnded):
+                del self._by_client[effect.client]
+            self.written_to(connection)
+
+    # -- called by connections
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection in."""
+        self._connections.add(connection)
+        self._no_connections.clear()
+
+    def written_to(self, connection: Connection) -> None:
+        """Flush this connection at the end of this turn of the loop, in one write for all that happens until then."""
+        if not self._to_flush:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._to_flush[connection] = None
+
+    def lost(self, connection: Connection) -> None:
+        """Count a connection out and give back what its client held."""
+        self._connections.discard(connection)
+        self._to_flush.pop(connection, None)
+        session = connection.session
+        if session.client is not None and self._by_client.pop(session.client, None) is not None:
+            login = session.login
+            _log.info(
+                "client_disconnected", client_name=login.client_name if login else None, reason=session.end_reason
+            )
+            self.carry_out(self.engine.disconnect(session.client))
+        if not self._connections:
+            self._no_connections.set()
+
+    def _accept(self) -> Connection:
+        return Connection(self, self._make_session)
+
+    def _make_session(self, connection: Connection) -> Session:
+        def on_login(client: ClientId) -> None:
+            self._by_client[client] = connection
+            login = connection.session.login
+            _log.info("client_connected", client_name=login.client_name if login else None, peer=connection.peer)
+
+        return Session(self.engine, self.carry_out, on_login, next(self._anonymous_names))
+
+    def _flush(self) -> None:
+        connections = tuple(self._to_flush)
+        self._to_flush.clear()
+        for connection in connections:
+            connection.flush()

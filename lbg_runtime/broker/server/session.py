@@ -1,0 +1,366 @@
+"""One client's conversation with the broker: frames become calls of the engine, effects become frames. No I/O.
+
+Called by its connection only. What it answers waits in its outbox; effects, also those for other clients, are handed
+to `carry_out` in the order the engine gave them. A `ProtocolError` that leaves it ends the connection and nothing else.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from lbg_runtime.broker.engine.effects import (
+    ActivityChanged,
+    ClientEnded,
+    ClientId,
+    Deliver,
+    DeliverDirect,
+    Effect,
+    FlowEnded,
+    FlowId,
+    Published,
+)
+from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings, SettledRange
+from lbg_runtime.broker.server.login import (
+    DEFAULT_VPN,
+    MAX_MESSAGE_BYTES,
+    REFUSED_LOGIN_BODY,
+    VIRTUAL_ROUTER,
+    is_valid_client_name,
+    login_body,
+)
+from lbg_runtime.broker.server.outbox import Outbox
+from lbg_runtime.model.errors import BrokerRefusal, ProtocolError
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.smf.assured_ctrl import (
+    AckOutcome,
+    Bind,
+    BoundFlow,
+    ClientAck,
+    CloseFlow,
+    CreateQueue,
+    FlowChange,
+    OpenedFlow,
+    OpenFlow,
+    Unbind,
+    UnknownRequest,
+    bound_flow_body,
+    created_queue_body,
+    flow_body,
+    flow_change_body,
+    opened_flow_body,
+    publisher_ack_body,
+    read_assured,
+    refusal_body,
+)
+from lbg_runtime.smf.assured_items import AssuredKind
+from lbg_runtime.smf.client_ctrl import LOGIN, LoginRequest, decode_client_ctrl, encode_client_ctrl, read_login
+from lbg_runtime.smf.frame import Frame, FrameReader, Protocol, decode_frame, encode_frame, protocol_of
+from lbg_runtime.smf.message import read_published
+from lbg_runtime.smf.response import OK, Response, answer
+from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
+
+CarryOut = Callable[[Iterable[Effect]], None]
+"""Hands effects to the sessions they are for, in order; must not call the engine."""
+
+OnLogin = Callable[[ClientId], None]
+"""Told of a successful login before any effect of it is carried out."""
+
+_LOGIN_LIMIT_BYTES = 64 * 1024
+_FRAME_LIMIT_BYTES = MAX_MESSAGE_BYTES + 64 * 1024
+_KEEP_ALIVE = encode_frame(Frame(Protocol.KEEP_ALIVE))
+_TEMPORARY_PREFIX = f"#P2P/QTMP/{VIRTUAL_ROUTER}/"
+_BYTES_PER_QUOTA_UNIT = 1_000_000
+
+_OUTCOMES = {
+    AckOutcome.ACCEPTED: Outcome.ACCEPTED,
+    AckOutcome.FAILED: Outcome.FAILED,
+    AckOutcome.RELEASED: Outcome.FAILED,
+    AckOutcome.REJECTED: Outcome.REJECTED,
+}
+
+
+@dataclass(slots=True)
+class _ConsumerFlow:
+    """A bound flow: whether its client hears of activity, and what the client's library has received."""
+
+    wants_changes: bool
+    received_id: int
+    window: int
+
+
+class Session:
+    """The state of one connection, from its first byte to its last."""
+
+    def __init__(self, engine: Engine, carry_out: CarryOut, on_login: OnLogin, anonymous_name: str) -> None:
+        self.outbox = Outbox()
+        self.client: ClientId | None = None
+        """Set by a successful login."""
+        self.login: LoginRequest | None = None
+        self.end_reason: str | None = None
+        """Set when the connection is to be closed once the outbox is written."""
+        self._engine = engine
+        self._carry_out = carry_out
+        self._on_login = on_login
+        self._anonymous_name = anonymous_name
+        self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
+        self._consumers: dict[int, _ConsumerFlow] = {}
+        self._publishers: dict[int, int] = {}
+        """Last answered id of each publisher flow."""
+        self._unacked_publishers: set[int] = set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection is to be closed."""
+        return self.end_reason is not None
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the client; raises `ProtocolError`. Does nothing once the session has ended."""
+        self._reader.feed(data)
+        while not self.ended and (raw := self._reader.next_frame()) is not None:
+            self._handle(raw)
+        self._acknowledge_published()
+
+    def apply(self, effect: Effect) -> None:
+        """Carry out an effect of the engine that is for this client."""
+        match effect:
+            case Deliver():
+                self.outbox.put_delivery(effect)
+            case DeliverDirect():
+                self.outbox.put_direct(effect)
+            case ActivityChanged(flow=flow, active=active):
+                consumer = self._consumers.get(flow)
+                if consumer is not None and consumer.wants_changes:
+                    self._tell(flow_change_body(FlowChange(flow, active)), None)
+            case FlowEnded(flow=flow, code=code, text=text):
+                if self._consumers.pop(flow, None) is not None:
+                    self._tell(flow_body(AssuredKind.UNBIND, flow), Response(code, text))
+            case ClientEnded(text=text):
+                self.end_reason = text
+            case _:
+                assert_never(effect)
+
+    # -- frames
+
+    def _handle(self, raw: bytes) -> None:
+        protocol = protocol_of(raw)
+        if self.client is None:
+            if protocol != Protocol.CLIENT_CTRL:
+                raise ProtocolError(f"protocol {protocol:#x} before the login", 1)
+            self._log_in(decode_frame(raw))
+        elif protocol == Protocol.MESSAGE:
+            self._publish(self.client, raw)
+        elif protocol == Protocol.ASSURED_CTRL:
+            self._handle_assured(self.client, decode_frame(raw))
+        elif protocol == Protocol.KEEP_ALIVE:
+            self.outbox.put(_KEEP_ALIVE)
+        elif protocol == Protocol.SUBSCRIPTION:
+            self._handle_subscription(self.client, decode_frame(raw))
+        elif protocol == Protocol.CLIENT_CTRL:
+            self._update(decode_frame(raw))
+        else:
+            raise ProtocolError(f"protocol {protocol:#x} is not spoken here", 1)
+
+    def _handle_assured(self, client: ClientId, frame: Frame) -> None:
+        request = read_assured(frame.body)
+        match request:
+            case ClientAck():
+                self._acknowledge(request)
+            case Bind():
+                self._answer_refusals(frame, AssuredKind.BIND, lambda: self._bind(client, request, frame.tag))
+            case Unbind():
+                self._unbind(request, frame.tag)
+            case OpenFlow():
+                self._answer_refusals(frame, AssuredKind.OPEN_FLOW, lambda: self._open(client, request, frame.tag))
+            case CloseFlow(flow_id):
+                self._publishers.pop(flow_id, None)
+                self._tell(flow_body(AssuredKind.CLOSE_FLOW, flow_id), OK, frame.tag)
+            case CreateQueue():
+                self._answer_refusals(frame, AssuredKind.CREATE, lambda: self._create(client, request, frame.tag))
+            case FlowChange():
+                pass  # The client's answer to ours. Answering it starts an endless loop that ends in a crash there.
+            case UnknownRequest(kind):
+                self._tell(refusal_body(kind), Response(400, "Not Supported"), frame.tag)
+            case _:
+                assert_never(request)
+
+    def _answer_refusals(self, frame: Frame, kind: AssuredKind, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except BrokerRefusal as refusal:
+            self._tell(refusal_body(kind), Response(refusal.code, refusal.text), frame.tag)
+
+    def _tell(self, body: bytes, response: Response | None, tag: bytes | None = None) -> None:
+        self.outbox.put(encode_frame(answer(Protocol.ASSURED_CTRL, body, response, tag)))
+
+    # -- login
+
+    def _log_in(self, frame: Frame) -> None:
+        message = decode_client_ctrl(frame.body)
+        if message.kind != LOGIN:
+            raise ProtocolError(f"client control {message.kind} before the login")
+        request = read_login(frame, message)
+        request = replace(
+            request,
+            client_name=request.client_name or self._anonymous_name,
+            vpn=request.vpn or DEFAULT_VPN,
+        )
+        self.login = request
+        try:
+            client, effects = self._connect(request)
+        except BrokerRefusal as refusal:
+            response = Response(refusal.code, refusal.text)
+            self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, REFUSED_LOGIN_BODY, response, frame.tag)))
+            self.end_reason = refusal.text
+            return
+        self.client = client
+        self._on_login(client)
+        self._reader.limit_bytes = _FRAME_LIMIT_BYTES
+        self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, login_body(request), OK, frame.tag)))
+        self._carry_out(effects)
+
+    def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
+        if not is_valid_client_name(request.client_name):
+            raise BrokerRefusal(400, "Client Name Parse Error")
+        return self._engine.connect(request.vpn, request.username, request.password, request.client_name)
+
+    def _update(self, frame: Frame) -> None:
+        message = decode_client_ctrl(frame.body)
+        body = encode_client_ctrl(replace(message, items=(), mark=0))
+        self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, body, OK, frame.tag)))
+
+    # -- subscriptions
+
+    def _handle_subscription(self, client: ClientId, frame: Frame) -> None:
+        request = decode_subscription(frame.body)
+        response = OK
+        try:
+            self._subscribe(client, request)
+        except BrokerRefusal as refusal:
+            response = Response(refusal.code, refusal.text)
+        if request.answer_wanted:
+            body = encode_subscription(request)
+            self.outbox.put(encode_frame(answer(Protocol.SUBSCRIPTION, body, response, frame.tag)))
+
+    def _subscribe(self, client: ClientId, request: SubscriptionRequest) -> None:
+        queue = QueueName(request.queue)
+        match request.kind:
+            case SubscriptionKind.ADD:
+                self._engine.subscribe(client, request.topic)
+            case SubscriptionKind.REMOVE:
+                self._engine.unsubscribe(client, request.topic)
+            case SubscriptionKind.ADD_TO_QUEUE:
+                self._engine.subscribe_queue(client, queue, request.topic)
+            case SubscriptionKind.REMOVE_FROM_QUEUE:
+                self._engine.unsubscribe_queue(client, queue, request.topic)
+            case _:
+                assert_never(request.kind)
+
+    # -- publishing
+
+    def _open(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
+        if request.transacted:
+            raise BrokerRefusal(400, "Transactions Not Supported")
+        opened = self._engine.open_publisher(client, request.name)
+        self._publishers[opened.flow] = opened.last_accepted_id
+        body = opened_flow_body(OpenedFlow(opened.flow, opened.name, opened.last_accepted_id, publisher_id=opened.flow))
+        self._tell(body, OK, tag)
+
+    def _publish(self, client: ClientId, raw: bytes) -> None:
+        frame = read_published(raw)
+        message = Published(frame.topic, frame.relay, frame.relay.size_bytes)
+        if not frame.assured:
+            self._carry_out(self._engine.publish_direct(client, message))
+            return
+        flow, message_id = frame.flow_id, frame.message_id
+        last_answered = self._publishers.get(flow)
+        if last_answered is None:
+            raise ProtocolError(f"a message on flow {flow}, which is not open")
+        try:
+            effects = self._engine.publish(FlowId(flow), message_id, message)
+        except BrokerRefusal as refusal:
+            self._refuse_published(flow, message_id, Response(refusal.code, refusal.text))
+            return
+        self._publishers[flow] = max(message_id, last_answered)
+        self._unacked_publishers.add(flow)
+        self._carry_out(effects)
+
+    def _acknowledge_published(self) -> None:
+        # Always with a response: a client takes an acknowledgement without one for a refusal, once anything on the
+        # connection has been refused.
+        for flow in sorted(self._unacked_publishers):
+            self._tell(publisher_ack_body(flow, self._publishers[flow]), OK)
+        self._unacked_publishers.clear()
+
+    def _refuse_published(self, flow: int, message_id: int, response: Response) -> None:
+        # Acknowledgements are cumulative, so what came before must be out before this id is refused.
+        self._acknowledge_published()
+        self._publishers[flow] = max(message_id, self._publishers[flow])
+        self._tell(publisher_ack_body(flow, message_id), response)
+
+    # -- consuming
+
+    def _bind(self, client: ClientId, request: Bind, tag: bytes | None) -> None:
+        if request.transacted:
+            raise BrokerRefusal(400, "Transactions Not Supported")
+        if request.replay:
+            raise BrokerRefusal(400, "Replay Not Supported")
+        if request.selector:
+            raise BrokerRefusal(400, "Invalid Selector")
+        if not request.queue:
+            raise BrokerRefusal(503, "Unknown Durable Topic Endpoint")
+        received_id = request.last_received_id or 0
+        bound, effects = self._engine.bind(
+            client,
+            QueueName(request.queue),
+            last_received_id=None if request.last_received_id is None else DeliveryId(received_id),
+            browser=request.browser,
+            create_temporary=not request.durable or request.queue.startswith(_TEMPORARY_PREFIX),
+        )
+        settings = bound.settings
+        self._consumers[bound.flow] = _ConsumerFlow(request.wants_changes, received_id, request.window)
+        body = bound_flow_body(
+            BoundFlow(
+                flow_id=bound.flow,
+                queue=request.queue,
+                exclusive=settings.access_type is AccessType.EXCLUSIVE,
+                active=bound.active,
+                quota_megabytes=settings.quota_bytes // _BYTES_PER_QUOTA_UNIT,
+                max_message_bytes=settings.max_message_bytes,
+                max_unacked=settings.max_unacked_per_flow,
+            )
+        )
+        self._tell(body, OK, tag)
+        self._carry_out(effects)
+        if request.window > 0:
+            self._carry_out(self._engine.open_window(bound.flow, DeliveryId(received_id), request.window))
+
+    def _acknowledge(self, request: ClientAck) -> None:
+        consumer = self._consumers.get(request.flow_id)
+        if consumer is None:
+            return  # The flow ended while the acknowledgement was under way.
+        flow = FlowId(request.flow_id)
+        if request.ranges:
+            ranges = [
+                SettledRange(DeliveryId(entry.first), DeliveryId(entry.last), _OUTCOMES[entry.outcome])
+                for entry in request.ranges
+            ]
+            self._carry_out(self._engine.settle(flow, ranges))
+        if request.received_id is not None:
+            consumer.received_id = max(request.received_id, consumer.received_id)
+        if request.window is not None:
+            consumer.window = request.window
+        self._carry_out(self._engine.open_window(flow, DeliveryId(consumer.received_id), consumer.window))
+
+    def _unbind(self, request: Unbind, tag: bytes | None) -> None:
+        known = self._consumers.pop(request.flow_id, None) is not None
+        effects = self._engine.unbind(FlowId(request.flow_id)) if known else []
+        # The answer first: the flow that takes over hears of it after this one is told that it has ended.
+        self._tell(flow_body(AssuredKind.UNBIND, request.flow_id), OK, tag)
+        self._carry_out(effects)
+
+    def _create(self, client: ClientId, request: CreateQueue, tag: bytes | None) -> None:
+        access_type = AccessType.EXCLUSIVE if request.exclusive else AccessType.NON_EXCLUSIVE
+        settings = QueueSettings(access_type=access_type, durable=request.durable)
+        self._engine.provision(client, QueueName(request.queue), settings)
+        self._tell(created_queue_body(request.queue), OK, tag)

@@ -1,0 +1,1 @@
+"""`lbg demo`: the source article's story with real processes, played and judged."""

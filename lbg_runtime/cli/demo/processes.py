@@ -1,0 +1,78 @@
+"""The demo's processes: started with their own log file, watched, ended by pid."""
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+
+from lbg_runtime.model.errors import LbgError
+
+_STOP_GRACE_S = 15
+
+
+class ProcessEnded(LbgError):
+    """A process of the demo ended on its own, or not at all; `log` is what it had to say."""
+
+    def __init__(self, name: str, what: str, log: Path) -> None:
+        text = log.read_text(errors="replace").strip() if log.exists() else ""
+        last = text.splitlines()[-1] if text else "it said nothing"
+        super().__init__(f"{name} {what}: {last} (log: {log})")
+        self.name = name
+        self.log = log
+
+
+@dataclass(slots=True)
+class Child:
+    """One running `lbg` command."""
+
+    name: str
+    process: Process
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    def ensure_running(self) -> None:
+        """Raise `ProcessEnded` if the process has ended."""
+        if self.process.returncode is not None:
+            raise ProcessEnded(self.name, f"ended with exit code {self.process.returncode}", self.log)
+
+    async def stop(self) -> int:
+        """SIGTERM, and its exit code; SIGKILL and `ProcessEnded` if it does not leave in time."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        with anyio.move_on_after(_STOP_GRACE_S):
+            return await self.process.wait()
+        self.process.kill()
+        await self.process.wait()
+        raise ProcessEnded(self.name, f"did not leave within {_STOP_GRACE_S} s of SIGTERM", self.log)
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+@asynccontextmanager
+async def lbg_process(name: str, arguments: Sequence[str], log: Path) -> AsyncIterator[Child]:
+    """Run `lbg` with these arguments; whatever happens, it is gone when the context ends."""
+    with log.open("ab") as output:
+        process = await anyio.open_process(
+            [sys.executable, "-m", "lbg_runtime.cli", *arguments], stdout=output, stderr=output
+        )
+    child = Child(name, process, log)
+    try:
+        yield child
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            await process.aclose()

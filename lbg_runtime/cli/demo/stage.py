@@ -1,0 +1,84 @@
+"""`lbg demo`: play the story with a live table, judge it, print the verdict."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import orjson
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story, member_name
+from lbg_runtime.cli.demo.table import describe, render
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+
+SHAPE = GroupShape(GroupName("demo"), hash_prefix="demo", hash_count=100, queue_count=8)
+
+
+def demo(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
+    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 400,
+    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 200,
+    rebind_interval: Annotated[str, typer.Option(help="Interval of the secondaries' rebind cycle.")] = "3s",
+) -> None:
+    """Play the source article's story with real processes on loopback and judge it; exit 0 only for a valid verdict.
+
+    The journals and logs stay on disk when the verdict is not valid, and the last line says where.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
+    keep = True
+    try:
+        watch = _Watch(Console(stderr=True))
+        story = Story(folder, SHAPE, rate, keys, rebind_interval, on_change=lambda: watch.show(story))
+        with watch:
+            anyio.run(story.play)
+        verdict = _judge(story.journals)
+        if json:
+            print(orjson.dumps(verdict.as_json()).decode())
+        else:
+            print(verdict.as_text())
+        keep = verdict.exit_code != 0
+        raise typer.Exit(verdict.exit_code)
+    finally:
+        if keep:
+            print(f"journals and logs: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder)
+
+
+class _Watch:
+    """Shows the story on standard error: a live table on a terminal, else a line for each scene and each move."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._console = console
+        self._headline = ""
+        self._moves_shown = 0
+
+    def __enter__(self) -> "_Watch":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, story: Story) -> None:
+        names = SHAPE.queue_names()
+        if self._live is not None:
+            members = [member_name(index) for index in range(MEMBER_COUNT)]
+            self._live.update(render(story.board, members, names, story.headline), refresh=True)
+            return
+        if story.headline != self._headline:
+            self._headline = story.headline
+            self._console.print(f"* {self._headline}", highlight=False)
+        for move in story.board.moves[self._moves_shown :]:
+            self._console.print(f"  {describe(move, names)}", highlight=False)
+        self._moves_shown = len(story.board.moves)

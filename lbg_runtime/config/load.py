@@ -1,0 +1,154 @@
+"""From a settings file to `Settings`, or to one line per problem."""
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from lbg_runtime.config.document import read_document
+from lbg_runtime.config.environment import UnsetVariable, interpolate
+from lbg_runtime.config.settings import SettingProblem, Settings
+from lbg_runtime.model.errors import ConfigError
+
+SECRET_KEYS = frozenset({"password"})
+
+_EXPECTED_TYPES = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "model_type": "a section with keys",
+    "string_too_short": "a text that is not empty",
+    "too_short": "at least one entry",
+    "string_pattern_mismatch": "an address such as tcp://broker:55555",
+}
+
+
+class ConfigErrors(ConfigError):
+    """Several settings are wrong; the text has one line for each."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        first = problems[0]
+        super().__init__(first.where, first.found, first.expected)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+def problems_of(error: ConfigError) -> tuple[ConfigError, ...]:
+    """The single problems of what `load_settings` raised."""
+    return error.problems if isinstance(error, ConfigErrors) else (error,)
+
+
+def load_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of a file, every one of them checked. Raises `ConfigError`; `ConfigErrors` for more than one."""
+    return parse_settings(read_document(path), str(path), environ)
+
+
+def parse_settings(document: Mapping[str, object], source: str, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The same for sections already read; `source` is what messages call them. Raises `ConfigError`."""
+    problems: list[ConfigError] = []
+    values = _interpolated(document, source, (), environ, problems)
+    if not problems:
+        try:
+            return Settings.model_validate(values)
+        except ValidationError as error:
+            problems += [_as_config_error(source, details) for details in error.errors(include_url=False)]
+    raise problems[0] if len(problems) == 1 else ConfigErrors(problems)
+
+
+def _interpolated(
+    value: object, source: str, path: tuple[str, ...], environ: Mapping[str, str], problems: list[ConfigError]
+) -> object:
+    match value:
+        case str():
+            try:
+                return interpolate(value, environ)
+            except UnsetVariable as unset:
+                name = unset.name
+                problems.append(
+                    ConfigError(
+                        _where(source, path),
+                        f"the environment has no {name}",
+                        f"the variable {name} set, or a default: ${{{name}:default}}",
+                    )
+                )
+                return value
+        case Mapping():
+            return {
+                str(key): _interpolated(item, source, (*path, str(key)), environ, problems)
+                for key, item in value.items()
+            }
+        case list():
+            return [
+                _interpolated(item, source, (*path, str(position)), environ, problems)
+                for position, item in enumerate(value)
+            ]
+        case _:
+            return value
+
+
+def _where(source: str, path: Sequence[str | int]) -> str:
+    return f"{source}: {'.'.join(str(step) for step in path)}" if path else source
+
+
+def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
+    path: tuple[str | int, ...] = details["loc"]
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, SettingProblem):
+        return ConfigError(_where(source, (*path, *cause.path)), cause.found, cause.expected)
+    match details["type"]:
+        case "missing":
+            return ConfigError(_where(source, path), "not set", "a value, it has no default")
+        case "extra_forbidden":
+            return ConfigError(_where(source, path), "unknown setting", _known_keys(path))
+        case "value_error":
+            expected = str(cause)
+        case "enum":
+            expected = f"one of {details['ctx']['expected']}".replace("'", "")
+        case "greater_than_equal":
+            expected = f"at least {details['ctx']['ge']}"
+        case "less_than_equal":
+            expected = f"at most {details['ctx']['le']}"
+        case kind:
+            expected = _EXPECTED_TYPES.get(kind) or details["msg"].removeprefix("Input should be ")
+    return ConfigError(_where(source, path), _shown(path, details["input"]), expected)
+
+
+def _shown(path: Sequence[str | int], value: object) -> str:
+    if any(step in SECRET_KEYS for step in path):
+        return "a value that is not shown"
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping | list):
+        return "a section" if isinstance(value, Mapping) else "a list"
+    # Credentials in an address have no place there, which is no reason to print them.
+    return re.sub(r"//[^/@]*@", "//***@", repr(value))
+
+
+def _known_keys(path: Sequence[str | int]) -> str:
+    known = sorted(_keys_of_section(path[:-1]))
+    close = difflib.get_close_matches(str(path[-1]), known, n=1)
+    return f"{close[0]}, or another of {', '.join(known)}" if close else f"one of {', '.join(known)}"
+
+
+def _keys_of_section(path: Sequence[str | int]) -> Iterator[str]:
+    section: type[BaseModel] = Settings
+    for step in path:
+        section = next(_model_in(field.annotation) for name, field in section.model_fields.items() if name == step)
+    for name, field in section.model_fields.items():
+        yield field.alias or name
+
+
+def _model_in(annotation: object) -> type[BaseModel]:
+    candidates = (annotation, *get_args(annotation))
+    return next(kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel))

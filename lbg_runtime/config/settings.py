@@ -1,0 +1,224 @@
+"""What may stand in config.yaml. Every value is checked when the file is loaded, none later."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.config.secret import read_secret
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.keys import PARTITION_KEY, KeySource
+
+MAX_INTERVAL_MS = 7 * 24 * 3_600_000
+
+
+class SettingProblem(ValueError):
+    """A rule between settings is broken; `path` is relative to the section that checks it."""
+
+    def __init__(self, path: tuple[str, ...], found: str, expected: str) -> None:
+        super().__init__(expected)
+        self.path = path
+        self.found = found
+        self.expected = expected
+
+
+def _whole_number(value: object) -> object:
+    # YAML reads `yes` and `on` as booleans, which pydantic would take for 1.
+    if isinstance(value, bool):
+        raise ValueError("a whole number")  # noqa: TRY004 - pydantic collects ValueError only
+    return value
+
+
+def _split_hosts(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
+    def parsed(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(value)
+        except UserError as error:
+            raise SettingProblem((), error.found, error.expected) from None
+
+    return parsed
+
+
+Count = Annotated[int, BeforeValidator(_whole_number)]
+DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
+PositiveDurationMs = Annotated[DurationMs, Field(gt=0, le=MAX_INTERVAL_MS)]
+Secret = Annotated[SecretStr, BeforeValidator(read_secret)]
+Text = Annotated[str, Field(min_length=1)]
+Host = Annotated[str, Field(pattern=r"^((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+
+class TransportKind(Enum):
+    """Where the broker is."""
+
+    EMBEDDED = "embedded"
+    """A development broker inside this process, listening on `connection.host`."""
+    SOLACE = "solace"
+    """The broker at `connection.host`."""
+
+
+class TlsSettings(_Section):
+    """How the broker of a `tcps://` address proves who it is."""
+
+    trust_store: Text | None = None
+    """Directory with the certificates of trusted authorities; the client's default otherwise."""
+    verify: bool = True
+
+
+class ConnectionSettings(_Section):
+    """The session with the broker."""
+
+    transport: TransportKind = TransportKind.EMBEDDED
+    host: Annotated[tuple[Host, ...], BeforeValidator(_split_hosts), Field(min_length=1)] = ("tcp://127.0.0.1:55555",)
+    """Where the broker listens, in order of preference; for `embedded` the one address to listen on."""
+    vpn: Text = "default"
+    username: Text = "default"
+    password: Secret = SecretStr("")
+    client_name: Annotated[str, Field(min_length=1, max_length=160)] | None = None
+    """Unique on the broker; made from group, member, host and process where it is not given."""
+    tls: TlsSettings = TlsSettings()
+
+    @model_validator(mode="after")
+    def _embedded_listens_on_one_address(self) -> Self:
+        if self.transport is TransportKind.EMBEDDED and len(self.host) > 1:
+            raise SettingProblem(
+                ("host",), f"{len(self.host)} hosts", "one address to listen on, as transport is embedded"
+            )
+        return self
+
+
+class Provision(Enum):
+    """What a member does about missing queues before it binds."""
+
+    NONE = "none"
+    CREATE_MISSING = "create_missing"
+
+
+class GroupSettings(_Section):
+    """The group as its publishers and members must agree on it."""
+
+    name: str
+    hash_prefix: str
+    hash_count: Count
+    queue_count: Count
+    hash_function: HashFunction = HashFunction.CRC32
+    key: Annotated[KeySource, BeforeValidator(_parsed_by(KeySource.parse))] = PARTITION_KEY
+    """Where the key of a message is read from, for its lane."""
+    provision: Provision = Provision.NONE
+
+    @model_validator(mode="after")
+    def _shape_is_possible(self) -> Self:
+        try:
+            self.shape()
+        except UserError as error:
+            raise SettingProblem((error.where.removeprefix("group."),), error.found, error.expected) from None
+        return self
+
+    def shape(self) -> GroupShape:
+        """The numbers alone."""
+        return GroupShape(GroupName(self.name), self.hash_prefix, self.hash_count, self.queue_count)
+
+
+class MembershipMode(Enum):
+    """How a member learns its place among the members."""
+
+    STATIC = "static"
+    """`membership.index` says it."""
+    ORDINAL = "ordinal"
+    """The number at the end of the host name says it (`orders-3`, as stateful sets name their pods)."""
+
+
+class MembershipSettings(_Section):
+    """This member among the planned ones. The environment and the command line win over what stands here."""
+
+    mode: MembershipMode = MembershipMode.STATIC
+    index: Annotated[Count, Field(ge=0)] | None = None
+    count: Annotated[Count, Field(ge=1)] | None = None
+
+
+class RebindCycleSettings(_Section):
+    """When a secondary gives its flow back, and how long a flow may take to drain."""
+
+    interval_ms: Annotated[PositiveDurationMs, Field(alias="interval")] = 30_000
+    """Longest time that a secondary stays active before it gives way."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the interval that is left to chance, so that members started together do not give way together."""
+    drain_timeout_ms: Annotated[PositiveDurationMs, Field(alias="drain_timeout")] = 30_000
+    """How long handlings may go on after a flow began to drain; also the deadline of a shutdown."""
+
+
+class DispatchSettings(_Section):
+    """How much one member handles at a time."""
+
+    max_in_flight: Annotated[Count, Field(ge=1, le=10_000)] = 256
+    """Deliveries per queue that are received and not settled."""
+    runners: Annotated[Count, Field(ge=1, le=10_000)] = 64
+    """Handlers that run at the same time, each for another key."""
+
+
+class BackoffSettings(_Section):
+    """The wait before the next attempt: doubles from `initial` to `maximum`, less a random part of up to a half."""
+
+    initial_ms: Annotated[PositiveDurationMs, Field(alias="initial")] = 100
+    maximum_ms: Annotated[PositiveDurationMs, Field(alias="maximum")] = 30_000
+
+    @model_validator(mode="after")
+    def _maximum_is_not_smaller(self) -> Self:
+        if self.maximum_ms < self.initial_ms:
+            raise SettingProblem(
+                ("maximum",), f"{self.maximum_ms}ms", f"at least failure.backoff.initial, {self.initial_ms}ms"
+            )
+        return self
+
+
+class FailureSettings(_Section):
+    """What follows when a handler raises or takes too long: another attempt, while its key waits."""
+
+    timeout_ms: Annotated[PositiveDurationMs, Field(alias="timeout")] = 30_000
+    """Of one attempt."""
+    backoff: BackoffSettings = BackoffSettings()
+
+
+class JournalSettings(_Section):
+    """What a member leaves behind of its work."""
+
+    path: Text | None = None
+    """Directory of the record files; none are written without it."""
+    republish_topic: Text | None = None
+    """Topic to which a small note of every handled message is sent directly, for `lbg validate --live`."""
+
+
+class OpsSettings(_Section):
+    """What those who run the member see of it."""
+
+    journal: JournalSettings = JournalSettings()
+
+
+class Settings(_Section):
+    """The whole of config.yaml."""
+
+    connection: ConnectionSettings = ConnectionSettings()
+    group: GroupSettings
+    membership: MembershipSettings = MembershipSettings()
+    rebind: RebindCycleSettings = RebindCycleSettings()
+    dispatch: DispatchSettings = DispatchSettings()
+    failure: FailureSettings = FailureSettings()
+    handlers: tuple[Text, ...] = ()
+    """Modules whose `Handlers` are used, in this order."""
+    ops: OpsSettings = OpsSettings()

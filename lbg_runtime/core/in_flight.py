@@ -1,0 +1,68 @@
+"""What one flow has dispatched and not heard of again, and the cap on it."""
+
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import DeliveryId, Epoch
+
+
+class InFlight:
+    """The unanswered deliveries of a flow's current handle, and of dead ones. Owned by one flow machine.
+
+    Every delivery that is added is answered exactly once; a second answer, or one for a delivery that was never added,
+    raises `InvariantViolated`. Constant time per call, but for `outlive`.
+    """
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._current: set[DeliveryId] = set()
+        self._outlived: set[tuple[Epoch, DeliveryId]] = set()
+        self._intake_open = True
+
+    def __len__(self) -> int:
+        """Unanswered deliveries of the current handle."""
+        return len(self._current)
+
+    def start_handle(self) -> None:
+        """A new handle is bound; the broker may send on it."""
+        self._intake_open = True
+
+    def add(self, delivery_id: DeliveryId) -> None:
+        """A delivery of the current handle is dispatched."""
+        if delivery_id in self._current:
+            raise InvariantViolated(f"delivery {delivery_id} arrived twice on one handle")
+        self._current.add(delivery_id)
+
+    def answer(self, delivery_id: DeliveryId) -> None:
+        """A delivery of the current handle is done."""
+        if delivery_id not in self._current:
+            raise InvariantViolated(f"delivery {delivery_id} was answered and is not in flight")
+        self._current.remove(delivery_id)
+
+    def outlive(self, epoch: Epoch) -> None:
+        """The current handle died: its deliveries are still to be answered, and count for no cap."""
+        self._outlived |= {(epoch, delivery_id) for delivery_id in self._current}
+        self._current.clear()
+
+    def has_outlived(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
+        """Whether this delivery is unanswered and its handle is dead."""
+        return (epoch, delivery_id) in self._outlived
+
+    def answer_outlived(self, epoch: Epoch, delivery_id: DeliveryId) -> None:
+        """A delivery of a dead handle is done."""
+        self._outlived.remove((epoch, delivery_id))
+
+    def close_intake(self, *, only_if_full: bool) -> bool:
+        """Whether the broker must now be asked to send no more: True once, until the intake opens again."""
+        if not self._intake_open or (only_if_full and len(self._current) < self._cap):
+            return False
+        self._intake_open = False
+        return True
+
+    def open_intake(self) -> bool:
+        """Whether the broker may now be asked to send again: True once, when half of the cap is free.
+
+        Not at the first free place, or a flow at its cap would be stopped and started for every message.
+        """
+        if self._intake_open or len(self._current) > self._cap // 2:
+            return False
+        self._intake_open = True
+        return True

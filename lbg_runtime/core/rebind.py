@@ -1,0 +1,70 @@
+"""When a flow gives way, and when it tries to bind again: every delay of a flow machine, with its jitter."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.model.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class RebindSettings:
+    """The delays of one group's flows. Raises `UserError` for values that no schedule can be made of."""
+
+    interval_ms: int
+    """Longest time that a secondary stays active before it gives way."""
+    jitter: float
+    """Share of the interval that is left to chance, 0 to 1."""
+    drain_timeout_ms: int
+    """How long a drain starts what has already arrived; after it, what has not started goes back unhandled."""
+    bind_backoff_min_ms: int
+    """Wait after a first failed bind; also the longest pause between giving way and binding again."""
+    bind_backoff_max_ms: int
+    """Wait after many failed binds, or one that was refused for good."""
+    quiet_gap_ms: int
+    """A drained flow is unbound when nothing has arrived for this long: one round trip to the broker, or more.
+
+    What was under way when intake stopped is then handled here, and does not come to the next member flagged.
+    """
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 1:
+            raise UserError("rebind.interval", f"{self.interval_ms} ms", "at least 1 ms")
+        if not 0 <= self.jitter <= 1:
+            raise UserError("rebind.jitter", str(self.jitter), "0 to 1")
+        if self.drain_timeout_ms < 0:
+            raise UserError("rebind.drain_timeout", f"{self.drain_timeout_ms} ms", "0 or more")
+        if not 1 <= self.bind_backoff_min_ms <= self.bind_backoff_max_ms:
+            raise UserError(
+                "rebind.bind_backoff",
+                f"{self.bind_backoff_min_ms} ms to {self.bind_backoff_max_ms} ms",
+                "at least 1 ms, and a longest wait that is not below the first",
+            )
+        if self.quiet_gap_ms < 0:
+            raise UserError("rebind.quiet_gap", f"{self.quiet_gap_ms} ms", "0 or more")
+
+
+def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:
+    """How long a secondary that just became active stays so; never above the interval, never below 1 ms.
+
+    With jitter 1 it is uniform over the whole interval. Members started by one deployment would otherwise cycle
+    together, and a queue would pass through several hands within milliseconds.
+    """
+    kept_share = 1 - random.uniform(0, settings.jitter)
+    return max(1, round(settings.interval_ms * kept_share))
+
+
+def rebind_pause_ms(settings: RebindSettings, random: RandomSource) -> int:
+    """How long a secondary that gave way stays unbound, so that it queues up behind everyone who waits now."""
+    return max(1, round(random.uniform(0, settings.bind_backoff_min_ms)))
+
+
+def bind_backoff_ms(settings: RebindSettings, failed_binds: int, random: RandomSource, *, permanent: bool) -> int:
+    """The wait after `failed_binds` failures in a row, from 1: doubling up to the longest, half of it jitter.
+
+    The longest at once after a refusal that waiting will not change (`permanent`): the queue may be created some day.
+    """
+    ceiling_ms = settings.bind_backoff_max_ms
+    if not permanent:
+        # The exponent is bounded only to keep the power small; the longest wait is reached long before.
+        ceiling_ms = min(ceiling_ms, settings.bind_backoff_min_ms << min(failed_binds - 1, 30))
+    return max(1, round(random.uniform(ceiling_ms / 2, ceiling_ms)))

@@ -1,0 +1,52 @@
+"""How a flow handle is given up: why, how far the drain has gone, and what moves it on."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from lbg_runtime.core.events import ReleaseCause
+
+
+class DrainPhase(Enum):
+    """How far a drain has gone; it never goes back."""
+
+    FINISH = "finish"
+    """All that has arrived is handled, and what is under way too."""
+    WAIT = "wait"
+    """What had not started went back; what runs is waited for, until a stop's bound cancels it."""
+
+
+@dataclass(slots=True)
+class Release:
+    """One handle's way out. A flow machine has one in DRAINING and UNBINDING, and in no other state."""
+
+    cause: ReleaseCause
+    phase: DrainPhase
+    drain_until_ms: int | None
+    """When the drain goes on to its next phase; None where only the end of what runs ends it."""
+    quiet_at_ms: int
+    """In phase FINISH: not unbound before this, because messages may be under way."""
+
+    def deadline_ms(self, in_flight: int) -> int | None:
+        """When there is something to decide next."""
+        if self.phase is DrainPhase.FINISH and not in_flight:
+            return self.quiet_at_ms if self.drain_until_ms is None else min(self.quiet_at_ms, self.drain_until_ms)
+        return self.drain_until_ms
+
+    def is_drained(self, in_flight: int, now_ms: int) -> bool:
+        """Whether the handle can be unbound (law L5)."""
+        return not in_flight and (self.phase is not DrainPhase.FINISH or now_ms >= self.quiet_at_ms)
+
+    def stop_at(self, drain_until_ms: int) -> None:
+        """The member leaves: from now on this release is its own, with a bound on what runs."""
+        self.cause = ReleaseCause.STOP
+        self.drain_until_ms = drain_until_ms
+
+    def lose_activity(self) -> bool:
+        """Start nothing more; returns whether that is news. A stop keeps its cause and its bound."""
+        if self.phase is not DrainPhase.FINISH:
+            return False
+        self.phase = DrainPhase.WAIT
+        if self.cause is not ReleaseCause.STOP:
+            self.cause = ReleaseCause.INACTIVE
+            self.drain_until_ms = None
+        return True

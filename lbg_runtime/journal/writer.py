@@ -1,0 +1,90 @@
+"""Appends records to one file, a batch per system call, and never lets a full disk reach the data path."""
+
+import os
+import time
+from pathlib import Path
+
+import orjson
+import structlog
+
+from lbg_runtime.model.record import CloseRecord, Record
+
+_log = structlog.get_logger(__name__)
+
+
+class RecordWriter:
+    """One new file of JSON lines, written by one process from one thread: the event loop's.
+
+    `write` only remembers; `flush` hands what was written since to the operating system in one call, so that neither a
+    SIGKILL nor a crash of this process loses it afterwards. When the disk refuses, the records of that batch are
+    dropped and counted, and the count stands in the last line of the file. Opening is the only call that raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create the file; raises `OSError`, `FileExistsError` where the name is taken."""
+        self.path = path
+        self.written = 0
+        """Records that are in the file as whole lines."""
+        self.dropped = 0
+        """Records that are not."""
+        self._batch: list[bytes] = []
+        self._ends_in_line_part = False
+        # O_APPEND lets a reader follow the file, and keeps a second writer by mistake from overwriting.
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def write(self, record: Record) -> None:
+        """Remember a record for the next `flush`."""
+        self._batch.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+    def flush(self) -> None:
+        """Hand over what was remembered. On return it is with the operating system, or counted as dropped."""
+        if not self._batch:
+            return
+        lines, self._batch = self._batch, []
+        if self._file is None:
+            self.dropped += len(lines)
+            return
+        data = b"".join(lines)
+        if self._ends_in_line_part:
+            # Ends the part of a line that an earlier failure left, so that only that line is unreadable.
+            data = b"\n" + data
+        done, error = _write_all(self._file, data)
+        if error is None:
+            self._ends_in_line_part = False
+            self.written += len(lines)
+            return
+        if self.dropped == 0:  # said once, or a full disk would fill the log as well; the last line has the count
+            _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
+        self._count_part(lines, data[:done])
+
+    def close(self, *, clean: bool) -> None:
+        """Write the last line, which says what is missing, and close the file. Idempotent."""
+        if self._file is None:
+            return
+        self.flush()
+        self.write(
+            CloseRecord(written=self.written, dropped=self.dropped, clean=clean, t=time.time_ns() // 1_000),
+        )
+        self.flush()
+        os.close(self._file)
+        self._file = None
+
+    def _count_part(self, lines: list[bytes], done: bytes) -> None:
+        if not done:
+            whole = 0
+        else:
+            whole = done.count(b"\n") - self._ends_in_line_part
+            self._ends_in_line_part = not done.endswith(b"\n")
+        self.written += whole
+        self.dropped += len(lines) - whole
+
+
+def _write_all(file: int, data: bytes) -> tuple[int, OSError | None]:
+    """Write until all is written or the system refuses; the number of bytes written, and the refusal."""
+    done = 0
+    while done < len(data):
+        try:
+            done += os.write(file, data[done:] if done else data)
+        except OSError as error:
+            return done, error
+    return done, None

@@ -1,0 +1,359 @@
+"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one of them."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import structlog
+
+from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused, UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hash_vectors import verify_hashing
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    NO_PROPERTIES,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Message,
+    PropertyValue,
+)
+from lbg_runtime.model.record import UnconfirmedRecord
+from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.publisher.ledger import Ledger
+from lbg_runtime.publisher.window import UnconfirmedWindow
+from lbg_runtime.transport.base import Messenger
+
+MAX_UNCONFIRMED = 1000
+MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
+LEDGER_FLUSH_MS = 500
+CLOSE_TIMEOUT_MS = 30_000
+
+log = structlog.get_logger(__name__)
+
+
+def wall_clock_us() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The broker has this message on its disk. `key_sequence` is its number within the key, from 1."""
+
+    key: str
+    shard: int
+    key_sequence: int
+    topic: str
+    """Full topic, hash prefix and shard included."""
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherCounts:
+    """What became of the messages of one publisher. The last three add up to `sent` once it is closed."""
+
+    sent: int
+    confirmed: int
+    refused: int
+    unknown: int
+    """Messages that may or may not be on the broker."""
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages on their way: sent, and nothing heard of them yet."""
+        return self.sent - self.confirmed - self.refused - self.unknown
+
+
+@dataclass(frozen=True, slots=True)
+class _Addressed:
+    """A message with its place in the group, checked, not yet sent."""
+
+    key: str
+    shard: int
+    topic: str
+    payload: bytes
+    properties: Mapping[str, PropertyValue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message that was sent and has no answer yet."""
+
+    confirmation: Confirmation
+    size_bytes: int
+    answer: asyncio.Future[Confirmation]
+
+
+class HashedPublisher:
+    """Publishes to a load-balanced group; messages of one key reach the broker in the order of the calls.
+
+    Called from one event loop. The messenger's owner opens it before and closes it after this publisher:
+
+        async with HashedPublisher(messenger, shape, HashFunction.CRC32, publisher_id=new_publisher_id()) as publisher:
+            await publisher.publish("orders/created", b"...", key="4711")
+
+    `publish` waits for the confirm, `submit` only for room to send, so that many messages are under way at once.
+
+    What happens to a message:
+
+    - *confirmed*: the broker has stored it.
+    - *refused*: the broker said no; it is nowhere. `PublishRefused`.
+    - *unknown*: the session ended for good before an answer came, or `close` ran out of time. `PublishFailed`.
+
+    An outage is none of these: the transport reconnects, sends what is unconfirmed again in the old order, and the
+    broker drops what it has already. This class never sends a message a second time by itself: successors of the same
+    key may be on the broker by now, and what is sent again would come after them. For the same reason a message does
+    not stop its successors when it is refused. Whoever needs that awaits `publish` for each message of a key.
+
+    Refused and unknown messages are counted, logged, and written to the ledger, whether or not somebody looks at the
+    exception.
+
+    Memory: at most `max_unconfirmed` messages and `max_unconfirmed_bytes` of payload under way, and one integer per key
+    that was ever used, for as long as the publisher lives.
+    """
+
+    def __init__(
+        self,
+        messenger: Messenger,
+        group: GroupShape,
+        hash_function: HashFunction,
+        *,
+        publisher_id: str,
+        key_source: KeySource | None = None,
+        ledger: Ledger | None = None,
+        max_unconfirmed: int = MAX_UNCONFIRMED,
+        max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES,
+        clock_us: Callable[[], int] = wall_clock_us,
+    ) -> None:
+        """`publisher_id` must be unique to this life of the publisher, see `new_publisher_id`.
+
+        `key_source` says where the key is when `publish` is given none. The ledger is owned by the publisher from here
+        on, and closed with it. Raises `InvariantViolated` where this process does not hash as the group does.
+        """
+        verify_hashing(hash_function)
+        self.publisher_id = publisher_id
+        self._messenger = messenger
+        self._group = group
+        self._hash_function = hash_function
+        self._key_source = key_source
+        self._ledger = ledger
+        self._clock_us = clock_us
+        self._window = UnconfirmedWindow(max_unconfirmed, max_unconfirmed_bytes)
+        self._key_sequences: dict[str, int] = {}
+        self._unanswered: dict[str, _Sent] = {}
+        self._sent_count = 0
+        self._confirmed_count = 0
+        self._refused_count = 0
+        self._unknown_count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._closed = False
+        self._ledger_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def counts(self) -> PublisherCounts:
+        """What became of the messages so far."""
+        return PublisherCounts(self._sent_count, self._confirmed_count, self._refused_count, self._unknown_count)
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
+    ) -> Confirmation:
+        """Return when the broker has confirmed the message; the bound of the wait is the caller's.
+
+        Raises `PublishRefused` or `PublishFailed`, and what `submit` raises. Cancelled while it waits for room, nothing
+        was sent; cancelled later, the message is on its way and still accounted for.
+        """
+        return await (await self.submit(topic, payload, key=key, properties=properties))
+
+    async def submit(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
+    ) -> "asyncio.Future[Confirmation]":
+        """Return when the message is sent, with the future of its confirm; waits only while too much is unconfirmed.
+
+        The message gets its place in its key when this is called, not when it is sent: concurrent callers are served
+        in order. `properties` are the user's; those that this class stamps win over them. Raises `UserError` for a
+        message without a key, or with a key or a topic that cannot be used, and `PublisherClosed`; nothing was sent
+        then. A caller cancelled while it waits has sent nothing.
+        """
+        if self._closing:
+            raise PublisherClosed(topic)
+        addressed = self._address(topic, payload, key, properties)
+        if not await self._window.reserve(len(payload)):
+            raise PublisherClosed(topic)
+        return self._send(addressed)
+
+    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> PublisherCounts:
+        """Take no more messages, wait for the answers to all that were sent, write the ledger's end. Idempotent.
+
+        Messages without an answer after `timeout_ms`, or when the caller is cancelled, become unknown, and the ledger
+        says that it was not closed cleanly.
+        """
+        self._closing = True
+        self._window.close()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            pass  # what is left is reported message by message
+        finally:
+            self._finish()
+        return self.counts
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _address(
+        self, topic: str, payload: bytes, key: str | None, properties: Mapping[str, PropertyValue]
+    ) -> _Addressed:
+        if key is None and self._key_source is not None:
+            key = self._key_source.extract(topic, properties, payload)
+        if key is None:
+            raise UserError(
+                "key", f"none in a message to {topic}", "a key given to publish, or found by the key source"
+            )
+        if not _is_text(key):
+            raise UserError("key", ascii(key), "text that UTF-8 can carry")
+        shard = shard_of(self._hash_function, key, self._group.hash_count)
+        hashed_topic = self._group.hashed_topic(shard, topic)
+        if not topic or not _is_text(topic) or not is_valid_topic(hashed_topic):
+            raise UserError(
+                "topic", ascii(topic), "1 to 250 bytes of UTF-8, with the hash prefix and the shard before it"
+            )
+        return _Addressed(key, shard, hashed_topic, payload, properties)
+
+    def _send(self, addressed: _Addressed) -> asyncio.Future[Confirmation]:
+        """Stamp the message and hand it to the transport, in one go: nobody can come in between."""
+        key_sequence = self._key_sequences.get(addressed.key, 0) + 1
+        message_id = f"{self.publisher_id}-{self._sent_count + 1}"
+        stamps: dict[str, PropertyValue] = {
+            PARTITION_KEY_PROPERTY: addressed.key,
+            PUBLISHER_PROPERTY: self.publisher_id,
+            KEY_SEQUENCE_PROPERTY: key_sequence,
+        }
+        message = Message(
+            topic=addressed.topic,
+            payload=addressed.payload,
+            properties={**addressed.properties, **stamps},
+            message_id=message_id,
+            sent_at_ms=self._clock_us() // 1000,
+        )
+        try:
+            answer = self._messenger.send(message)
+        except BaseException:
+            # Nothing was sent: the number stays free for the key's next message, as members see a gap as a loss.
+            self._window.release(len(addressed.payload))
+            raise
+        self._key_sequences[addressed.key] = key_sequence
+        self._sent_count += 1
+        sent = _Sent(
+            Confirmation(addressed.key, addressed.shard, key_sequence, addressed.topic, message_id),
+            len(addressed.payload),
+            asyncio.get_running_loop().create_future(),
+        )
+        self._unanswered[message_id] = sent
+        self._idle.clear()
+        answer.add_done_callback(functools.partial(self._on_answer, sent))
+        return sent.answer
+
+    def _on_answer(self, sent: _Sent, answer: "asyncio.Future[None]") -> None:
+        error = PublishFailed(sent.confirmation.topic, "given up") if answer.cancelled() else answer.exception()
+        if self._unanswered.pop(sent.confirmation.message_id, None) is None:
+            return  # an answer after close has given the message up
+        self._window.release(sent.size_bytes)
+        if error is None:
+            self._on_confirmed(sent)
+        elif isinstance(error, PublishRefused):
+            self._on_unconfirmed(sent, error, "refused", error.reason)
+        else:
+            reason = error.reason if isinstance(error, PublishFailed) else str(error)
+            self._on_unconfirmed(sent, error, "unknown", reason)
+        if not self._unanswered:
+            self._idle.set()
+
+    def _on_confirmed(self, sent: _Sent) -> None:
+        self._confirmed_count += 1
+        if not sent.answer.done():  # its caller may have been cancelled
+            sent.answer.set_result(sent.confirmation)
+        if self._ledger is not None:
+            confirmation = sent.confirmation
+            self._ledger.confirmed(confirmation.key, confirmation.shard, confirmation.key_sequence, self._clock_us())
+            if self._ledger_timer is None:
+                self._ledger_timer = asyncio.get_running_loop().call_later(LEDGER_FLUSH_MS / 1000, self._flush_ledger)
+
+    def _on_unconfirmed(
+        self, sent: _Sent, error: BaseException, fate: Literal["refused", "unknown"], reason: str
+    ) -> None:
+        if fate == "refused":
+            self._refused_count += 1
+        else:
+            self._unknown_count += 1
+        confirmation = sent.confirmation
+        log.error(
+            f"publish_{fate}",
+            publisher=self.publisher_id,
+            topic=confirmation.topic,
+            key=confirmation.key,
+            key_sequence=confirmation.key_sequence,
+            reason=reason,
+        )
+        if not sent.answer.done():
+            sent.answer.set_exception(error)
+            # Mark it as seen: the line above reports it also where nobody looks at the future.
+            sent.answer.exception()
+        if self._ledger is not None:
+            self._ledger.unconfirmed(
+                UnconfirmedRecord(
+                    confirmation.key, confirmation.shard, confirmation.key_sequence, fate, reason, self._clock_us()
+                )
+            )
+
+    def _finish(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        clean = not self._unanswered
+        for sent in self._unanswered.values():
+            reason = "no answer before the publisher was closed"
+            self._on_unconfirmed(sent, PublishFailed(sent.confirmation.topic, reason), "unknown", reason)
+        self._unanswered.clear()
+        self._idle.set()
+        if self._ledger_timer is not None:
+            self._ledger_timer.cancel()
+        if self._ledger is not None:
+            self._ledger.close(clean=clean)
+
+    def _flush_ledger(self) -> None:
+        self._ledger_timer = None
+        if self._ledger is not None:
+            self._ledger.flush()
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can carry it: JSON can smuggle in half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""An even rate out of coarse ticks."""
+
+
+class Pace:
+    """Says at each look how many messages are due; what a stall delayed by more than `max_lag_s` is not made up for.
+
+    So a publisher that waited through an outage goes on at its rate, instead of flooding the group with the arrears.
+    Times are seconds of any one monotonic clock.
+    """
+
+    def __init__(self, rate_per_s: float, now_s: float, max_lag_s: float = 0.1) -> None:
+        self._interval_s = 1 / rate_per_s
+        self._max_lag_s = max(max_lag_s, self._interval_s)
+        self._next_s = now_s
+
+    def due(self, now_s: float) -> int:
+        """How many messages to send now; they count as sent."""
+        self._next_s = max(self._next_s, now_s - self._max_lag_s)
+        if now_s < self._next_s:
+            return 0
+        count = int((now_s - self._next_s) / self._interval_s) + 1
+        self._next_s += count * self._interval_s
+        return count

@@ -1,0 +1,74 @@
+"""Back-pressure: how many messages, and how many bytes, may be on their way without a confirm."""
+
+import asyncio
+from collections import deque
+
+
+class UnconfirmedWindow:
+    """Room for a bounded number of messages and bytes, given out strictly in the order it was asked for.
+
+    Called from the event loop only. One message larger than all the bytes is let through when nothing else is under
+    way, since it would otherwise wait for ever.
+    """
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._closed = False
+
+    async def reserve(self, size_bytes: int) -> bool:
+        """Wait for room and take it; False, with nothing taken, once the window is closed.
+
+        Does not yield to the loop where there is room. A cancelled caller has taken nothing and loses its place. The
+        wait has no bound of its own: it lasts as long as an outage does.
+        """
+        if self._waiters or not self._has_room(size_bytes):
+            await self._wait_for_turn(size_bytes)
+        if self._closed:
+            return False
+        self.count += 1
+        self.size_bytes += size_bytes
+        self._wake_first()
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        """Give the room of one message back."""
+        self.count -= 1
+        self.size_bytes -= size_bytes
+        self._wake_first()
+
+    def close(self) -> None:
+        """Give out no more room; everyone who waits is told so."""
+        self._closed = True
+        for turn, _ in self._waiters:
+            if not turn.done():
+                turn.set_result(None)
+
+    async def _wait_for_turn(self, size_bytes: int) -> None:
+        if self._closed:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        place = (turn, size_bytes)
+        self._waiters.append(place)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._waiters.remove(place)
+            self._wake_first()
+            raise
+        # A woken caller stays at the head of the line until it runs: whoever comes in between queues behind it.
+        self._waiters.remove(place)
+
+    def _wake_first(self) -> None:
+        if self._waiters:
+            turn, size_bytes = self._waiters[0]
+            if not turn.done() and self._has_room(size_bytes):
+                turn.set_result(None)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        if self._closed or self.count == 0:
+            return True
+        return self.count < self._max_count and self.size_bytes + size_bytes <= self._max_bytes

@@ -1,0 +1,118 @@
+"""The handlers that run now: their deadlines, and the cancellation of a handler without that of the task it runs in."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.handling import Handling, HandlingId
+
+
+class Interruption(Enum):
+    """Why a running handler was cancelled."""
+
+    TIMEOUT = "timeout"
+    """It took too long; this attempt failed."""
+    RECALL = "recall"
+    """Its flow wants it ended; the delivery has no outcome (L7)."""
+
+
+class Attempt:
+    """One run of a handler inside a runner's task."""
+
+    __slots__ = ("cancel_count", "deadline_ms", "handling", "interruption", "overdue_count", "task")
+
+    def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_ms: int) -> None:
+        self.handling = handling
+        self.task = task
+        self.deadline_ms = deadline_ms
+        self.interruption: Interruption | None = None
+        self.cancel_count = 0
+        self.overdue_count = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it ignored a cancellation for a whole timeout."""
+        return self.overdue_count > 1
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the handler. A recall is final: no timeout after it makes it a failure."""
+        if self.interruption is not Interruption.RECALL:
+            self.interruption = why
+        self.cancel_count += 1
+        self.task.cancel()
+
+
+class RunningAttempts:
+    """All running attempts of a member, watched by one timer, as a timer for each would cost more than all the rest.
+
+    Every attempt has the same time, so the order of starts is the order of deadlines. `on_stuck` is told once of a
+    handler that goes on for a whole further timeout after it was cancelled; it keeps its runner and its key.
+    """
+
+    def __init__(self, timeout_ms: int, on_stuck: Callable[[Handling], None]) -> None:
+        self._timeout_ms = timeout_ms
+        self._on_stuck = on_stuck
+        self._attempts: dict[HandlingId, Attempt] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, handling: Handling) -> Attempt:
+        """Watch an attempt that begins now in the current task. Call `end` when the handler is out."""
+        task = asyncio.current_task()
+        if task is None:
+            raise InvariantViolated("a handler was started outside a task")
+        attempt = Attempt(handling, task, now_ms() + self._timeout_ms)
+        self._attempts[handling.handling_id] = attempt
+        if self._timer is None:
+            self._timer = call_at_ms(attempt.deadline_ms, self._check_deadlines)
+        return attempt
+
+    def end(self, attempt: Attempt) -> None:
+        """The handler is out. Takes back our cancellations of its task; raises `CancelledError` if there are others.
+
+        The others are meant for the runner. A handler that swallowed one would have it lost, so it is raised again.
+        """
+        del self._attempts[attempt.handling.handling_id]
+        for _ in range(attempt.cancel_count):
+            attempt.task.uncancel()
+        if attempt.task.cancelling():
+            raise asyncio.CancelledError
+
+    def recall(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel the running handlers of one flow handle."""
+        for attempt in self._attempts.values():
+            delivery = attempt.handling.delivery
+            if delivery.queue == queue and delivery.epoch == epoch:
+                attempt.interrupt(Interruption.RECALL)
+
+    def recall_all(self) -> None:
+        """Cancel every running handler."""
+        for attempt in self._attempts.values():
+            attempt.interrupt(Interruption.RECALL)
+
+    def handlings(self) -> list[Handling]:
+        """What is being handled now, in the order of deadlines."""
+        return [attempt.handling for attempt in self._attempts.values()]
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check_deadlines(self) -> None:
+        now = now_ms()
+        for handling_id, attempt in list(self._attempts.items()):
+            if attempt.deadline_ms > now:
+                break
+            attempt.overdue_count += 1
+            if attempt.overdue_count == 2:
+                self._on_stuck(attempt.handling)
+            attempt.interrupt(Interruption.TIMEOUT)
+            # To the end of the order, for a handler that goes on all the same.
+            attempt.deadline_ms = now + self._timeout_ms
+            self._attempts[handling_id] = self._attempts.pop(handling_id)
+        oldest = next(iter(self._attempts.values()), None)
+        self._timer = None if oldest is None else call_at_ms(oldest.deadline_ms, self._check_deadlines)

@@ -1,0 +1,232 @@
+"""From an admitted delivery to its end: the lane of its key, a runner, the handler, and again after a failure.
+
+Promises to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
+lane; with the outcome ACCEPTED when its handler returned, with none when it was given back or cancelled (L7), and never
+with another: a failed delivery stays at the head of its lane and is tried again, for as long as it takes (L3).
+
+A delivery that no handler wants counts as failed: the settings and the publishers disagree, and only the user can tell
+which of them is right. It is said once per topic, and the key waits.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic_ns
+
+import structlog
+
+from lbg_runtime.config.settings import DispatchSettings, FailureSettings
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.attempts import Attempt, Interruption, RunningAttempts
+from lbg_runtime.runtime.backoff import retry_delay_ms
+from lbg_runtime.runtime.clock import call_at_ms, now_ms, wall_us
+from lbg_runtime.runtime.handling import Handling, HandlingId
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.runner_pool import RunnerPool
+
+_log = structlog.get_logger(__name__)
+
+MAX_TOPICS_REMEMBERED = 1_000
+"""Of the topics without a handler: bounds memory, should every message have its own."""
+
+Report = Callable[[Handling], None]
+
+
+class Dispatcher:
+    """One per member, for all its queues; called by the flow runners from the loop's thread."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        shape: GroupShape,
+        key_source: KeySource,
+        dispatch: DispatchSettings,
+        failure: FailureSettings,
+        random: RandomSource,
+    ) -> None:
+        self._handlers = handlers
+        self._shape = shape
+        self._key_source = key_source
+        self._failure = failure
+        self._random = random
+        self._lanes = KeyLanes()
+        self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
+        self._attempts = RunningAttempts(failure.timeout_ms, self._replace_stuck_runner)
+        self._handlings: dict[HandlingId, Handling] = {}
+        self._reports: dict[QueueName, Report] = {}
+        self._starts = 0
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._retry_at_ms: int | None = None
+        self._unhandled_topics: set[str] = set()
+
+    # -- what the flow runners call
+
+    def attach(self, queue: QueueName, report: Report) -> None:
+        """Name the one who is told of the ends of a queue's deliveries; it must not raise."""
+        self._reports[queue] = report
+
+    def dispatch(self, delivery: Delivery) -> None:
+        """Put a delivery at the end of its key's lane."""
+        handling = self._prepare(delivery)
+        self._handlings[handling.handling_id] = handling
+        self._lanes.offer(handling.lane, delivery)
+        self._pool.wake()
+
+    def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
+        """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
+        for delivery in self._lanes.return_unstarted(queue, epoch):
+            self._end(self._handlings[(queue, epoch, delivery.delivery_id)], None)
+        self._set_retry_timer()
+        # A lane whose head went back may be ready for another flow's delivery.
+        self._pool.wake()
+
+    def cancel_handling(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel the running handlers of a flow handle; their deliveries end without an outcome."""
+        self._attempts.recall(queue, epoch)
+
+    # -- what the supervisor calls
+
+    async def run(self) -> None:
+        """Handle what comes until cancelled; then nothing runs any more and every delivery has ended."""
+        try:
+            await self._pool.run()
+        finally:
+            self._attempts.close()
+            if self._retry_timer is not None:
+                self._retry_timer.cancel()
+            for handling in list(self._handlings.values()):
+                self._end(handling, None)
+
+    def cancel_everything(self) -> None:
+        """End all deliveries without an outcome: what waits at once, what runs as soon as its handler lets go."""
+        handles = dict.fromkeys((each.delivery.queue, each.delivery.epoch) for each in self._handlings.values())
+        for queue, epoch in handles:
+            self.return_unstarted(queue, epoch)
+            self.cancel_handling(queue, epoch)
+
+    def running(self) -> list[Handling]:
+        """What is being handled now."""
+        return self._attempts.handlings()
+
+    # -- one delivery, step by step
+
+    def _prepare(self, delivery: Delivery) -> Handling:
+        message = delivery.message
+        split = self._shape.split_topic(message.topic)
+        shard, topic = split if split is not None else (None, message.topic)
+        key = self._key_source.extract(topic, message.properties, message.payload)
+        if key is not None:
+            lane = f"key {key}"
+        elif shard is not None:
+            lane = f"shard {shard}"
+        else:
+            lane = f"queue {delivery.queue}"
+        return Handling(delivery, LaneKey(lane), key, shard, topic)
+
+    async def _handle_turn(self, turn: LaneTurn) -> None:
+        delivery = turn.delivery
+        handling = self._handlings[(delivery.queue, delivery.epoch, delivery.delivery_id)]
+        if handling.attempts == 0:
+            self._starts += 1
+            handling.local_seq = self._starts
+            handling.start_mono_ns = monotonic_ns()
+        handling.attempts = turn.attempt
+        handler = self._handlers.find(handling.topic)
+        if handler is None:
+            self._warn_of_topic(handling)
+            self._try_again_later(turn, handling)
+            return
+        failure: BaseException | None = None
+        attempt = self._attempts.start(handling)
+        try:
+            await handler.function(delivery.message)
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the handler boundary
+            failure = error
+        # Raises where the runner itself is to end; its delivery then ends in `run`.
+        self._attempts.end(attempt)
+        self._conclude(turn, handling, attempt, failure)
+
+    def _conclude(self, turn: LaneTurn, handling: Handling, attempt: Attempt, failure: BaseException | None) -> None:
+        if attempt.is_stuck:
+            self._pool.stand_down()
+        if attempt.interruption is Interruption.RECALL:
+            self._lanes.finish(turn.lane)
+            self._end(handling, None)
+        elif failure is None and attempt.interruption is None:
+            self._lanes.finish(turn.lane)
+            self._end(handling, Outcome.ACCEPTED)
+        else:
+            # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
+            timed_out = attempt.interruption is Interruption.TIMEOUT
+            reason = f"no end within {self._failure.timeout_ms} ms" if timed_out else _reason(failure)
+            _log.warning(
+                "handling_failed",
+                **_facts(handling),
+                reason=reason,
+                # Once is enough to find the place; the attempts after it say the reason alone.
+                exc_info=failure if handling.attempts == 1 and not timed_out else None,
+            )
+            self._try_again_later(turn, handling)
+
+    def _try_again_later(self, turn: LaneTurn, handling: Handling) -> None:
+        delay_ms = retry_delay_ms(self._failure.backoff, handling.attempts, self._random)
+        if self._lanes.delay(turn.lane, now_ms() + delay_ms):
+            self._set_retry_timer()
+        else:
+            self._lanes.finish(turn.lane)
+            self._end(handling, None)
+
+    def _end(self, handling: Handling, outcome: Outcome | None) -> None:
+        """The one place where a delivery ends (L8)."""
+        del self._handlings[handling.handling_id]
+        handling.done_mono_ns = monotonic_ns()
+        handling.done_at_us = wall_us()
+        handling.outcome = outcome
+        self._reports[handling.delivery.queue](handling)
+
+    # -- retries, hanging handlers, topics nobody wants
+
+    def _set_retry_timer(self) -> None:
+        next_ms = self._lanes.next_delayed_ms()
+        if next_ms == self._retry_at_ms:
+            return
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._retry_at_ms = next_ms
+        self._retry_timer = None if next_ms is None else call_at_ms(next_ms, self._release_due)
+
+    def _release_due(self) -> None:
+        self._retry_at_ms = None
+        self._lanes.release_due(now_ms())
+        self._set_retry_timer()
+        self._pool.wake()
+
+    def _replace_stuck_runner(self, handling: Handling) -> None:
+        _log.error("handler_ignored_cancellation", **_facts(handling))
+        self._pool.stand_in()
+
+    def _warn_of_topic(self, handling: Handling) -> None:
+        if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
+            self._unhandled_topics.add(handling.topic)
+            _log.warning("handler_not_found", **_facts(handling))
+
+
+def _reason(failure: BaseException | None) -> str:
+    return f"{type(failure).__name__}: {failure}"
+
+
+def _facts(handling: Handling) -> dict[str, str | int | None]:
+    delivery = handling.delivery
+    return {
+        "queue": delivery.queue,
+        "epoch": delivery.epoch,
+        "delivery_id": delivery.delivery_id,
+        "topic": handling.topic,
+        "key": handling.key,
+        "attempts": handling.attempts,
+    }

@@ -1,0 +1,280 @@
+"""Feeds one flow machine its events and deadlines, and carries out what it orders.
+
+Events come in batches: whoever posts one wakes the runner once, and the runner takes all there are. Within a batch the
+order is fixed, and is what makes a SIGKILL harmless to the journal: first the machine's answers to every event, then
+one write of the batch's records, then the batch's settlements. Binds and unbinds run as tasks of their own, which start
+after the batch, so that an unbind always comes after the settlements that were ordered before it.
+
+The only place that calls `settle`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import structlog
+
+from lbg_runtime.core.commands import (
+    Bind,
+    CancelHandling,
+    Command,
+    Dispatch,
+    Note,
+    ReturnUnstarted,
+    Settle,
+    StartIntake,
+    StopIntake,
+    Unbind,
+)
+from lbg_runtime.core.events import (
+    BindRefused,
+    BindSucceeded,
+    FlowInactive,
+    HandlingFinished,
+    MachineEvent,
+    ReleaseCause,
+    StopRequested,
+    UnbindFinished,
+)
+from lbg_runtime.core.flow import FlowMachine, FlowState
+from lbg_runtime.model.errors import BindFailed, InvariantViolated
+from lbg_runtime.model.ids import Epoch
+from lbg_runtime.model.outcome import Settlement
+from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
+from lbg_runtime.transport.base import BoundFlow, Transport
+
+_log = structlog.get_logger(__name__)
+
+MAX_BATCH = 256
+"""Events taken before other tasks get their turn."""
+
+ALARMING_NOTES = frozenset({"bind_failed", "bind_refused", "flow_lost", "handling_abandoned"})
+"""Notes of the machine that someone should look at; the others tell of ordinary moves."""
+
+OnSettled = Callable[[Handling], None]
+
+
+class FlowRunner:
+    """One per queue of a member. `post` and `finish_handling` are called from the loop's thread, `run` once."""
+
+    def __init__(
+        self,
+        queue_index: int,
+        machine: FlowMachine,
+        transport: Transport,
+        dispatcher: Dispatcher,
+        journal: MemberJournal,
+        on_settled: OnSettled | None = None,
+    ) -> None:
+        self.queue_index = queue_index
+        self.machine = machine
+        self.handled = 0
+        """Deliveries that were settled as accepted."""
+        self.left_behind = 0
+        """Deliveries that ended without a settlement since a stop was asked for; they come again, to somebody."""
+        self.unanswered = 0
+        """Deliveries whose end has not been taken from the dispatcher."""
+        self._transport = transport
+        self._dispatcher = dispatcher
+        self._journal = journal
+        self._on_settled = on_settled
+        self._events: deque[MachineEvent | Handling] = deque()
+        self._wake_up = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._flow: BoundFlow | None = None
+        self._settlements: list[Settlement] = []
+        self._settled: list[Handling] = []
+        self._stop_requested = False
+        dispatcher.attach(machine.queue, self.finish_handling)
+
+    def post(self, event: MachineEvent) -> None:
+        """Take an event; the transport's sink, and that of the runner's own tasks."""
+        self._events.append(event)
+        self._wake_up.set()
+
+    def finish_handling(self, handling: Handling) -> None:
+        """Take the end of a delivery, from the dispatcher."""
+        self._events.append(handling)
+        self._wake_up.set()
+
+    def stop(self) -> None:
+        """Ask the flow to leave for good; `run` then ends. Idempotent."""
+        if not self._stop_requested:
+            self._stop_requested = True
+            self.post(StopRequested())
+
+    async def run(self) -> None:
+        """Run until stopped, unbound, and every dispatched delivery has ended."""
+        try:
+            async with asyncio.TaskGroup() as children:
+                while not (self.machine.is_stopped and self.unanswered == 0):
+                    self._set_timer()
+                    # No bound: the timer above ends it where the machine knows one.
+                    await self._wake_up.wait()
+                    self._wake_up.clear()
+                    self._take_batch(children)
+                    if self._events:
+                        self._wake_up.set()
+                        await asyncio.sleep(0)
+        finally:
+            self._cancel_timer()
+
+    # -- one batch
+
+    def _take_batch(self, children: asyncio.TaskGroup) -> None:
+        now = now_ms()
+        for _ in range(min(len(self._events), MAX_BATCH)):
+            event = self._events.popleft()
+            if isinstance(event, Handling):
+                self._take_end(event, children, now)
+            else:
+                self._take_event(event, children, now)
+        deadline_ms = self.machine.deadline_ms
+        if deadline_ms is not None and deadline_ms <= now:
+            before = self.machine.state
+            commands = self.machine.on_deadline(now)
+            self._record_state(before)
+            self._carry_out(commands, children)
+        self._send_settlements()
+
+    def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
+        before, cause = self.machine.state, self.machine.cause
+        commands = self.machine.handle(event, now)
+        match event:
+            case BindSucceeded():
+                self._record("bound")
+            case FlowInactive(epoch) if epoch == self.machine.epoch and before in (
+                FlowState.ACTIVE,
+                FlowState.DRAINING,
+            ):
+                self._record("inactive")
+            case UnbindFinished():
+                self._record("released", cause)
+            case _:
+                pass
+        self._record_state(before)
+        self._carry_out(commands, children)
+
+    def _take_end(self, handling: Handling, children: asyncio.TaskGroup, now: int) -> None:
+        self.unanswered -= 1
+        delivery = handling.delivery
+        before = self.machine.state
+        settlement_count = len(self._settlements)
+        commands = self.machine.handle(HandlingFinished(delivery.epoch, delivery.delivery_id, handling.outcome), now)
+        self._record_state(before)
+        self._carry_out(commands, children)
+        is_settled = len(self._settlements) > settlement_count
+        self._journal.handled(self.queue_index, handling, is_settled=is_settled)
+        if is_settled:
+            self.handled += 1
+            self._settled.append(handling)
+        elif self._stop_requested:
+            self.left_behind += 1
+
+    def _carry_out(self, commands: list[Command], children: asyncio.TaskGroup) -> None:
+        for command in commands:
+            match command:
+                case Dispatch(delivery):
+                    self.unanswered += 1
+                    self._dispatcher.dispatch(delivery)
+                case Settle(settlement):
+                    self._settlements.append(settlement)
+                case Bind(epoch):
+                    children.create_task(self._bind(epoch))
+                case Unbind(epoch, _):
+                    children.create_task(self._unbind(epoch))
+                case StopIntake():
+                    self._bound_flow().stop_intake()
+                case StartIntake():
+                    self._bound_flow().start_intake()
+                case ReturnUnstarted(epoch):
+                    self._dispatcher.return_unstarted(self.machine.queue, epoch)
+                case CancelHandling(epoch):
+                    self._dispatcher.cancel_handling(self.machine.queue, epoch)
+                case Note(name, facts):
+                    self._note(name, facts)
+                case _:
+                    assert_never(command)
+
+    def _send_settlements(self) -> None:
+        # Before the settlements, as model/record.py says.
+        self._journal.flush()
+        if not self._settlements:
+            return
+        flow = self._bound_flow()
+        for settlement in self._settlements:
+            flow.settle(settlement.delivery_id, settlement.outcome)
+        self._settlements.clear()
+        if self._on_settled is not None:
+            for handling in self._settled:
+                self._on_settled(handling)
+        self._settled.clear()
+
+    # -- binding
+
+    async def _bind(self, epoch: Epoch) -> None:
+        try:
+            self._flow = await self._transport.bind(self.machine.queue, epoch, self.post)
+        except BindFailed as error:
+            self.post(BindRefused(epoch, error.reason, error.permanent))
+        else:
+            self.post(BindSucceeded(epoch))
+
+    async def _unbind(self, epoch: Epoch) -> None:
+        await self._bound_flow().unbind()
+        self.post(UnbindFinished(epoch))
+
+    def _bound_flow(self) -> BoundFlow:
+        # Replaced by the next bind only: orders of a batch in which the handle died still find it, and do nothing.
+        if self._flow is None:
+            raise InvariantViolated(f"{self.machine.queue}: an order for a flow that was never bound")
+        return self._flow
+
+    # -- what is told of it
+
+    def _record_state(self, before: FlowState) -> None:
+        after = self.machine.state
+        if after is before:
+            return
+        if after is FlowState.ACTIVE:
+            self._record("active")
+        elif after is FlowState.DRAINING:
+            self._record("draining", self.machine.cause)
+
+    def _record(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
+        self._journal.flow_changed(self.queue_index, self.machine, event, cause.value if cause else "")
+        _log.info("flow_changed", **self._facts(), change=event, cause=cause.value if cause else None)
+
+    def _note(self, name: str, facts: Mapping[str, str | int]) -> None:
+        if name == "flow_lost":
+            self._journal.flow_changed(self.queue_index, self.machine, "down", str(facts["reason"]))
+        tell = _log.warning if name in ALARMING_NOTES else _log.debug
+        tell(name, **{**self._facts(), **facts})
+
+    def _facts(self) -> dict[str, str | int]:
+        return {"queue": self.machine.queue, "epoch": self.machine.epoch, "role": self.machine.role.value}
+
+    # -- the deadline
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.machine.deadline_ms
+        if deadline_ms == self._timer_ms:
+            return
+        self._cancel_timer()
+        self._timer_ms = deadline_ms
+        if deadline_ms is not None:
+            self._timer = call_at_ms(deadline_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_ms = None
+        self._wake_up.set()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

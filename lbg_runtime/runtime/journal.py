@@ -1,0 +1,161 @@
+"""The member's journal: records made from what happened, and where their file lies."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from time import monotonic_ns
+from typing import Literal
+
+import orjson
+
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader, StatusRecord
+from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.handling import Handling
+
+FILE_SUFFIX = ".member.jsonl"
+
+FlowEventName = Literal["bound", "active", "inactive", "draining", "released", "down"]
+
+
+class MemberJournal:
+    """Written by the flow runners, on the loop. Without a writer every call does nothing."""
+
+    def __init__(self, writer: RecordWriter | None) -> None:
+        self._writer = writer
+
+    def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
+        """One delivery's handler ended. `is_settled`: its settlement is handed over right after the next `flush`."""
+        if self._writer is None or handling.attempts == 0:
+            return
+        delivery = handling.delivery
+        message = delivery.message
+        self._writer.write(
+            DispatchRecord(
+                queue=queue_index,
+                bind_epoch=delivery.epoch,
+                shard=handling.shard,
+                key=handling.key,
+                topic=handling.topic,
+                publisher=message.publisher_id,
+                seq=message.key_sequence,
+                message_id=message.message_id,
+                delivery_id=delivery.delivery_id,
+                redelivered=delivery.redelivered,
+                attempts=handling.attempts,
+                local_seq=handling.local_seq,
+                receive_mono_ns=delivery.received_at_ns,
+                start_mono_ns=handling.start_mono_ns,
+                done_mono_ns=handling.done_mono_ns,
+                t_done=handling.done_at_us,
+                t_settle=wall_us() if is_settled else None,
+                outcome="cancelled" if handling.outcome is None else handling.outcome.value,
+                size_bytes=len(message.payload),
+            )
+        )
+
+    def flow_changed(self, queue_index: int, machine: FlowMachine, event: FlowEventName, cause: str) -> None:
+        """A flow changed; `cause` as `FlowRecord` has it."""
+        if self._writer is None:
+            return
+        self._writer.write(
+            FlowRecord(
+                queue=queue_index,
+                bind_epoch=machine.epoch,
+                event=event,
+                role=machine.role.value,
+                cause=cause,
+                t=wall_us(),
+                mono_ns=monotonic_ns(),
+            )
+        )
+
+    def status(self, queue_index: int, machine: FlowMachine, handled: int) -> None:
+        """Where a flow stands, about once a second."""
+        if self._writer is None:
+            return
+        self._writer.write(
+            StatusRecord(
+                queue=queue_index,
+                bind_epoch=machine.epoch,
+                role=machine.role.value,
+                state=machine.state.value,
+                in_flight=machine.in_flight,
+                handled=handled,
+                t=wall_us(),
+            )
+        )
+
+    def flush(self) -> None:
+        """On return everything written is with the operating system, or counted as dropped."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self, *, clean: bool) -> None:
+        """Write the last line. `clean`: everything was drained."""
+        if self._writer is not None:
+            self._writer.close(clean=clean)
+
+
+def open_journal(folder: Path | None, shape: GroupShape, member: MemberId, run_id: str) -> MemberJournal:
+    """Begin the journal of this life of the member; raises `ConfigError` where its file cannot be made."""
+    if folder is None:
+        return MemberJournal(None)
+    started_at_us = wall_us()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writer, incarnation = _create(folder, member, started_at_us)
+    except OSError as error:
+        found = f"{folder}: {error.strerror}"
+        raise ConfigError("ops.journal.path", found, "a directory that can be written to") from None
+    writer.write(
+        JournalHeader(
+            run_id=run_id,
+            group=shape.name,
+            hash_prefix=shape.hash_prefix,
+            hash_count=shape.hash_count,
+            queue_count=shape.queue_count,
+            member=member,
+            incarnation=incarnation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            t_start=started_at_us,
+        )
+    )
+    writer.flush()
+    return MemberJournal(writer)
+
+
+def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:
+    """The file of the next incarnation: the wall clock, or above every earlier one if the clock has gone back."""
+    pattern = re.compile(rf"{re.escape(member)}-([0-9]+){re.escape(FILE_SUFFIX)}")
+    earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
+    incarnation = max(now_us, *(number + 1 for number in earlier)) if earlier else now_us
+    while True:
+        try:
+            return RecordWriter(folder / f"{member}-{incarnation}{FILE_SUFFIX}"), incarnation
+        except FileExistsError:
+            # Two members of one name started within a microsecond.
+            incarnation += 1
+
+
+def note_of(handling: Handling, member: MemberId) -> bytes:
+    """What `lbg validate --live` is told of one handled message, as JSON."""
+    message = handling.delivery.message
+    return orjson.dumps(
+        {
+            "member": member,
+            "queue": handling.delivery.queue,
+            "shard": handling.shard,
+            "key": handling.key,
+            "seq": message.key_sequence,
+            "publisher": message.publisher_id,
+            "topic": handling.topic,
+            "redelivered": handling.delivery.redelivered,
+        }
+    )

@@ -1,0 +1,85 @@
+"""A fixed number of long-lived tasks that take the turns of ready lanes; no task is made per message."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from lbg_runtime.core.lanes import KeyLanes, LaneTurn
+
+TURNS_WITHOUT_A_PAUSE = 32
+"""Handlers that never wait would otherwise keep the loop from everything else."""
+
+TurnHandler = Callable[[LaneTurn], Awaitable[None]]
+
+
+class RunnerPool:
+    """Belongs to one dispatcher. A turn's handler must not raise, but to end the process or when it is cancelled."""
+
+    def __init__(self, lanes: KeyLanes, runner_count: int, handle_turn: TurnHandler) -> None:
+        self._lanes = lanes
+        self._runner_count = runner_count
+        self._handle_turn = handle_turn
+        self._surplus = 0
+        """Runners to end, because others were added in their place."""
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._is_waking = False
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Take turns until cancelled; on return no handler of the pool runs."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for _ in range(self._runner_count):
+                    self._add_runner(self._group)
+        finally:
+            self._group = None
+
+    def wake(self) -> None:
+        """See to it that a ready lane gets a runner, if one is idle."""
+        # One at a time: who wakes up hands on where more is ready, so a burst wakes no runner for nothing.
+        if self._is_waking or not self._lanes.has_ready:
+            return
+        while self._idle:
+            wake_up = self._idle.popleft()
+            if not wake_up.done():  # done: its runner was cancelled
+                self._is_waking = True
+                wake_up.set_result(None)
+                return
+
+    def stand_in(self) -> None:
+        """Add a runner in place of one that hangs, for as long as that hangs."""
+        if self._group is not None:
+            self._add_runner(self._group)
+
+    def stand_down(self) -> None:
+        """The one that hung goes on: called within its turn, ends its runner after it."""
+        self._surplus += 1
+
+    def _add_runner(self, group: asyncio.TaskGroup) -> None:
+        group.create_task(self._take_turns(), name="lbg-runner")
+
+    async def _take_turns(self) -> None:
+        turns = 0
+        while True:
+            turn = self._lanes.next_ready()
+            if turn is None:
+                await self._wait_for_turn()
+                turns = 0
+                continue
+            # Handed over before the handler may wait, so that one that waits strands no other key.
+            self.wake()
+            await self._handle_turn(turn)
+            if self._surplus:
+                self._surplus -= 1
+                self.wake()
+                return
+            turns += 1
+            if turns == TURNS_WITHOUT_A_PAUSE:
+                turns = 0
+                await asyncio.sleep(0)
+
+    async def _wait_for_turn(self) -> None:
+        wake_up = asyncio.get_running_loop().create_future()
+        self._idle.append(wake_up)
+        await wake_up
+        self._is_waking = False

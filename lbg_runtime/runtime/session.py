@@ -1,0 +1,73 @@
+"""The session with the broker that the settings ask for; with `embedded`, the broker as well."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from lbg_runtime.config.settings import ConnectionSettings, TransportKind
+from lbg_runtime.model.errors import ConfigError, ConnectFailed
+from lbg_runtime.transport.base import Messenger, Transport
+
+DEFAULT_SMF_PORT = 55555
+
+
+class Session(Transport, Messenger, Protocol):
+    """What a member needs of a transport."""
+
+
+@asynccontextmanager
+async def open_session(settings: ConnectionSettings, client_name: str) -> AsyncIterator[Session]:
+    """Connect, and close at the end. Raises `ConfigError` where nobody answers, or the port is taken."""
+    if settings.transport is TransportKind.SOLACE:
+        async with _open_solace(settings, settings.host, client_name) as session:
+            yield session
+        return
+    # Imported here, because a member of a group on PubSub+ has no use for a broker.
+    from lbg_runtime.broker.server.server import BrokerServer
+
+    host, port = listen_address(settings.host[0])
+    async with BrokerServer(host, port) as server:
+        address = f"tcp://{server.host}:{server.port}"
+        async with _open_solace(settings, (address,), client_name) as session:
+            yield session
+
+
+@asynccontextmanager
+async def _open_solace(
+    settings: ConnectionSettings, hosts: tuple[str, ...], client_name: str
+) -> AsyncIterator[Session]:
+    # Imported here, because the client starts a thread when it is imported.
+    from lbg_runtime.transport.solace.settings import SolaceSettings
+    from lbg_runtime.transport.solace.transport import SolaceTransport
+
+    session = SolaceTransport(
+        SolaceSettings(
+            hosts=hosts,
+            client_name=settings.client_name or client_name,
+            vpn=settings.vpn,
+            username=settings.username,
+            password=settings.password.get_secret_value(),
+            trust_store_path=settings.tls.trust_store,
+            validate_certificate=settings.tls.verify,
+        )
+    )
+    try:
+        await session.open()
+    except ConnectFailed as error:
+        expected = "credentials that the broker accepts" if error.permanent else "a broker that can be reached"
+        raise ConfigError("connection.host", f"{error.host}: {error.reason}", expected) from None
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def listen_address(host: str) -> tuple[str, int]:
+    """Host and port that an embedded broker listens on; raises `ConfigError`."""
+    scheme, separator, rest = host.rpartition("://")
+    name, colon, port = rest.rpartition(":")
+    if not colon:
+        name, port = rest, str(DEFAULT_SMF_PORT)
+    if (separator and scheme != "tcp") or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
+        raise ConfigError("connection.host", repr(host), "tcp://HOST:PORT to listen on, as transport is embedded")
+    return name, int(port)

@@ -1,0 +1,205 @@
+"""One member's tasks as one tree: a flow runner per queue, the dispatcher's runners, the status ticker.
+
+Leaving has three grades, each with its bound: `stop` asks every flow to drain, within the drain timeout; then, or when
+`stop_now` asks for it, handlers are cancelled and the flows unbind; after `TAIL_MS` more the tasks are cancelled, and
+what a handler still does is left to the end of the process.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import anyio
+import structlog
+
+from lbg_runtime.config.settings import Provision, Settings
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.rebind import RebindSettings
+from lbg_runtime.core.roles import static_role
+from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.flow_runner import FlowRunner, OnSettled
+from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.journal import MemberJournal, note_of
+from lbg_runtime.runtime.membership import Membership
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.session import Session
+
+_log = structlog.get_logger(__name__)
+
+STATUS_INTERVAL_S = 1.0
+
+BIND_BACKOFF_MIN_MS = 200
+BIND_BACKOFF_MAX_MS = 10_000
+
+QUIET_GAP_MS = 50
+"""A drained flow waits this long for what was under way: above a round trip to any broker one would order by."""
+
+TAIL_MS = 10_000
+"""How long flows may take to unbind when nothing is handled any more: an unbind waits for the broker's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How a member left."""
+
+    left_behind: int
+    """Deliveries that were begun or read and not settled; they come again, to another member or the next life."""
+    still_bound: int
+    """Flows that were not unbound in time."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was left for anybody else to repeat."""
+        return self.left_behind == 0 and self.still_bound == 0
+
+
+class _Leaving(Enum):
+    """How far a member has gone in leaving; only forward."""
+
+    NOT = "not"
+    DRAINING = "draining"
+    CANCELLING = "cancelling"
+
+
+class Supervisor:
+    """Runs one life of a member on an open session. Made and used on one event loop; `run` once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        membership: Membership,
+        handlers: Handlers,
+        session: Session,
+        journal: MemberJournal,
+        chance: RandomSource,
+    ) -> None:
+        self._settings = settings
+        self._member = membership.member
+        self._session = session
+        self._journal = journal
+        shape = settings.group.shape()
+        self._dispatcher = Dispatcher(handlers, shape, settings.group.key, settings.dispatch, settings.failure, chance)
+        rebind = rebind_settings(settings)
+        on_settled: OnSettled | None = self._republish if settings.ops.journal.republish_topic else None
+        self.runners: Sequence[FlowRunner] = [
+            FlowRunner(
+                queue_index,
+                FlowMachine(
+                    queue,
+                    static_role(queue_index, membership.index, membership.count),
+                    rebind,
+                    settings.dispatch.max_in_flight,
+                    chance,
+                    now_ms(),
+                ),
+                session,
+                self._dispatcher,
+                journal,
+                on_settled,
+            )
+            for queue_index, queue in enumerate(shape.queue_names())
+        ]
+        self._leaving = _Leaving.NOT
+        self._timers: list[asyncio.TimerHandle] = []
+        self._has_left = asyncio.Event()
+        """Every flow is unbound for good, or has been given up."""
+
+    def stop(self) -> None:
+        """Leave: drain every flow, unbind, end. Returns at once; idempotent."""
+        if self._leaving is not _Leaving.NOT:
+            return
+        self._leaving = _Leaving.DRAINING
+        _log.info("stop_requested", member=self._member)
+        for runner in self.runners:
+            runner.stop()
+        self._call_later(self._settings.rebind.drain_timeout_ms, self.stop_now)
+
+    def stop_now(self) -> None:
+        """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent."""
+        self.stop()
+        if self._leaving is _Leaving.CANCELLING:
+            return
+        self._leaving = _Leaving.CANCELLING
+        running = self._dispatcher.running()
+        if running or any(runner.unanswered for runner in self.runners):
+            _log.warning("handling_cut_short", member=self._member, running=len(running))
+        self._dispatcher.cancel_everything()
+        self._call_later(TAIL_MS, self._has_left.set)
+
+    async def run(self) -> StopReport:
+        """Run until stopped. Cancelled, it does as `stop_now` and then passes the cancellation on."""
+        await self._provision()
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(self._dispatcher.run()), group.create_task(self._report_status())]
+                flows = [group.create_task(runner.run()) for runner in self.runners]
+                for flow in flows:
+                    flow.add_done_callback(lambda _: self._note_left(flows))
+                try:
+                    # No bound: a member runs until it is told to leave; leaving has its bounds.
+                    await self._has_left.wait()
+                except asyncio.CancelledError:
+                    self.stop_now()
+                    # Bounded by the tail's timer, which ends the wait.
+                    with anyio.CancelScope(shield=True):
+                        await self._has_left.wait()
+                    raise
+                finally:
+                    still_bound = sum(not flow.done() for flow in flows)
+                    for task in (*flows, *helpers):
+                        task.cancel()
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+        report = StopReport(sum(runner.left_behind + runner.unanswered for runner in self.runners), still_bound)
+        _log.info("member_left", member=self._member, left_behind=report.left_behind, still_bound=report.still_bound)
+        return report
+
+    def _note_left(self, flows: Sequence["asyncio.Task[None]"]) -> None:
+        if all(flow.done() for flow in flows):
+            self._has_left.set()
+
+    def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
+
+    async def _provision(self) -> None:
+        group = self._settings.group
+        if group.provision is not Provision.CREATE_MISSING:
+            return
+        shape = group.shape()
+        for index, queue in enumerate(shape.queue_names()):
+            try:
+                await self._session.provision(queue, shape.subscriptions(index))
+            except TransportError as error:
+                raise ConfigError(
+                    "group.provision", str(error), "a user who may create queues, or `none` and queues made beforehand"
+                ) from error
+
+    async def _report_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_INTERVAL_S)
+            for runner in self.runners:
+                self._journal.status(runner.queue_index, runner.machine, runner.handled)
+            self._journal.flush()
+
+    def _republish(self, handling: Handling) -> None:
+        topic = self._settings.ops.journal.republish_topic
+        if topic is not None:
+            self._session.send_direct(Message(topic, note_of(handling, self._member)))
+
+
+def rebind_settings(settings: Settings) -> RebindSettings:
+    """The delays of the flow machines."""
+    return RebindSettings(
+        interval_ms=settings.rebind.interval_ms,
+        jitter=settings.rebind.jitter,
+        drain_timeout_ms=settings.rebind.drain_timeout_ms,
+        bind_backoff_min_ms=BIND_BACKOFF_MIN_MS,
+        bind_backoff_max_ms=BIND_BACKOFF_MAX_MS,
+        quiet_gap_ms=QUIET_GAP_MS,
+    )

@@ -1,0 +1,319 @@
+"""Assured control as values: what a client asks of publisher flows and queues, and the bodies that answer it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.assured_items import (
+    AssuredBody,
+    AssuredItem,
+    AssuredKind,
+    ItemKind,
+    decode_assured,
+    encode_assured,
+)
+from lbg_runtime.smf.text import close_text, closed_text
+
+WINDOW = 255
+"""Widest window there is; the one for publishers."""
+
+BROWSER = 2
+"""Flow type of a flow that looks and does not take."""
+
+DURABLE = 1
+EXCLUSIVE = 1
+NON_EXCLUSIVE = 2
+
+
+class AckOutcome(IntEnum):
+    """How a range of an application acknowledgement ended."""
+
+    ACCEPTED = 0
+    FAILED = 1
+    RELEASED = 2
+    REJECTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFlow:
+    """Open a publisher flow, or take up the one called `name` again."""
+
+    name: str
+    last_acked_id: int
+    last_sent_id: int
+    window: int
+    transacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind a consumer flow or a browser."""
+
+    queue: str
+    """Empty when it is a topic endpoint that is asked for."""
+    window: int
+    durable: bool
+    browser: bool
+    wants_changes: bool
+    """The client wants to hear whether the flow is fed."""
+    last_received_id: int | None
+    """Set when a handle that lives on is bound again."""
+    selector: str
+    replay: bool
+    transacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AckRange:
+    """Ids `first` to `last` of a flow, both included; ids that were never delivered mean nothing."""
+
+    first: int
+    last: int
+    outcome: AckOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAck:
+    """A consumer's acknowledgement: what the library received, what it can take, what the application settled."""
+
+    flow_id: int
+    received_id: int | None
+    window: int | None
+    ranges: tuple[AckRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """Give a consumer flow up."""
+
+    flow_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseFlow:
+    """Give a publisher flow up."""
+
+    flow_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    """Create a queue."""
+
+    queue: str
+    durable: bool
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChange:
+    """Whether the broker feeds a flow; the same body is told by the broker and answered by the client."""
+
+    flow_id: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRequest:
+    """A request that is not read here."""
+
+    kind: int
+
+
+AssuredRequest = OpenFlow | Bind | ClientAck | Unbind | CloseFlow | CreateQueue | FlowChange | UnknownRequest
+
+
+def read_assured(body: bytes) -> AssuredRequest:
+    """What a client's assured control body says; raises `ProtocolError`."""
+    message = decode_assured(body)
+    reader = _READERS.get(message.kind)
+    return UnknownRequest(message.kind) if reader is None else reader(_Items(message.items))
+
+
+class _Items:
+    """Looks parameters up; the first of a kind counts."""
+
+    def __init__(self, items: tuple[AssuredItem, ...]) -> None:
+        self.all = items
+        self._values = {item.kind: item.value for item in reversed(items)}
+
+    def __contains__(self, kind: int) -> bool:
+        return kind in self._values
+
+    def number(self, kind: ItemKind, size: int) -> int | None:
+        value = self._values.get(kind)
+        if value is None:
+            return None
+        if len(value) != size:
+            raise ProtocolError(f"{kind.name.lower()} of {len(value)} bytes, not {size}")
+        return int.from_bytes(value, "big")
+
+    def needed_number(self, kind: ItemKind, size: int) -> int:
+        value = self.number(kind, size)
+        if value is None:
+            raise ProtocolError(f"assured control without {kind.name.lower()}")
+        return value
+
+    def text(self, kind: ItemKind) -> str:
+        value = self._values.get(kind)
+        return "" if value is None else closed_text(value)
+
+
+def _read_open_flow(items: _Items) -> OpenFlow:
+    return OpenFlow(
+        name=items.text(ItemKind.FLOW_NAME),
+        last_acked_id=items.number(ItemKind.LAST_ACKED, 8) or 0,
+        last_sent_id=items.number(ItemKind.LAST_SENT, 8) or 0,
+        window=items.number(ItemKind.WINDOW, 1) or WINDOW,
+        transacted=ItemKind.TRANSACTED_SESSION in items,
+    )
+
+
+def _read_bind(items: _Items) -> Bind:
+    return Bind(
+        queue=items.text(ItemKind.QUEUE),
+        window=items.number(ItemKind.WINDOW, 1) or 0,
+        durable=items.number(ItemKind.DURABILITY, 1) in (None, DURABLE),
+        browser=items.number(ItemKind.FLOW_TYPE, 1) == BROWSER,
+        wants_changes=bool(items.number(ItemKind.WANTS_CHANGES, 1)),
+        last_received_id=items.number(ItemKind.LAST_RECEIVED, 8),
+        selector=items.text(ItemKind.SELECTOR),
+        replay=ItemKind.REPLAY_START in items,
+        transacted=ItemKind.TRANSACTED_SESSION in items,
+    )
+
+
+def _read_client_ack(items: _Items) -> ClientAck:
+    return ClientAck(
+        flow_id=items.needed_number(ItemKind.FLOW_ID, 4),
+        received_id=items.number(ItemKind.LAST_ACKED, 8),
+        window=items.number(ItemKind.WINDOW, 1),
+        ranges=tuple(_read_range(item.value) for item in items.all if item.kind == ItemKind.APPLICATION_ACK),
+    )
+
+
+def _read_range(value: bytes) -> AckRange:
+    if len(value) not in (16, 17):
+        raise ProtocolError(f"an application acknowledgement of {len(value)} bytes")
+    try:
+        outcome = AckOutcome(value[16] if len(value) == 17 else 0)
+    except ValueError as error:
+        raise ProtocolError(f"an application acknowledgement with outcome {value[16]}", 16) from error
+    return AckRange(int.from_bytes(value[:8], "big"), int.from_bytes(value[8:16], "big"), outcome)
+
+
+def _read_create(items: _Items) -> CreateQueue:
+    return CreateQueue(
+        queue=items.text(ItemKind.QUEUE),
+        durable=items.number(ItemKind.DURABILITY, 1) in (None, DURABLE),
+        exclusive=items.number(ItemKind.ACCESS, 1) != NON_EXCLUSIVE,
+    )
+
+
+_READERS: dict[int, Callable[[_Items], AssuredRequest]] = {
+    AssuredKind.OPEN_FLOW: _read_open_flow,
+    AssuredKind.CLIENT_ACK: _read_client_ack,
+    AssuredKind.BIND: _read_bind,
+    AssuredKind.UNBIND: lambda items: Unbind(items.needed_number(ItemKind.FLOW_ID, 4)),
+    AssuredKind.CLOSE_FLOW: lambda items: CloseFlow(items.needed_number(ItemKind.FLOW_ID, 4)),
+    AssuredKind.CREATE: _read_create,
+    AssuredKind.FLOW_CHANGE: lambda items: FlowChange(
+        items.needed_number(ItemKind.FLOW_ID, 4), bool(items.number(ItemKind.ACTIVE, 1))
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFlow:
+    """Answer to `OpenFlow`: the flow's number, the name that resumes it, and up to where nothing need be resent."""
+
+    flow_id: int
+    name: str
+    last_accepted_id: int
+    publisher_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFlow:
+    """Answer to `Bind`."""
+
+    flow_id: int
+    queue: str
+    exclusive: bool
+    active: bool
+    quota_megabytes: int
+    max_message_bytes: int
+    max_unacked: int
+
+
+def opened_flow_body(opened: OpenedFlow) -> bytes:
+    """The body that answers `OpenFlow`."""
+    return _body(
+        AssuredKind.OPEN_FLOW,
+        (ItemKind.FLOW_ID, opened.flow_id.to_bytes(4, "big")),
+        (ItemKind.LAST_ACKED, opened.last_accepted_id.to_bytes(8, "big")),
+        (ItemKind.LAST_SENT, opened.last_accepted_id.to_bytes(8, "big")),
+        (ItemKind.WINDOW, bytes((WINDOW,))),
+        (ItemKind.PUBLISHER_ID, opened.publisher_id.to_bytes(4, "big")),
+        (ItemKind.FLOW_NAME, close_text(opened.name)),
+    )
+
+
+def bound_flow_body(bound: BoundFlow) -> bytes:
+    """The body that answers `Bind`. No flow name: a client may send it with a later bind to another queue."""
+    return _body(
+        AssuredKind.BIND,
+        (ItemKind.FLOW_ID, bound.flow_id.to_bytes(4, "big")),
+        (ItemKind.QUEUE, close_text(bound.queue)),
+        (ItemKind.ACCESS, bytes((EXCLUSIVE if bound.exclusive else NON_EXCLUSIVE,))),
+        (ItemKind.PERMISSIONS, (0x0F).to_bytes(4, "big")),
+        (ItemKind.OTHERS_PERMISSIONS, bytes(4)),
+        (ItemKind.LAST_ACKED, bytes(8)),
+        (ItemKind.TRANSPORT_WINDOW, bytes(4)),
+        (ItemKind.WINDOW, b"\0"),
+        (ItemKind.RESPECT_TTL, b"\0"),
+        (ItemKind.QUOTA_MEGABYTES, bound.quota_megabytes.to_bytes(4, "big")),
+        (ItemKind.MAX_MESSAGE_BYTES, bound.max_message_bytes.to_bytes(4, "big")),
+        (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
+        (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
+        (ItemKind.ACTIVE, bytes((bound.active,))),
+    )
+
+
+def publisher_ack_body(flow_id: int, last_id: int) -> bytes:
+    """The body that acknowledges everything of a publisher flow up to an id, or refuses that id."""
+    return _body(
+        AssuredKind.CLIENT_ACK,
+        (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")),
+        (ItemKind.LAST_ACKED, last_id.to_bytes(8, "big")),
+        (ItemKind.WINDOW, bytes((WINDOW,))),
+    )
+
+
+def flow_body(kind: AssuredKind, flow_id: int) -> bytes:
+    """The body that answers or tells the end of a flow."""
+    return _body(kind, (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")))
+
+
+def flow_change_body(change: FlowChange) -> bytes:
+    """The body that tells a client whether its flow is fed."""
+    return _body(
+        AssuredKind.FLOW_CHANGE,
+        (ItemKind.FLOW_ID, change.flow_id.to_bytes(4, "big")),
+        (ItemKind.ACTIVE, bytes((change.active,))),
+    )
+
+
+def created_queue_body(queue: str) -> bytes:
+    """The body that answers `CreateQueue`."""
+    return _body(AssuredKind.CREATE, (ItemKind.QUEUE, close_text(queue)))
+
+
+def refusal_body(kind: int) -> bytes:
+    """The empty body of a refused request."""
+    return encode_assured(AssuredBody(kind))
+
+
+def _body(kind: AssuredKind, *items: tuple[ItemKind, bytes]) -> bytes:
+    return encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))

@@ -1,0 +1,140 @@
+"""Login: what a client says of itself, and what the broker says that it can do."""
+
+import base64
+import binascii
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.frame import Frame, ParameterKind
+from lbg_runtime.smf.text import closed_text, text_of
+
+LOGIN = 0
+UPDATE = 1
+
+_VERSION = 1
+_HEAD_BYTES = 6
+_ITEM_HEAD_BYTES = 5
+
+
+class ClientKind(IntEnum):
+    """Parameters of a login body that are read or written here."""
+
+    SOFTWARE_VERSION = 0x00
+    SOFTWARE_DATE = 0x01
+    PLATFORM = 0x02
+    USER_ID = 0x03
+    DESCRIPTION = 0x04
+    CLIENT_NAME = 0x05
+    VPN = 0x06
+    INBOX = 0x08
+    CAPABILITIES = 0x09
+    VIRTUAL_ROUTER = 0x0A
+    ROUTER = 0x0C
+    EXTENDED_CAPABILITIES = 0x13
+    CLIENT_CAPABILITIES = 0x17
+    KEEP_ALIVE = 0x18
+
+
+@dataclass(frozen=True, slots=True)
+class ClientItem:
+    """One parameter of a login body."""
+
+    kind: int
+    value: bytes
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCtrl:
+    """A login body, request or answer, bit for bit."""
+
+    kind: int
+    items: tuple[ClientItem, ...] = ()
+    mark: int = 0
+
+    def find(self, kind: int) -> bytes | None:
+        """Value of the first parameter of this kind, or None."""
+        for item in self.items:
+            if item.kind == kind:
+                return item.value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRequest:
+    """Who wants to come in."""
+
+    username: str
+    password: str
+    client_name: str
+    """Empty when the client leaves the choice to the broker."""
+    vpn: str
+    keep_alive_s: int
+    """The client sends at least one frame in this many seconds, 0 when it promised nothing."""
+
+
+def decode_client_ctrl(body: bytes) -> ClientCtrl:
+    """Read a login body; raises `ProtocolError`."""
+    if len(body) < _HEAD_BYTES:
+        raise ProtocolError(f"a client control body of {len(body)} bytes")
+    if body[0] & 0x7F != _VERSION:
+        raise ProtocolError(f"client control version {body[0] & 0x7F}")
+    size = int.from_bytes(body[2:6], "big")
+    if size != len(body):
+        raise ProtocolError(f"a client control body says it is {size} bytes long and is {len(body)}", 2)
+    items = []
+    position = _HEAD_BYTES
+    while position < size:
+        start = position + _ITEM_HEAD_BYTES
+        if start > size:
+            raise ProtocolError("a client parameter without its length", position)
+        end = position + int.from_bytes(body[position + 1 : start], "big")
+        if not start <= end <= size:
+            raise ProtocolError("a client parameter with an impossible length", position)
+        items.append(ClientItem(body[position] & 0x7F, body[start:end], body[position] >> 7))
+        position = end
+    return ClientCtrl(body[1], tuple(items), body[0] >> 7)
+
+
+def encode_client_ctrl(message: ClientCtrl) -> bytes:
+    """The bytes of a login body."""
+    items = b"".join(
+        bytes((item.mark << 7 | item.kind,)) + (len(item.value) + _ITEM_HEAD_BYTES).to_bytes(4, "big") + item.value
+        for item in message.items
+    )
+    head = bytes((message.mark << 7 | _VERSION, message.kind))
+    return head + (_HEAD_BYTES + len(items)).to_bytes(4, "big") + items
+
+
+def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
+    """What a login frame and its body say; raises `ProtocolError`."""
+    keep_alive = message.find(ClientKind.KEEP_ALIVE)
+    return LoginRequest(
+        username=_unveil(frame, ParameterKind.USERNAME),
+        password=_unveil(frame, ParameterKind.PASSWORD),
+        client_name=closed_text(message.find(ClientKind.CLIENT_NAME) or b"\0"),
+        vpn=closed_text(message.find(ClientKind.VPN) or b"\0"),
+        keep_alive_s=int.from_bytes(keep_alive or b"", "big"),
+    )
+
+
+def _unveil(frame: Frame, kind: ParameterKind) -> str:
+    # BASE64 only keeps odd characters whole; it hides nothing.
+    value = frame.find(kind) or b""
+    try:
+        return text_of(base64.b64decode(value, validate=True))
+    except binascii.Error as error:
+        raise ProtocolError(f"a {kind.name.lower()} that is not BASE64") from error
+
+
+def encode_capabilities(booleans: Iterable[bool], values: Iterable[tuple[int, bytes]]) -> bytes:
+    """The value of a capabilities parameter: numbered booleans, then typed values."""
+    flags = tuple(booleans)
+    packed = bytearray((len(flags) + 7) // 8)
+    for position, flag in enumerate(flags):
+        if flag:
+            packed[position // 8] |= 0x80 >> position % 8
+    typed = b"".join(bytes((kind,)) + (len(value) + 5).to_bytes(4, "big") + value for kind, value in values)
+    return bytes((len(flags),)) + bytes(packed) + typed

@@ -1,0 +1,176 @@
+"""Message frames, the hot path: what a broker reads of a published one, and how it is sent on without building it anew.
+
+The parameters of one hop (ids, flow, flags of the acknowledgement) are taken out once; everything else, body included,
+is passed on unchanged behind a prefix that only packs the ids of the new hop.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.frame import (
+    ASSURED,
+    DEAD_MESSAGE_ELIGIBLE,
+    DISCARDED,
+    HEADER_BYTES,
+    HOPS,
+    VERSION,
+    Parameter,
+    ParameterKind,
+    Protocol,
+    check_lengths,
+    encode_parameter,
+    parameter_at,
+)
+
+PERSISTENT = 1
+"""Delivery mode; 0 is non-persistent and spooled like it, none at all is direct."""
+
+_LENGTHS = struct.Struct(">II")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_HOP = struct.Struct(">BBQBBQBBI")
+_HOP_BYTES = _HOP.size
+_REDELIVERED = bytes((0x80 | ParameterKind.REDELIVERED, 2))
+_HOP_KINDS = frozenset(
+    {
+        ParameterKind.MESSAGE_ID,
+        ParameterKind.PREVIOUS_ID,
+        ParameterKind.REDELIVERED,
+        ParameterKind.FLOW_ID,
+        ParameterKind.DELIVERY_MODE,
+    }
+)
+_ACK_IMMEDIATELY_BITS = 0x2C
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFrame:
+    """A message as a publisher sent it."""
+
+    topic: str
+    assured: bool
+    """Published persistently: it has ids and wants to be acknowledged."""
+    flow_id: int
+    message_id: int
+    previous_id: int
+    redelivered: bool
+    """Sent again by the publisher; nobody else's business, and not passed on."""
+    relay: "Relay"
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The part of a message that passes a broker unchanged, made once and packed into every delivery of it."""
+
+    head: bytes
+    """The first four bytes of the frame, without the flags of one hop."""
+    carried: bytes
+    """Parameters."""
+    body: bytes
+    contents: bytes | None
+    """Value of the contents summary: how the body is divided."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to keep it."""
+        return len(self.carried) + len(self.body)
+
+    def delivery_prefix(self, delivery_id: int, previous_id: int, flow_id: int, *, redelivered: bool) -> bytes:
+        """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it."""
+        mode = _REDELIVERED_MODE if redelivered else _MODE
+        header_bytes = HEADER_BYTES + _HOP_BYTES + len(mode) + len(self.carried)
+        head = self.head
+        return b"".join(
+            (
+                _ASSURED_LEADS[head[0]],
+                head[1:],
+                _LENGTHS.pack(header_bytes, header_bytes + len(self.body)),
+                _HOP.pack(0x91, 10, delivery_id, 0x92, 10, previous_id, 0x97, 6, flow_id),
+                mode,
+            )
+        )
+
+    def direct_prefix(self, *, discarded: bool = False) -> bytes:
+        """Bytes of a direct delivery up to `carried`; `discarded` tells of messages lost before it."""
+        head = self.head
+        lead = head[0] | DISCARDED if discarded else head[0]
+        header_bytes = HEADER_BYTES + len(self.carried)
+        return bytes((lead,)) + head[1:] + _LENGTHS.pack(header_bytes, header_bytes + len(self.body))
+
+
+_MODE = bytes((0x80 | ParameterKind.DELIVERY_MODE, 3, PERSISTENT))
+_REDELIVERED_MODE = _REDELIVERED + _MODE
+_ASSURED_LEADS = tuple(bytes((lead | ASSURED,)) for lead in range(256))
+
+
+def read_published(raw: bytes) -> PublishedFrame:
+    """Read a message frame as `FrameReader` cuts it; raises `ProtocolError`."""
+    header_bytes, total = check_lengths(raw, 0)
+    if total != len(raw):
+        raise ProtocolError(f"the frame says it is {total} bytes long and is {len(raw)}", 8)
+    topic: str | None = None
+    contents: bytes | None = None
+    flow_id = message_id = previous_id = 0
+    redelivered = False
+    pieces = []
+    position = kept_from = HEADER_BYTES
+    while position < header_bytes:
+        kind, start, end = parameter_at(raw, position, header_bytes)
+        light = raw[position] & 0x20
+        if light:
+            one_hop = raw[position] & 0x3C == _ACK_IMMEDIATELY_BITS
+        else:
+            one_hop = kind in _HOP_KINDS
+            if kind == ParameterKind.TOPIC:
+                topic = _topic(raw, start, end)
+            elif kind == ParameterKind.MESSAGE_ID:
+                message_id = _u64(raw, start, end)
+            elif kind == ParameterKind.PREVIOUS_ID:
+                previous_id = _u64(raw, start, end)
+            elif kind == ParameterKind.FLOW_ID:
+                if end - start != 4:
+                    raise ProtocolError(f"a flow id of {end - start} bytes", start)
+                (flow_id,) = _U32.unpack_from(raw, start)
+            elif kind == ParameterKind.CONTENTS:
+                contents = raw[start:end]
+            elif kind == ParameterKind.REDELIVERED:
+                redelivered = True
+        if one_hop:
+            if kept_from < position:
+                pieces.append(raw[kept_from:position])
+            kept_from = end
+        position = end
+    if kept_from < header_bytes:
+        pieces.append(raw[kept_from:header_bytes])
+    if topic is None:
+        raise ProtocolError("a message without a topic", HEADER_BYTES)
+    head = bytes((raw[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + raw[1:4]
+    relay = Relay(head, b"".join(pieces), raw[header_bytes:], contents)
+    return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, previous_id, redelivered, relay)
+
+
+def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority: int = 4) -> Relay:
+    """What a publisher's message of this topic and body would become, for messages made inside a broker or a test."""
+    parameters = [Parameter(ParameterKind.TOPIC, topic.encode() + b"\0", mark=2)]
+    if contents is not None:
+        parameters.append(Parameter(ParameterKind.CONTENTS, contents, mark=2))
+    parameters.append(Parameter(ParameterKind.PRIORITY, bytes((priority,))))
+    head = bytes((VERSION | DEAD_MESSAGE_ELIGIBLE, 0x80 | Protocol.MESSAGE, 0, HOPS))
+    return Relay(head, b"".join(map(encode_parameter, parameters)), body, contents)
+
+
+def _topic(raw: bytes, start: int, end: int) -> str:
+    if start == end or raw[end - 1] != 0:
+        raise ProtocolError("a topic without its closing zero", start)
+    try:
+        return raw[start : end - 1].decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a topic that is not UTF-8", start + error.start) from error
+
+
+def _u64(raw: bytes, start: int, end: int) -> int:
+    if end - start != 8:
+        raise ProtocolError(f"a message id of {end - start} bytes", start)
+    value: int = _U64.unpack_from(raw, start)[0]
+    return value

@@ -1,0 +1,23 @@
+"""Text on the wire: UTF-8, most of it closed by a zero byte."""
+
+from lbg_runtime.model.errors import ProtocolError
+
+
+def text_of(value: bytes) -> str:
+    """UTF-8 without a closing zero; raises `ProtocolError`."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("text that is not UTF-8", error.start) from error
+
+
+def closed_text(value: bytes) -> str:
+    """UTF-8 with its closing zero, which is required; raises `ProtocolError`."""
+    if not value.endswith(b"\0"):
+        raise ProtocolError("text without its closing zero", len(value))
+    return text_of(value[:-1])
+
+
+def close_text(text: str) -> bytes:
+    """The bytes of a text with its closing zero."""
+    return text.encode() + b"\0"

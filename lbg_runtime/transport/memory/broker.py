@@ -1,0 +1,82 @@
+"""A broker inside the event loop: the engine, and the routes from its effects to the sessions of memory transports."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from lbg_runtime.broker.engine.effects import ClientId, Effect
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.ids import QueueName
+
+DEFAULT_VPN = "default"
+
+EffectSink = Callable[[Effect], None]
+"""Carries out the effects for one client. Must not raise and must not block."""
+
+
+class MemoryBroker:
+    """Hands effects over one turn of the loop later, in the order the engine ordered them, so nothing is re-entrant.
+
+    Made and used on one event loop, by `MemoryTransport`s and by tests. It has no clock, so virtual time suits it too.
+    """
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        self.engine = engine if engine is not None else Engine()
+        self.is_reachable = True
+        """Set False to let new connections fail as if nothing listened; those there stay until they are dropped."""
+        self._routes: dict[ClientId, EffectSink] = {}
+        self._outbox: deque[Effect] = deque()
+        self._armed = False
+
+    # -- administration
+
+    def create_queue(
+        self,
+        queue: str,
+        subscriptions: Sequence[str] = (),
+        *,
+        settings: QueueSettings | None = None,
+        vpn: str = DEFAULT_VPN,
+    ) -> None:
+        """Create a queue with its topic subscriptions; `BrokerRefusal` as for the engine."""
+        self.engine.create_queue(vpn, QueueName(queue), settings if settings is not None else QueueSettings())
+        for subscription in subscriptions:
+            self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
+
+    def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
+        """Delete a queue with its messages; its flows end."""
+        self.post(self.engine.delete_queue(vpn, QueueName(queue)))
+
+    # -- called by transports
+
+    def attach(self, client: ClientId, sink: EffectSink) -> None:
+        """Route the effects for a client to `sink`, from the next one on."""
+        self._routes[client] = sink
+
+    def detach(self, client: ClientId) -> None:
+        """The client's connection is gone, with all that was under way to it; its flows leave the queues."""
+        if self._routes.pop(client, None) is not None:
+            self.post(self.engine.disconnect(client))
+
+    def post(self, effects: Iterable[Effect]) -> None:
+        """Carry effects out in a later turn of the loop, behind all that were posted before."""
+        self._outbox.extend(effects)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._outbox and not self._armed:
+            self._armed = True
+            asyncio.get_running_loop().call_soon(self._carry_out)
+
+    def _carry_out(self) -> None:
+        self._armed = False
+        try:
+            # Only what was there: what a sink causes comes in the next turn, so that other tasks get theirs.
+            for _ in range(len(self._outbox)):
+                effect = self._outbox.popleft()
+                sink = self._routes.get(effect.client)
+                if sink is not None:
+                    sink(effect)
+        finally:
+            self._arm()

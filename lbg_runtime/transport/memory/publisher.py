@@ -1,0 +1,80 @@
+"""The publishing half of a memory transport: one publisher flow, resumed after a reconnect."""
+
+import asyncio
+from collections import deque
+
+from lbg_runtime.broker.engine.answers import PublisherFlow
+from lbg_runtime.broker.engine.effects import ClientId, Published
+from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.transport.memory.broker import MemoryBroker
+
+
+def published(message: Message) -> Published:
+    """A message as the engine keeps it."""
+    return Published(message.topic, message, len(message.payload))
+
+
+class MemoryPublisher:
+    """Confirms in the order of the calls, one turn of the loop later. Driven by its `MemoryTransport`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._flow: PublisherFlow | None = None
+        self._resume_name = ""
+        self._sent_count = 0
+        self._waiting: deque[tuple[Message, asyncio.Future[None]]] = deque()
+        self._unanswered: dict[int, tuple[Message, asyncio.Future[None]]] = {}
+
+    def send(self, message: Message) -> asyncio.Future[None]:
+        """See `Messenger.send`; while the connection is lost, messages wait here."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not is_valid_topic(message.topic):
+            future.set_exception(PublishRefused(message.topic, "a topic has 1 to 250 bytes"))
+            return future
+        self._waiting.append((message, future))
+        self._publish_waiting()
+        return future
+
+    def connected(self, client: ClientId) -> None:
+        """Open the flow, or resume it, and publish what waited."""
+        self._flow = self._broker.engine.open_publisher(client, self._resume_name)
+        self._resume_name = self._flow.name
+        # Numbers go on where the broker stands: a flow that it has forgotten starts anew.
+        self._sent_count = self._flow.last_accepted_id
+        self._publish_waiting()
+
+    def away(self) -> None:
+        """The connection is lost. Every message that was sent has been answered by then, if not yet heard of."""
+        self._flow = None
+
+    def close(self) -> None:
+        """Fail what is not confirmed: nobody will hear how it ended."""
+        self._flow = None
+        for message, future in (*self._unanswered.values(), *self._waiting):
+            if not future.done():
+                future.set_exception(PublishFailed(message.topic, "the transport was closed"))
+        self._unanswered.clear()
+        self._waiting.clear()
+
+    def _publish_waiting(self) -> None:
+        while self._flow is not None and self._waiting:
+            message, future = self._waiting.popleft()
+            self._sent_count += 1
+            self._unanswered[self._sent_count] = (message, future)
+            refusal: PublishRefused | None = None
+            try:
+                self._broker.post(self._broker.engine.publish(self._flow.flow, self._sent_count, published(message)))
+            except BrokerRefusal as error:
+                refusal = PublishRefused(message.topic, error.text)
+            asyncio.get_running_loop().call_soon(self._answer, self._sent_count, refusal)
+
+    def _answer(self, number: int, refusal: PublishRefused | None) -> None:
+        entry = self._unanswered.pop(number, None)
+        if entry is None or entry[1].done():
+            return
+        if refusal is None:
+            entry[1].set_result(None)
+        else:
+            entry[1].set_exception(refusal)

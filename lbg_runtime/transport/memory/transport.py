@@ -1,0 +1,247 @@
+"""A transport on a `MemoryBroker` of the same process: the true semantics without sockets, threads or real time."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+
+from lbg_runtime.broker.engine.effects import (
+    ActivityChanged,
+    ClientEnded,
+    ClientId,
+    Deliver,
+    DeliverDirect,
+    Effect,
+    FlowEnded,
+    FlowId,
+)
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.errors import BindFailed, BrokerRefusal, ConnectFailed, PublishFailed, TransportError
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.transport.base import DirectSink, FlowSink
+from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
+from lbg_runtime.transport.memory.flow import HandleState, MemoryFlow, message_of
+from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
+
+RECONNECT_WAIT_S = 1.0
+"""After the broker itself closed the connection, and between attempts that the broker refuses."""
+
+PERMANENT_REFUSALS = frozenset({"Unknown Queue", "Permission Not Allowed"})
+"""Texts of a refused bind where waiting will not help."""
+
+
+class SessionState(Enum):
+    """Where the session stands."""
+
+    NEW = "new"
+    CONNECTED = "connected"
+    AWAY = "away"
+    CLOSED = "closed"
+
+
+class MemoryTransport:
+    """`Transport` and `Messenger` for one member or publisher; also the faults that a test can order."""
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        client_name: str,
+        *,
+        username: str = "member",
+        password: str = "",
+        vpn: str = DEFAULT_VPN,
+        ack_delay_s: float = 0.0,
+    ) -> None:
+        """`ack_delay_s` imitates the official client's ack timer: acceptances leave that late, or before an unbind."""
+        self._broker = broker
+        self._client_name = client_name
+        self._username = username
+        self._password = password
+        self._vpn = vpn
+        self._ack_delay_s = ack_delay_s
+        self._state = SessionState.NEW
+        self._client: ClientId | None = None
+        self._publisher = MemoryPublisher(broker)
+        self._handles: list[MemoryFlow] = []
+        self._by_flow: dict[FlowId, MemoryFlow] = {}
+        self._direct: list[tuple[str, DirectSink]] = []
+        self._reconnect_timer: asyncio.TimerHandle | None = None
+
+    # -- Transport
+
+    async def open(self) -> None:
+        """See `Transport.open`."""
+        if self._state is not SessionState.NEW:
+            raise ConnectFailed("memory", "a transport is opened once", permanent=True)
+        if not self._broker.is_reachable:
+            raise ConnectFailed("memory", "nothing listens there")
+        try:
+            self._connect()
+        except BrokerRefusal as refusal:
+            raise ConnectFailed("memory", refusal.text, permanent=True) from refusal
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self.kill()
+
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> MemoryFlow:
+        """See `Transport.bind`."""
+        # The one suspension point comes first: a cancelled bind has bound nothing.
+        await asyncio.sleep(0)
+        if self._client is None:
+            raise BindFailed(queue, "not connected")
+        # Dead handles go when new ones come: rebind cycles must not fill the memory.
+        self._handles = [handle for handle in self._handles if handle.state is not HandleState.DEAD]
+        self._by_flow = {handle.flow_id: handle for handle in self._handles if handle.flow_id is not None}
+        flow = MemoryFlow(self._broker, queue, epoch, sink, self._ack_delay_s)
+        try:
+            self._bind(self._client, flow)
+        except BrokerRefusal as refusal:
+            raise BindFailed(queue, refusal.text, permanent=refusal.text in PERMANENT_REFUSALS) from refusal
+        self._handles.append(flow)
+        return flow
+
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+        """See `Transport.provision`."""
+        if self._client is None:
+            raise TransportError(f"cannot provision {queue}: not connected")
+        engine = self._broker.engine
+        try:
+            with _tolerated("Endpoint Already Exists"):
+                engine.provision(self._client, queue, QueueSettings())
+            for subscription in subscriptions:
+                with _tolerated("Subscription Already Exists"):
+                    engine.subscribe_queue(self._client, queue, subscription)
+        except BrokerRefusal as refusal:
+            raise TransportError(f"cannot provision {queue}: {refusal.text}") from refusal
+
+    # -- Messenger
+
+    def send(self, message: Message) -> asyncio.Future[None]:
+        """See `Messenger.send`."""
+        if self._state in (SessionState.NEW, SessionState.CLOSED):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.set_exception(PublishFailed(message.topic, "the transport is not open"))
+            return future
+        return self._publisher.send(message)
+
+    def send_direct(self, message: Message) -> None:
+        """See `Messenger.send_direct`."""
+        if self._client is not None and is_valid_topic(message.topic):
+            self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
+
+    async def subscribe(self, subscription: str, sink: DirectSink) -> None:
+        """See `Messenger.subscribe`."""
+        if self._client is None:
+            raise TransportError(f"cannot subscribe to {subscription}: not connected")
+        try:
+            self._subscribe(self._client, subscription)
+        except BrokerRefusal as refusal:
+            raise TransportError(f"cannot subscribe to {subscription}: {refusal.text}") from refusal
+        self._direct.append((subscription, sink))
+
+    # -- faults, for tests
+
+    def drop_connection(self, reconnect_after_s: float) -> None:
+        """Break the connection; it comes back by itself after this long, with every live handle bound again.
+
+        Messages on their way are lost with it and come again. Does nothing while there is no connection.
+        """
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        self._state = SessionState.AWAY
+        self._by_flow.clear()
+        self._broker.detach(client)
+        self._publisher.away()
+        for handle in self._handles:
+            handle.away()
+        self._reconnect_later(reconnect_after_s)
+
+    def kill(self) -> None:
+        """End as a killed process does: the connection is gone, nothing is flushed, no sink is called again."""
+        client, self._client = self._client, None
+        self._state = SessionState.CLOSED
+        if self._reconnect_timer is not None:
+            self._reconnect_timer.cancel()
+        for handle in self._handles:
+            handle.die()
+        self._handles.clear()
+        self._by_flow.clear()
+        self._direct.clear()
+        self._publisher.close()
+        if client is not None:
+            self._broker.detach(client)
+
+    # -- the session
+
+    def _connect(self) -> None:
+        client, effects = self._broker.engine.connect(self._vpn, self._username, self._password, self._client_name)
+        self._client = client
+        self._state = SessionState.CONNECTED
+        self._broker.attach(client, self._take)
+        self._broker.post(effects)
+        # The official client's order: publisher flow, direct subscriptions, binds.
+        self._publisher.connected(client)
+        for subscription in dict(self._direct):
+            self._subscribe(client, subscription)
+        for handle in self._handles:
+            if handle.state is HandleState.AWAY:
+                try:
+                    self._bind(client, handle)
+                except BrokerRefusal as refusal:
+                    handle.end(refusal.text)
+
+    def _reconnect(self) -> None:
+        self._reconnect_timer = None
+        if not self._broker.is_reachable:
+            self._reconnect_later(RECONNECT_WAIT_S)
+            return
+        try:
+            self._connect()
+        except BrokerRefusal:
+            self._reconnect_later(RECONNECT_WAIT_S)
+
+    def _reconnect_later(self, delay_s: float) -> None:
+        self._reconnect_timer = asyncio.get_running_loop().call_later(delay_s, self._reconnect)
+
+    def _bind(self, client: ClientId, handle: MemoryFlow) -> None:
+        answer, effects = self._broker.engine.bind(client, handle.queue, last_received_id=handle.last_received_id)
+        self._by_flow[answer.flow] = handle
+        if answer.active:
+            # On the wire the answer itself says so; here it must come before what the open window lets in.
+            self._broker.post([ActivityChanged(client, answer.flow, active=True)])
+        self._broker.post(effects)
+        handle.bound(answer.flow)
+
+    def _subscribe(self, client: ClientId, subscription: str) -> None:
+        with _tolerated("Subscription Already Exists"):
+            self._broker.engine.subscribe(client, subscription)
+
+    def _take(self, effect: Effect) -> None:
+        match effect:
+            case Deliver() | ActivityChanged():
+                if effect.flow in self._by_flow:
+                    self._by_flow[effect.flow].take(effect)
+            case FlowEnded():
+                handle = self._by_flow.pop(effect.flow, None)
+                if handle is not None:
+                    handle.end(effect.text)
+            case DeliverDirect():
+                message = message_of(effect.message)
+                for subscription, sink in self._direct:
+                    if matches(subscription, message.topic):
+                        sink(message)
+            case ClientEnded():
+                self.drop_connection(RECONNECT_WAIT_S)
+
+
+@contextmanager
+def _tolerated(text: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokerRefusal as refusal:
+        if refusal.text != text:
+            raise

@@ -1,0 +1,89 @@
+"""From what the client raises to the project's errors; the only place that knows the client's numbers."""
+
+import re
+from enum import IntEnum
+
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, TransportError
+
+
+class Subcode(IntEnum):
+    """The client's reasons that mean something here."""
+
+    TIMEOUT = 10
+    KEEP_ALIVE_FAILURE = 11
+    SESSION_NOT_ESTABLISHED = 12
+    COMMUNICATION_ERROR = 14
+    LOGIN_FAILURE = 19
+    MSG_VPN_NOT_ALLOWED = 45
+    CLIENT_NAME_INVALID = 46
+    MSG_VPN_UNAVAILABLE = 47
+    CLIENT_USERNAME_IS_SHUTDOWN = 48
+    DYNAMIC_CLIENTS_NOT_ALLOWED = 49
+    UNKNOWN_QUEUE_NAME = 61
+    CLIENT_ACL_DENIED = 67
+    PERMISSION_NOT_ALLOWED = 76
+    FLOW_ACTIVE_FLOW_INDICATION_UNSUPPORTED = 88
+    FAILED_LOADING_TRUSTSTORE = 98
+    UNTRUSTED_CERTIFICATE = 99
+    UNTRUSTED_COMMONNAME = 100
+    CERTIFICATE_DATE_INVALID = 101
+    FAILED_LOADING_CERTIFICATE_AND_KEY = 102
+    BASIC_AUTHENTICATION_IS_SHUTDOWN = 103
+
+
+_PERMANENT = frozenset(Subcode) - {
+    Subcode.TIMEOUT,
+    Subcode.KEEP_ALIVE_FAILURE,
+    Subcode.SESSION_NOT_ESTABLISHED,
+    Subcode.COMMUNICATION_ERROR,
+}
+
+_FATE_UNKNOWN = frozenset(Subcode) - _PERMANENT
+"""The connection failed, not the message."""
+
+_TEXT_SUBCODE = re.compile(r"Error Info Sub code: \[(\d+)\]")
+_TEXT_REASON = re.compile(r"Error: \[(.*?)\]", re.DOTALL)
+
+
+def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
+    """The client's number, where there is one, and one line of words, out of the three shapes its exceptions have."""
+    subcode = getattr(error, "sub_code", None)
+    content = error.args[0] if error.args else ""
+    if isinstance(content, BaseException):
+        return subcode_and_reason(content)
+    if isinstance(content, dict):
+        subcode = subcode if subcode is not None else content.get("error_info_sub_code")
+        content = content.get("error_info_contents") or content.get("sub_code") or content
+    text = str(content)
+    if subcode is None and (found := _TEXT_SUBCODE.search(text)):
+        subcode = int(found[1])
+    if found := _TEXT_REASON.search(text):
+        text = found[1]
+    return subcode, " ".join(text.split()) or type(error).__name__
+
+
+def connect_failed(host: str, error: BaseException) -> ConnectFailed:
+    """Why no session could be made."""
+    subcode, reason = subcode_and_reason(error)
+    # The exception for a wrong password is the one that carries no number.
+    permanent = subcode in _PERMANENT or type(error).__name__ == "AuthenticationError"
+    return ConnectFailed(host, reason, permanent=permanent)
+
+
+def bind_failed(queue: str, error: BaseException) -> BindFailed:
+    """Why a flow could not be bound."""
+    subcode, reason = subcode_and_reason(error)
+    return BindFailed(queue, reason, permanent=subcode in _PERMANENT)
+
+
+def publish_failed(topic: str, error: BaseException) -> PublishFailed:
+    """Why a message was not confirmed: refused where the broker answered so, else its fate is unknown."""
+    subcode, reason = subcode_and_reason(error)
+    if not subcode or subcode in _FATE_UNKNOWN:
+        return PublishFailed(topic, reason)
+    return PublishRefused(topic, reason)
+
+
+def request_failed(what: str, error: BaseException) -> TransportError:
+    """Why another request to the broker failed; `what` completes the sentence `cannot ...`."""
+    return TransportError(f"cannot {what}: {subcode_and_reason(error)[1]}")

@@ -1,0 +1,74 @@
+"""From a message of the client to values of the model; the seam where a faster receive path will come in."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message, PropertyValue
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Destination
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a flow handed over, free of the client: nothing of it keeps native memory."""
+
+    delivery_id: DeliveryId
+    message: Message
+    redelivered: bool
+    received_at_ns: int
+
+
+class UnreadableMessage(TransportError):
+    """A message of a foreign publisher whose parts cannot be read; it stays on its queue."""
+
+
+def read_delivery(inbound: Any) -> Arrival:
+    """Take everything out of a message of a flow. Called on the client's threads; raises `UnreadableMessage`."""
+    received_at_ns = time.monotonic_ns()
+    message = read_message(inbound)
+    delivery_id = DeliveryId(inbound.message_id.value)
+    return Arrival(delivery_id, message, inbound.is_redelivered(), received_at_ns)
+
+
+def read_message(inbound: Any) -> Message:
+    """Take the message itself out. Called on the client's threads; raises `UnreadableMessage`."""
+    try:
+        properties = _model_properties(inbound.get_properties() or {})
+        payload = bytes(inbound.get_payload_as_bytes() or b"")
+        # Our own publishers send bytes and nothing else, so what looks like a text of theirs is not one.
+        if PUBLISHER_PROPERTY not in properties:
+            payload = _unwrap_text(payload)
+        return Message(
+            topic=inbound.get_destination_name() or "",
+            payload=payload,
+            properties=properties,
+            message_id=inbound.get_application_message_id(),
+            sent_at_ms=inbound.get_sender_timestamp(),
+        )
+    except (*CLIENT_ERRORS, UnicodeDecodeError) as error:
+        raise UnreadableMessage(f"a message cannot be read: {error}") from error
+
+
+def _model_properties(properties: Mapping[str, object]) -> dict[str, PropertyValue]:
+    """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out."""
+    values: dict[str, PropertyValue] = {}
+    for name, value in properties.items():
+        if isinstance(value, bytearray):
+            values[name] = bytes(value)
+        elif isinstance(value, Destination):
+            values[name] = value.get_name()
+        elif value is None or isinstance(value, str | int | float | bool | bytes):
+            values[name] = value
+    return values
+
+
+def _unwrap_text(payload: bytes) -> bytes:
+    """UTF-8 text of a message that was published as a string: tag and length before it, a zero byte behind."""
+    if not payload or payload[0] >> 2 != 7:
+        return payload
+    start = 2 + (payload[0] & 3)
+    declared = int.from_bytes(payload[1:start], "big")
+    return payload[start:-1] if declared == len(payload) and payload[-1] == 0 else payload

@@ -1,0 +1,127 @@
+"""The only module that imports the official client, and the check that it is one this project knows.
+
+Importing the client loads and starts its C library and sets up logging for the whole process. So this module is
+imported when a transport is opened, not before; and the logging set-up is left out: it would close the application's
+own handlers, print the client's lines on standard output and hide them from the application.
+"""
+
+import logging.config
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+
+@contextmanager
+def _without_logging_setup() -> Iterator[None]:
+    configure = logging.config.dictConfig
+
+    def configure_others(config: Mapping[str, Any]) -> None:
+        if not any(name.startswith("solace.") for name in config.get("loggers", {})):
+            configure(dict(config))
+
+    logging.config.dictConfig = configure_others
+    try:
+        yield
+    finally:
+        logging.config.dictConfig = configure
+
+
+with _without_logging_setup():
+    import solace
+    from solace.messaging.config._sol_constants import (
+        SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE,
+        SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE_EXCLUSIVE,
+        SOLCLIENT_ENDPOINT_PROP_DURABLE,
+        SOLCLIENT_ENDPOINT_PROP_ID,
+        SOLCLIENT_ENDPOINT_PROP_NAME,
+        SOLCLIENT_ENDPOINT_PROP_QUEUE,
+        SOLCLIENT_OK,
+        SOLCLIENT_PROP_ENABLE_VAL,
+    )
+    from solace.messaging.config.message_acknowledgement_configuration import Outcome as ClientOutcome
+    from solace.messaging.config.receiver_activation_passivation_configuration import (
+        ReceiverState,
+        ReceiverStateChangeListener,
+    )
+    from solace.messaging.core._core_api_utility import prepare_array
+    from solace.messaging.errors.pubsubplus_client_error import (
+        IllegalArgumentError,
+        IncompleteMessageDeliveryError,
+        InvalidDataTypeError,
+        PubSubPlusClientError,
+        SolaceSDTError,
+    )
+    from solace.messaging.messaging_service import (
+        MessagingService,
+        ReconnectionAttemptListener,
+        ReconnectionListener,
+        ServiceInterruptionListener,
+    )
+    from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
+    from solace.messaging.receiver import _inbound_message_utility as native
+    from solace.messaging.receiver._impl._inbound_message import _InboundMessage
+    from solace.messaging.receiver._impl._persistent_message_receiver import _PersistentMessageReceiver
+    from solace.messaging.receiver.message_receiver import MessageHandler
+    from solace.messaging.resources.destination import Destination
+    from solace.messaging.resources.queue import Queue
+    from solace.messaging.resources.topic import Topic
+    from solace.messaging.resources.topic_subscription import TopicSubscription
+    from solace.messaging.utils._solace_utilities import _PubSubPlusQueue, get_last_error_info
+    from solace.messaging.utils.life_cycle_control import TerminationNotificationListener
+
+CORE = solace.CORE_LIB
+"""The C library, as the client's own Python layer calls it."""
+
+CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeError, SolaceSDTError)
+"""All that the client raises on purpose; they have no common root."""
+
+_PARTS = (
+    (_PersistentMessageReceiver, ("flow_p", "receiver_queue", "_handle_events_on_terminate", "_stop_flow")),
+    (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
+    (_InboundMessage, ("message_id",)),
+    (native, ("end_point_provision", "topic_endpoint_subscribe", "nack_message", "pause", "resume")),
+    (CORE, ("solClient_msg_setSenderTimestamp", "solClient_flow_destroy")),
+)
+
+
+def missing_parts() -> str | None:
+    """What this transport uses beyond the client's public interface and the installed client lacks, or None."""
+    missing = [name for part, names in _PARTS for name in names if not hasattr(part, name)]
+    if not missing:
+        return None
+    return f"solace-pubsubplus {version('solace-pubsubplus')} lacks {', '.join(missing)}, which version 1.11 has"
+
+
+__all__ = [
+    "CLIENT_ERRORS",
+    "CORE",
+    "SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE",
+    "SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE_EXCLUSIVE",
+    "SOLCLIENT_ENDPOINT_PROP_DURABLE",
+    "SOLCLIENT_ENDPOINT_PROP_ID",
+    "SOLCLIENT_ENDPOINT_PROP_NAME",
+    "SOLCLIENT_ENDPOINT_PROP_QUEUE",
+    "SOLCLIENT_OK",
+    "SOLCLIENT_PROP_ENABLE_VAL",
+    "ClientOutcome",
+    "Destination",
+    "IncompleteMessageDeliveryError",
+    "MessageHandler",
+    "MessagePublishReceiptListener",
+    "MessagingService",
+    "PubSubPlusClientError",
+    "Queue",
+    "ReceiverState",
+    "ReceiverStateChangeListener",
+    "ReconnectionAttemptListener",
+    "ReconnectionListener",
+    "ServiceInterruptionListener",
+    "TerminationNotificationListener",
+    "Topic",
+    "TopicSubscription",
+    "get_last_error_info",
+    "missing_parts",
+    "native",
+    "prepare_array",
+]

@@ -1,0 +1,103 @@
+"""The publishing half of one session: persistent messages with receipts, direct messages without."""
+
+import asyncio
+from itertools import count
+from typing import Any
+
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.errors import publish_failed
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
+
+_MESSAGE_ID = "solace.messaging.message.application-message-id"
+
+
+class SolacePublisher:
+    """Made on a control thread for one session and started there; all else is called on the loop's thread."""
+
+    def __init__(self, service: Any, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self._builder = service.message_builder()
+        # Elastic: the call only enqueues, whatever the state of the connection; the caller bounds how much.
+        self._persistent = service.create_persistent_message_publisher_builder().on_back_pressure_elastic().build()
+        # Without a buffer: what cannot leave now is lost, and an outage fills no memory.
+        self._direct = service.create_direct_message_publisher_builder().on_back_pressure_reject(0).build()
+        self._numbers = count(1)
+        self._unconfirmed: dict[int, tuple[str, asyncio.Future[None]]] = {}
+
+    def start(self) -> None:
+        """Make ready; raises the client's errors."""
+        self._persistent.start()
+        self._direct.start()
+        self._persistent.set_message_publish_receipt_listener(_ReceiptListener(self))
+
+    def send(self, message: Message) -> asyncio.Future[None]:
+        """See `Messenger.send`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not is_valid_topic(message.topic):
+            # Checked here because the client's sending thread dies of it.
+            future.set_exception(PublishRefused(message.topic, "a topic has 1 to 250 bytes"))
+            return future
+        try:
+            outbound = self._build(message)
+        except CLIENT_ERRORS as error:
+            future.set_exception(PublishRefused(message.topic, str(error)))
+            return future
+        number = next(self._numbers)
+        self._unconfirmed[number] = (message.topic, future)
+        try:
+            self._persistent.publish(outbound, Topic.of(message.topic), user_context=number)
+        except CLIENT_ERRORS as error:
+            self.answered((number, error))
+        return future
+
+    def send_direct(self, message: Message) -> None:
+        """See `Messenger.send_direct`."""
+        if not is_valid_topic(message.topic):
+            return
+        try:
+            self._direct.publish(self._build(message), Topic.of(message.topic))
+        except CLIENT_ERRORS:
+            # At most once: there is no connection, or its buffer is full.
+            return
+
+    def answered(self, answer: tuple[int, BaseException | None]) -> None:
+        """The broker, or the client on its own, decided about a message."""
+        number, error = answer
+        entry = self._unconfirmed.pop(number, None)
+        if entry is None or entry[1].done():
+            return
+        topic, future = entry
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(publish_failed(topic, error))
+
+    def fail_all(self, reason: str) -> None:
+        """The session is gone: nobody will hear of what is not confirmed."""
+        for topic, future in self._unconfirmed.values():
+            if not future.done():
+                future.set_exception(PublishFailed(topic, reason))
+        self._unconfirmed.clear()
+
+    def _build(self, message: Message) -> Any:
+        properties: dict[str, Any] = {
+            name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
+        }
+        if message.message_id is not None:
+            properties[_MESSAGE_ID] = message.message_id
+        outbound = self._builder.build(bytearray(message.payload), properties)
+        if message.sent_at_ms is not None:
+            native.set_sender_timestamp(outbound, message.sent_at_ms)
+        return outbound
+
+
+class _ReceiptListener(MessagePublishReceiptListener):  # type: ignore[misc]  # the client's classes have no types
+    def __init__(self, publisher: SolacePublisher) -> None:
+        self._publisher = publisher
+
+    def on_publish_receipt(self, publish_receipt: Any) -> None:
+        self._publisher.inbox.post(self._publisher.answered, (publish_receipt.user_context, publish_receipt.exception))

@@ -1,0 +1,126 @@
+"""One life of the client's service object: connected once, back by itself after outages, of no use once it ended."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.base import DirectSink
+from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.errors import connect_failed, request_failed, subcode_and_reason
+from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_message
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.library import (
+    CLIENT_ERRORS,
+    MessageHandler,
+    MessagingService,
+    PubSubPlusClientError,
+    ReconnectionAttemptListener,
+    ReconnectionListener,
+    ServiceInterruptionListener,
+    TopicSubscription,
+)
+from lbg_runtime.transport.solace.publisher import SolacePublisher
+from lbg_runtime.transport.solace.settings import SolaceSettings
+
+_log = structlog.get_logger(__name__)
+
+
+class SolaceSession:
+    """All methods block and run on control threads, except that `publisher` is used on the loop's thread."""
+
+    def __init__(self, service: Any, publisher: SolacePublisher) -> None:
+        self.service = service
+        self.publisher = publisher
+
+    @classmethod
+    def connect(cls, settings: SolaceSettings, inbox: Inbox, on_ended: Callable[[str], None]) -> "SolaceSession":
+        """Build a service and connect it; raises `ConnectFailed`.
+
+        `on_ended` is called on the loop when the session is lost for good.
+        """
+        try:
+            service = MessagingService.builder().from_properties(settings.properties()).build()
+            listener = _ServiceListener(inbox, on_ended, settings.client_name)
+            service.add_reconnection_attempt_listener(listener)
+            service.add_reconnection_listener(listener)
+            service.add_service_interruption_listener(listener)
+            service.connect()
+            publisher = SolacePublisher(service, inbox)
+            publisher.start()
+        except CLIENT_ERRORS as error:
+            raise connect_failed(settings.host_list, error) from error
+        return cls(service, publisher)
+
+    def disconnect(self) -> None:
+        """End the session; flows that are bound go with it."""
+        try:
+            self.service.disconnect()
+        except PubSubPlusClientError as error:
+            # The process is leaving; the broker finds out by the closed socket.
+            _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
+
+    def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
+        """Create a queue and its subscriptions where missing; raises `TransportError`."""
+        try:
+            native.provision_queue(self.service, queue, subscriptions)
+        except CLIENT_ERRORS as error:
+            raise request_failed(f"provision {queue}", error) from error
+
+    def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
+        """Take direct messages until the session ends; raises `TransportError`."""
+        builder = self.service.create_direct_message_receiver_builder()
+        try:
+            receiver = builder.with_subscriptions([TopicSubscription.of(subscription)]).build()
+            receiver.start()
+            receiver.receive_async(_DirectListener(inbox, sink))
+        except CLIENT_ERRORS as error:
+            raise request_failed(f"subscribe to {subscription}", error) from error
+
+
+class _ServiceListener(
+    ReconnectionAttemptListener,  # type: ignore[misc]  # the client's classes have no types
+    ReconnectionListener,  # type: ignore[misc]
+    ServiceInterruptionListener,  # type: ignore[misc]
+):
+    """Only posts: the client joins the listeners' thread from its own network thread."""
+
+    def __init__(self, inbox: Inbox, on_ended: Callable[[str], None], client_name: str) -> None:
+        self._inbox = inbox
+        self._on_ended = on_ended
+        self._client_name = client_name
+
+    def on_reconnecting(self, event: Any) -> None:
+        self._inbox.post(self._log_reconnecting, event.get_message())
+
+    def on_reconnected(self, service_event: Any) -> None:
+        self._inbox.post(self._log_reconnected, service_event.get_message())
+
+    def on_service_interrupted(self, event: Any) -> None:
+        self._inbox.post(self._on_ended, event.get_message() or "the session ended")
+
+    def _log_reconnecting(self, reason: str) -> None:
+        _log.warning("connection_lost", client_name=self._client_name, reason=reason)
+
+    def _log_reconnected(self, reason: str) -> None:
+        _log.info("connection_restored", client_name=self._client_name, reason=reason)
+
+
+class _DirectListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types
+    def __init__(self, inbox: Inbox, sink: DirectSink) -> None:
+        self._inbox = inbox
+        self._sink = sink
+
+    def on_message(self, message: Any) -> None:
+        try:
+            received: Message = read_message(message)
+        except UnreadableMessage as error:
+            # At most once: nobody waits for it.
+            self._inbox.post(_log_unreadable, str(error))
+        else:
+            self._inbox.post(self._sink, received)
+
+
+def _log_unreadable(reason: str) -> None:
+    _log.warning("direct_message_dropped", reason=reason)

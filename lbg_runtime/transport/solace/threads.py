@@ -1,0 +1,53 @@
+"""The few threads that make the client's blocking calls: connect, bind, unbind, disconnect, subscribe."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+import anyio
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+THREAD_COUNT = 4
+"""An unanswered bind holds a thread for half a minute; the others go on unbinding."""
+
+
+class ControlThreads:
+    """Owned by one transport. `run` and `begin` are called on the loop's thread."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="solace-control")
+
+    def begin(
+        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> asyncio.Future[Result]:
+        """Start a call that runs to its end whether or not anybody waits; `close` waits for it."""
+        return asyncio.wrap_future(self._pool.submit(call, *args, **kwargs))
+
+    async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Make a call to its end even when the caller is cancelled; the cancellation is raised after it."""
+        return await wait_to_the_end(self.begin(call, *args, **kwargs))
+
+    async def close(self) -> None:
+        """Wait for all calls under way; each is bounded by a timeout of the client."""
+        # A thread of its own: the pool cannot wait for itself.
+        await wait_to_the_end(asyncio.ensure_future(asyncio.to_thread(self._pool.shutdown)))
+
+
+async def wait_to_the_end(future: asyncio.Future[Result]) -> Result:
+    """Result of `future`, waited for through any cancellation; a cancellation is raised when it has ended."""
+    cancellation: asyncio.CancelledError | None = None
+    # The scope holds off cancellations that anyio repeats on every turn; the loop takes those of asyncio itself.
+    with anyio.CancelScope(shield=True):
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancellation = error
+    if cancellation is not None:
+        if not future.cancelled():
+            future.exception()  # Taken note of: the caller asked for the end, not for the outcome.
+        raise cancellation
+    return future.result()

@@ -1,0 +1,181 @@
+"""A transport on the official client: one service object at a time, many flows, everything brought onto the loop."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, TransportError
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.base import BoundFlow, DirectSink, FlowSink
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
+
+if TYPE_CHECKING:
+    # These import the client, which waits for `open`.
+    from lbg_runtime.transport.solace.flow import SolaceFlow
+    from lbg_runtime.transport.solace.session import SolaceSession
+
+_log = structlog.get_logger(__name__)
+
+
+class SolaceTransport:
+    """`Transport` and `Messenger`. All methods are called on one loop, that of `open`.
+
+    Outages are the client's business: it retries for ever and binds the flows again. Where a session ends for good all
+    the same, its flows get `FlowDown` and a new session is made, again and again until there is one or `close`.
+    """
+
+    def __init__(self, settings: SolaceSettings) -> None:
+        self._settings = settings
+        self._threads = ControlThreads()
+        self._inbox: Inbox | None = None
+        self._session: SolaceSession | None = None
+        self._life = 0
+        """Number of the newest session; what an older one still reports is not heard."""
+        self._ended_life = 0
+        self._flows: list[SolaceFlow] = []
+        self._direct: list[tuple[str, DirectSink]] = []
+        self._renewal: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- Transport
+
+    async def open(self) -> None:
+        """See `Transport.open`. The first connection is tried once on each host."""
+        host = self._settings.host_list
+        if self._inbox is not None or self._closed:
+            raise ConnectFailed(host, "a transport is opened once", permanent=True)
+        self._inbox = Inbox(asyncio.get_running_loop())
+        try:
+            missing = await self._threads.run(_load_client)
+        except ImportError as error:
+            raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
+        if missing is not None:
+            raise ConnectFailed(host, missing, permanent=True)
+        await self._connect(self._inbox)
+
+    async def close(self) -> None:
+        """See `Transport.close`. Waits for calls of the client that are under way."""
+        if self._closed:
+            return
+        self._closed = True
+        session, self._session = self._session, None
+        if self._inbox is not None:
+            self._inbox.close()
+        for flow in self._flows:
+            flow.silence()
+        if session is not None:
+            session.publisher.fail_all("the transport was closed")
+        try:
+            if self._renewal is not None:
+                self._renewal.cancel()
+                await asyncio.wait([self._renewal])
+            if session is not None:
+                await self._threads.run(session.disconnect)
+        finally:
+            await self._threads.close()
+
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
+        """See `Transport.bind`. A cancelled call lasts until the client has bound the flow and given it up again."""
+        from lbg_runtime.transport.solace.flow import SolaceFlow
+
+        session, inbox = self._session, self._inbox
+        if session is None or inbox is None:
+            raise BindFailed(queue, "not connected")
+        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink)
+        # Dead handles go when new ones come: rebind cycles must not fill the memory.
+        self._flows = [*(known for known in self._flows if known.is_live), flow]
+        try:
+            await self._threads.run(flow.start, session.service)
+        except asyncio.CancelledError:
+            await flow.unbind()
+            raise
+        except BindFailed:
+            flow.silence()
+            raise
+        return flow
+
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+        """See `Transport.provision`."""
+        if self._session is None:
+            raise TransportError(f"cannot provision {queue}: not connected")
+        await self._threads.run(self._session.provision, queue, subscriptions)
+
+    # -- Messenger
+
+    def send(self, message: Message) -> asyncio.Future[None]:
+        """See `Messenger.send`."""
+        if self._session is not None:
+            return self._session.publisher.send(message)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(PublishFailed(message.topic, "not connected"))
+        return future
+
+    def send_direct(self, message: Message) -> None:
+        """See `Messenger.send_direct`."""
+        if self._session is not None:
+            self._session.publisher.send_direct(message)
+
+    async def subscribe(self, subscription: str, sink: DirectSink) -> None:
+        """See `Messenger.subscribe`."""
+        if self._session is None or self._inbox is None:
+            raise TransportError(f"cannot subscribe to {subscription}: not connected")
+        await self._threads.run(self._session.subscribe, subscription, self._inbox, sink)
+        self._direct.append((subscription, sink))
+
+    # -- the session
+
+    async def _connect(self, inbox: Inbox) -> None:
+        from lbg_runtime.transport.solace.session import SolaceSession
+
+        self._life += 1
+        life = self._life
+        connecting = self._threads.begin(SolaceSession.connect, self._settings, inbox, partial(self._ended, life))
+        try:
+            session = await wait_to_the_end(connecting)
+        except asyncio.CancelledError:
+            if connecting.exception() is None:
+                await self._threads.run(connecting.result().disconnect)
+            raise
+        try:
+            for subscription, sink in self._direct:
+                await self._threads.run(session.subscribe, subscription, inbox, sink)
+        except BaseException:
+            await self._threads.run(session.disconnect)
+            raise
+        if self._ended_life == life:
+            raise ConnectFailed(self._settings.host_list, "the session ended at once")
+        self._session = session
+
+    def _ended(self, life: int, reason: str) -> None:
+        self._ended_life = life
+        if life != self._life or self._session is None:
+            return
+        _log.error("session_ended", client_name=self._settings.client_name, reason=reason)
+        session, self._session = self._session, None
+        session.publisher.fail_all(reason)
+        flows, self._flows = self._flows, []
+        for flow in flows:
+            flow.went_down(reason)
+        self._renewal = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        # Without an end: whoever opened the transport wants it until `close`, which cancels this.
+        while self._session is None and self._inbox is not None:
+            await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)
+            try:
+                await self._connect(self._inbox)
+            except TransportError as error:
+                _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=str(error))
+
+
+def _load_client() -> str | None:
+    """Import the client, which takes a tenth of a second; what it lacks, or None."""
+    from lbg_runtime.transport.solace.library import missing_parts
+
+    return missing_parts()

@@ -1,0 +1,130 @@
+"""Laws on messages: loss, order, duplicates; and the counts of what was published and handled."""
+
+import numpy as np
+import pyarrow as pa
+
+from lbg_runtime.validator.book import Book
+from lbg_runtime.validator.columns import NONE, Columns, ints, is_one_of
+from lbg_runtime.validator.findings import Accounts, Law, Witness
+from lbg_runtime.validator.messages import Messages, group_messages, late_messages
+from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.segments import (
+    FAR_FUTURE,
+    Flags,
+    Ints,
+    dense,
+    gaps,
+    merged_ranges,
+    positions_in_ranges,
+)
+
+
+def check_messages(
+    book: Book, tables: RunTables, columns: Columns, exposed: Flags
+) -> tuple[Accounts, pa.Table, pa.Table]:
+    """Write the findings on order and duplicates; return the counts and what `judge` needs for loss.
+
+    `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`).
+    """
+    handlings = columns.handlings
+    messages = group_messages(handlings)
+    _check_order(book, columns, messages)
+    resendable = _unknown_messages(tables, columns)
+    excused = _check_duplicates(book, columns, messages, exposed, resendable)
+    published, unhandled, unlisted = _compare_with_ledgers(tables, columns, messages)
+    unfinished_repeats = np.count_nonzero(~handlings.complete[messages.repeats])
+    accounts = Accounts(
+        published=published,
+        handled_first=int(np.count_nonzero(messages.handled >= 0)),
+        duplicates=len(messages.repeats),
+        duplicate_bound=int(np.count_nonzero(exposed & handlings.numbered) + unfinished_repeats) + len(resendable),
+        duplicates_flagged=int(np.count_nonzero(handlings.redelivered[messages.repeats])),
+        duplicates_resent=excused,
+        fenced=int(np.count_nonzero(handlings.complete & (handlings.settle_ns == FAR_FUTURE))),
+        unnumbered=int(np.count_nonzero(~handlings.numbered)),
+    )
+    return accounts, unhandled, unlisted
+
+
+def _check_order(book: Book, columns: Columns, messages: Messages) -> None:
+    handlings = columns.handlings
+    late, ahead = late_messages(messages, handlings)
+    margin = handlings.start_ns[late] - handlings.start_ns[ahead]
+    late, ahead = book.without_doubt(late, ahead, handlings.journal[late], handlings.journal[ahead], margin)
+
+    def find(row: int, other: int) -> tuple[str, tuple[Witness, ...]]:
+        witness, overtaker = book.handling(row), book.handling(other)
+        text = f"{witness.publisher}/{witness.key}: {witness.seq} handled first after {overtaker.seq} had started"
+        return text, (overtaker, witness)
+
+    book.write_pairs(Law.ORDER, late, ahead, find)
+
+
+def _check_duplicates(
+    book: Book, columns: Columns, messages: Messages, exposed: Flags, resendable: set[tuple[int, int, int]]
+) -> int:
+    """Write the findings on duplicates; return how many were excused by a possible second sending."""
+    handlings = columns.handlings
+    repeats, before = messages.repeats, messages.before_repeat
+    faultless = handlings.complete[before] & ~exposed[before]
+    unflagged = ~handlings.redelivered[repeats]
+    excused = np.zeros(len(repeats), dtype=np.bool_)
+    open_excuses = set(resendable)
+    for position in np.flatnonzero(faultless | unflagged).tolist() if open_excuses else []:
+        row = repeats[position]
+        message = (int(handlings.publisher[row]), int(handlings.key[row]), int(handlings.seq[row]))
+        if message in open_excuses:
+            open_excuses.remove(message)
+            excused[position] = True
+
+    def find(row: int, repeat: int) -> tuple[str, tuple[Witness, ...]]:
+        first, second = book.handling(row), book.handling(repeat)
+        flag = "flagged" if second.redelivered else "not flagged"
+        text = (
+            f"{second.publisher}/{second.key}/{second.seq} handled by {first.member}, again by {second.member}, {flag}"
+        )
+        return text, (first, second)
+
+    for law, broken in ((Law.DUPLICATE_WITHOUT_FAULT, faultless), (Law.DUPLICATE_UNFLAGGED, unflagged)):
+        found = broken & ~excused
+        book.write_pairs(law, before[found], repeats[found], find)
+    return int(np.count_nonzero(excused))
+
+
+def _unknown_messages(tables: RunTables, columns: Columns) -> set[tuple[int, int, int]]:
+    """Messages (publisher code, key code, number) that the publisher may have sent twice."""
+    rows = np.flatnonzero(is_one_of(tables.unconfirmed, "fate", "unknown"))
+    publisher, key = columns.publishers.columns[2][rows], columns.keys.columns[2][rows]
+    return set(zip(publisher.tolist(), key.tolist(), ints(tables.unconfirmed, "seq")[rows].tolist(), strict=True))
+
+
+def _compare_with_ledgers(tables: RunTables, columns: Columns, messages: Messages) -> tuple[int, pa.Table, pa.Table]:
+    """Messages published; the confirmed ones that nobody here handled; the handled ones that no ledger here has."""
+    handled = messages.handled[messages.handled >= 0]
+    publisher = np.concatenate([columns.publishers.columns[1], columns.publishers.columns[2]])
+    key = np.concatenate([columns.keys.columns[1], columns.keys.columns[2]])
+    publisher = np.concatenate([publisher, columns.handlings.publisher[handled]])
+    key = np.concatenate([key, columns.handlings.key[handled]])
+    # A ledger without a readable header has no publisher, which is no code that `dense` takes.
+    group = dense(publisher - NONE, key)
+    bounds = [tables.confirmed.num_rows, tables.confirmed.num_rows + tables.unconfirmed.num_rows]
+    confirmed_group, unconfirmed_group, handled_group = np.split(group, bounds)
+    seq = columns.handlings.seq[handled]
+
+    ranges = merged_ranges(confirmed_group, ints(tables.confirmed, "first_seq"), ints(tables.confirmed, "last_seq"))
+    holder = positions_in_ranges(ranges, handled_group, seq)
+    lacking_group, first, last = gaps(ranges, holder, seq)
+    strayed = np.flatnonzero(holder < 0)
+    number = ints(tables.unconfirmed, "seq")
+    listed = positions_in_ranges(merged_ranges(unconfirmed_group, number, number), handled_group[strayed], seq[strayed])
+    strayed = strayed[listed < 0]
+
+    _, sample = np.unique(group, return_index=True)
+    unhandled = _named(columns, publisher, key, sample[lacking_group], {"first_seq": first, "last_seq": last})
+    unlisted = _named(columns, publisher, key, sample[handled_group[strayed]], {"seq": seq[strayed]})
+    return int(np.sum(ranges[2] - ranges[1] + 1)), unhandled, unlisted
+
+
+def _named(columns: Columns, publisher: Ints, key: Ints, rows: Ints, numbers: dict[str, Ints]) -> pa.Table:
+    names = {"publisher": columns.publishers.arrow(publisher[rows]), "key": columns.keys.arrow(key[rows])}
+    return pa.table(names | {name: pa.array(column) for name, column in numbers.items()})

@@ -1,0 +1,83 @@
+"""Where one examination writes its findings down: all are counted, the first few of each law keep their witness."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lbg_runtime.validator.columns import NONE, Columns
+from lbg_runtime.validator.epochs import Epochs
+from lbg_runtime.validator.findings import WITNESSED_FINDINGS, Finding, Law, Witness
+from lbg_runtime.validator.segments import FAR_FUTURE, Ints
+
+HOST_CLOCK_TOLERANCE_MS = 50
+"""How far the wall clocks of two hosts may be apart before a difference between them proves something."""
+
+
+class Book:
+    """Collects the findings of one examination, and shows records as witnesses."""
+
+    def __init__(self, columns: Columns, epochs: Epochs) -> None:
+        self.counts = dict.fromkeys(Law, 0)
+        self.findings: list[Finding] = []
+        self.doubtful = 0
+        self._columns = columns
+        self._epochs = epochs
+
+    def write(self, law: Law, rows: Ints, find: Callable[[int], tuple[str, tuple[Witness, ...]]]) -> None:
+        """Count one finding per row; `find` words the first few."""
+        self.counts[law] += len(rows)
+        for row in rows[:WITNESSED_FINDINGS].tolist():
+            text, witnesses = find(row)
+            self.findings.append(Finding(law, text, witnesses))
+
+    def write_pairs(
+        self, law: Law, firsts: Ints, seconds: Ints, find: Callable[[int, int], tuple[str, tuple[Witness, ...]]]
+    ) -> None:
+        """Count one finding per pair; `find` words the first few."""
+        self.write(law, np.arange(len(firsts)), lambda pair: find(int(firsts[pair]), int(seconds[pair])))
+
+    def without_doubt(
+        self, firsts: Ints, seconds: Ints, first_journals: Ints, second_journals: Ints, margin_ns: Ints
+    ) -> tuple[Ints, Ints]:
+        """The pairs that hold whatever the hosts' clocks say; the others are counted as doubtful."""
+        host = self._columns.lives.host
+        same_clock = host[first_journals] == host[second_journals]
+        sure = same_clock | (margin_ns > HOST_CLOCK_TOLERANCE_MS * 1_000_000)
+        self.doubtful += int(np.count_nonzero(~sure))
+        return firsts[sure], seconds[sure]
+
+    def handling(self, row: int) -> Witness:
+        """A dispatch record as a witness, with the times its file shows."""
+        columns, handlings = self._columns, self._columns.handlings
+        journal, settle = int(handlings.journal[row]), int(handlings.settle_ns[row])
+        offset, shard = int(columns.lives.offset_ns[journal]), int(handlings.shard[row])
+        return Witness(
+            record="dispatch",
+            member=columns.lives.member[journal],
+            incarnation=int(columns.lives.incarnation[journal]),
+            queue=int(handlings.queue[row]),
+            epoch=int(handlings.bind_epoch[row]),
+            shard=None if shard == NONE else shard,
+            publisher=columns.publishers.text(int(handlings.publisher[row])),
+            key=columns.keys.text(int(handlings.key[row])),
+            seq=int(handlings.seq[row]) if handlings.numbered[row] else None,
+            start_mono_ns=int(handlings.start_ns[row]) - offset,
+            done_mono_ns=int(handlings.done_ns[row]) - offset,
+            settle_mono_ns=None if settle == FAR_FUTURE else settle - offset,
+            complete=bool(handlings.complete[row]),
+            redelivered=bool(handlings.redelivered[row]),
+        )
+
+    def flow(self, epoch: int, start_ns: int, done_ns: int | None = None) -> Witness:
+        """A flow record, or the span between two, as a witness."""
+        lives, journal = self._columns.lives, int(self._epochs.journal[epoch])
+        offset = int(lives.offset_ns[journal])
+        return Witness(
+            record="flow",
+            member=lives.member[journal],
+            incarnation=int(lives.incarnation[journal]),
+            queue=int(self._epochs.queue[epoch]),
+            epoch=int(self._epochs.number[epoch]),
+            start_mono_ns=start_ns - offset,
+            done_mono_ns=None if done_ns is None else done_ns - offset,
+        )

@@ -1,0 +1,176 @@
+"""Arrow tables to NumPy columns: text to codes, nulls to flags, every moment on one clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints
+
+NONE = -1
+"""Code of a missing text or shard."""
+
+
+def ints(table: pa.Table, name: str, missing: int = 0) -> Ints:
+    """A column as 64-bit integers."""
+    column = table.column(name)
+    if column.null_count:
+        column = pc.fill_null(column, missing)
+    values: npt.NDArray[np.int64] = column.to_numpy().astype(np.int64, copy=False)
+    return values
+
+
+def present(table: pa.Table, name: str) -> Flags:
+    """Where a column is not null."""
+    values: npt.NDArray[np.bool_] = table.column(name).is_valid().to_numpy()
+    return values
+
+
+def flags(table: pa.Table, name: str) -> Flags:
+    """A boolean column; null is false."""
+    column = table.column(name)
+    values: npt.NDArray[np.bool_] = pc.fill_null(column, False).to_numpy()
+    return values
+
+
+def texts(table: pa.Table, name: str) -> list[str | None]:
+    """A column of a small table as Python strings."""
+    values: list[str | None] = table.column(name).to_pylist()
+    return values
+
+
+def is_one_of(table: pa.Table, name: str, *values: str) -> Flags:
+    """Where a text column has one of the values."""
+    found: npt.NDArray[np.bool_] = pc.is_in(table.column(name), value_set=pa.array(values, pa.string())).to_numpy()
+    return found
+
+
+class Lexicon:
+    """Texts of several columns as numbers, the same number for the same text; `NONE` for null."""
+
+    def __init__(self, *columns: pa.ChunkedArray) -> None:
+        chunks = [chunk for column in columns for chunk in column.chunks]
+        encoded = pa.concat_arrays(chunks or [pa.array([], pa.string())]).dictionary_encode()
+        self._texts = encoded.dictionary
+        codes: Ints = pc.fill_null(encoded.indices, NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+        self.columns: list[Ints] = np.split(codes, np.cumsum([len(column) for column in columns])[:-1])
+        """Codes of the columns given, in their order."""
+
+    def text(self, code: int) -> str | None:
+        """The text of a code."""
+        value: str | None = None if code == NONE else self._texts[code].as_py()
+        return value
+
+    def arrow(self, codes: Ints) -> pa.Array:
+        """The texts of codes, null for `NONE`."""
+        return self._texts.take(pa.array(codes, mask=codes == NONE))
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """The members' lives, one per journal, by the row number of its file."""
+
+    member: Sequence[str]
+    incarnation: Ints
+    host: Ints
+    """Code of the host."""
+    ended_uncleanly: Flags
+    """The process died, or left with something in flight."""
+    last_ns: Ints
+    offset_ns: Ints
+    """What was added to the file's monotonic times."""
+
+    @property
+    def one_clock(self) -> bool:
+        """Whether all times are of one host's monotonic clock, and so exact among processes."""
+        return len(np.unique(self.host)) <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Handlings:
+    """The dispatch records as columns of equal length."""
+
+    journal: Ints
+    queue: Ints
+    bind_epoch: Ints
+    shard: Ints
+    key: Ints
+    publisher: Ints
+    seq: Ints
+    numbered: Flags
+    """The message carries publisher, key and number."""
+    redelivered: Flags
+    receive_ns: Ints
+    start_ns: Ints
+    done_ns: Ints
+    settle_ns: Ints
+    """On the clock of the others; `FAR_FUTURE` where no settlement was sent."""
+    complete: Flags
+    """The handling ended accepted or rejected: the message was handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One examination's input."""
+
+    lives: Lives
+    handlings: Handlings
+    keys: Lexicon
+    """Columns: key of dispatches, confirmed, unconfirmed."""
+    publishers: Lexicon
+    """Columns: publisher of dispatches, confirmed, unconfirmed."""
+
+
+def read_columns(tables: RunTables) -> Columns:
+    """Everything that more than one law needs; the tables themselves are not copied."""
+    lives = _lives(tables.journals)
+    dispatches = tables.dispatches
+    publisher_of_ledger = tables.ledgers.column("publisher").combine_chunks()
+    keys = Lexicon(dispatches.column("key"), tables.confirmed.column("key"), tables.unconfirmed.column("key"))
+    publishers = Lexicon(
+        dispatches.column("publisher"),
+        pa.chunked_array([publisher_of_ledger.take(tables.confirmed.column("ledger").combine_chunks())]),
+        pa.chunked_array([publisher_of_ledger.take(tables.unconfirmed.column("ledger").combine_chunks())]),
+    )
+    journal = ints(dispatches, "journal")
+    offset = lives.offset_ns[journal]
+    done = ints(dispatches, "done_mono_ns") + offset
+    settled = present(dispatches, "t_settle")
+    # The wall clock only bridges the instant from done to settle, so a step of it elsewhere does no harm.
+    settle = done + (ints(dispatches, "t_settle") - ints(dispatches, "t_done")) * 1000
+    handlings = Handlings(
+        journal=journal,
+        queue=ints(dispatches, "queue"),
+        bind_epoch=ints(dispatches, "bind_epoch"),
+        shard=ints(dispatches, "shard", NONE),
+        key=keys.columns[0],
+        publisher=publishers.columns[0],
+        seq=ints(dispatches, "seq"),
+        numbered=present(dispatches, "seq") & (keys.columns[0] != NONE) & (publishers.columns[0] != NONE),
+        redelivered=flags(dispatches, "redelivered"),
+        receive_ns=ints(dispatches, "receive_mono_ns") + offset,
+        start_ns=ints(dispatches, "start_mono_ns") + offset,
+        done_ns=done,
+        settle_ns=np.where(settled, settle, FAR_FUTURE),
+        complete=is_one_of(dispatches, "outcome", "accepted", "rejected"),
+    )
+    return Columns(lives, handlings, keys, publishers)
+
+
+def _lives(journals: pa.Table) -> Lives:
+    host = Lexicon(journals.column("host")).columns[0]
+    # Monotonic clocks of two hosts have nothing in common: then each file is moved to its wall clock.
+    several_hosts = len(np.unique(host[host != NONE])) > 1
+    offset = ints(journals, "wall_offset_ns") if several_hosts else np.zeros(len(host), dtype=np.int64)
+    return Lives(
+        member=[member or "?" for member in texts(journals, "member")],
+        incarnation=ints(journals, "incarnation"),
+        host=host,
+        ended_uncleanly=flags(journals, "torn") | ~flags(journals, "clean"),
+        last_ns=ints(journals, "last_mono_ns") + offset,
+        offset_ns=offset,
+    )

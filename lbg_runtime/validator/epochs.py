@@ -1,0 +1,208 @@
+"""Flow epochs and tenures of a run: what each flow handle lived through, and what a fault may have undone in it.
+
+An epoch is one flow handle of one member's life on one queue. A tenure is one time of being fed within an epoch: from
+an `active` record to the next. Nearly always there is one tenure in an epoch, or none (a standby).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lbg_runtime.validator.columns import Handlings, Lives, ints, is_one_of, texts
+from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """One row per epoch, sorted by journal, queue and epoch number."""
+
+    journal: Ints
+    queue: Ints
+    number: Ints
+    of_handling: Ints
+    """Per handling, the row of its epoch."""
+    of_flow: Ints
+    """Per flow record, the row of its epoch."""
+    flow_ns: Ints
+    """Per flow record, its moment on the common clock."""
+    first_active_ns: Ints
+    """`FAR_FUTURE` where the flow was never active."""
+    over_ns: Ints
+    """First `released` or `down` record, or the first activity of a later epoch of the same life and queue, whichever
+    is earlier; no settlement may follow. `FAR_FUTURE` while neither is on record."""
+    draining_ns: Ints
+    """Last `draining` record; `FAR_PAST` without one."""
+    released: Flags
+    broken: Flags
+    """An `inactive` or `down` record is there: the broker or the connection took the flow away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenures:
+    """One row per tenure, and one for an epoch that handled something without an `active` record."""
+
+    epoch: Ints
+    start_ns: Ints
+    """The `active` record, or the first handling where there is none."""
+    fed_until_ns: Ints
+    """Last moment for which there is proof that the broker fed this flow: it received, for a later handling, or it
+    announced its drain. A flow that was released in good order was also not to be given away while handling, so then
+    the end of its last handling counts. What a member merely believed, cut off from the broker, proves nothing."""
+    first_start_ns: Ints
+    """`FAR_FUTURE` where nothing was handled."""
+    last_done_ns: Ints
+    """`FAR_PAST` where nothing was handled."""
+
+
+def read_epochs(handlings: Handlings, flows: pa.Table, lives: Lives) -> Epochs:
+    """Collect the epochs that handlings and flow records name."""
+    flow_journal = ints(flows, "journal")
+    flow_ns = ints(flows, "mono_ns") + lives.offset_ns[flow_journal]
+    journal = np.concatenate([handlings.journal, flow_journal])
+    queue = np.concatenate([handlings.queue, ints(flows, "queue")])
+    number = np.concatenate([handlings.bind_epoch, ints(flows, "bind_epoch")])
+    code = dense(journal, queue, number)
+    _, sample = np.unique(code, return_index=True)
+    count = len(sample)
+    of_handling, of_flow = np.split(code, [len(handlings.journal)])
+    journal, queue, number = journal[sample], queue[sample], number[sample]
+
+    def earliest(*events: str) -> Ints:
+        chosen = is_one_of(flows, "event", *events)
+        moments = np.full(count, FAR_FUTURE, dtype=np.int64)
+        np.minimum.at(moments, of_flow[chosen], flow_ns[chosen])
+        return moments
+
+    def ever(*events: str) -> Flags:
+        happened = np.zeros(count, dtype=np.bool_)
+        happened[of_flow[is_one_of(flows, "event", *events)]] = True
+        return happened
+
+    draining = is_one_of(flows, "event", "draining")
+    draining_ns = np.full(count, FAR_PAST, dtype=np.int64)
+    np.maximum.at(draining_ns, of_flow[draining], flow_ns[draining])
+    first_active = earliest("active")
+    over = np.minimum(earliest("released", "down"), _next_activity(journal, queue, first_active))
+    return Epochs(
+        journal=journal,
+        queue=queue,
+        number=number,
+        of_handling=of_handling,
+        of_flow=of_flow,
+        flow_ns=flow_ns,
+        first_active_ns=first_active,
+        over_ns=over,
+        draining_ns=draining_ns,
+        released=ever("released"),
+        broken=ever("inactive", "down"),
+    )
+
+
+def _next_activity(journal: Ints, queue: Ints, first_active: Ints) -> Ints:
+    """Per epoch, the earliest activity among later epochs of the same life and queue."""
+    moments = np.full(len(journal), FAR_FUTURE, dtype=np.int64)
+    for row in range(len(journal) - 2, -1, -1):
+        if journal[row] == journal[row + 1] and queue[row] == queue[row + 1]:
+            moments[row] = min(moments[row + 1], first_active[row + 1])
+    return moments
+
+
+def exposed_handlings(handlings: Handlings, epochs: Epochs, lives: Lives, flows: pa.Table, ack_window_ns: int) -> Flags:
+    """Where the broker may never have learned that the message was handled, because of a fault on record.
+
+    Either (a) the life ended uncleanly before the epoch was released, or (b) the epoch was broken; and the settlement
+    was never sent, or not longer than the acknowledgement window before that end.
+    """
+    epoch = epochs.of_handling
+    unsent = handlings.settle_ns == FAR_FUTURE
+    cut_off = (lives.ended_uncleanly[epochs.journal] & ~epochs.released)[epoch]
+    late = handlings.settle_ns >= lives.last_ns[handlings.journal] - ack_window_ns
+    exposed = cut_off & (unsent | late)
+    broken_rows = np.flatnonzero(epochs.broken[epoch])
+    if len(broken_rows):
+        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, flows, ack_window_ns)
+    exposed &= handlings.complete
+    return exposed
+
+
+def _broken_before_confirmed(
+    rows: Ints, handlings: Handlings, epochs: Epochs, flows: pa.Table, ack_window_ns: int
+) -> Flags:
+    """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
+
+    A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
+    """
+    exposed = handlings.settle_ns[rows] == FAR_FUTURE
+    breaks = is_one_of(flows, "event", "inactive", "down")
+    turns = breaks | is_one_of(flows, "event", "active")
+    epoch = epochs.of_handling[rows]
+    by_epoch = np.argsort(epoch, kind="stable")
+    bounds = np.flatnonzero(np.diff(epoch[by_epoch], prepend=-1))
+    for group in np.split(by_epoch, bounds[1:]):
+        turn = np.flatnonzero(turns & (epochs.of_flow == epoch[group[0]]))
+        turn = turn[np.argsort(epochs.flow_ns[turn], kind="stable")]
+        break_ns = epochs.flow_ns[turn[breaks[turn]]]
+        settle = handlings.settle_ns[rows[group]]
+        following = np.searchsorted(break_ns, settle)
+        shortly = (following < len(break_ns)) & (
+            break_ns[np.minimum(following, len(break_ns) - 1)] - ack_window_ns <= settle
+        )
+        before = np.searchsorted(epochs.flow_ns[turn], settle) - 1
+        cut_off = (before >= 0) & breaks[turn[np.maximum(before, 0)]]
+        exposed[group] |= shortly | cut_off
+    return exposed
+
+
+def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenures:
+    """Collect the tenures; the moments come from flow records and handlings alone, none is guessed."""
+    active = np.flatnonzero(is_one_of(flows, "event", "active"))
+    active = active[np.lexsort((epochs.flow_ns[active], epochs.of_flow[active]))]
+    per_epoch = np.bincount(epochs.of_flow[active], minlength=len(epochs.journal))
+    rows = np.maximum(per_epoch, 1)
+    first_tenure = np.cumsum(rows) - rows
+    epoch = np.repeat(np.arange(len(rows)), rows)
+    start = np.full(len(epoch), FAR_FUTURE, dtype=np.int64)
+    start[per_epoch[epoch] > 0] = epochs.flow_ns[active]
+
+    of_handling = first_tenure[epochs.of_handling]
+    for several in np.flatnonzero(per_epoch > 1).tolist():
+        chosen = np.flatnonzero(epochs.of_handling == several)
+        begins = start[first_tenure[several] : first_tenure[several] + per_epoch[several]]
+        of_handling[chosen] += np.maximum(np.searchsorted(begins, handlings.receive_ns[chosen], side="right") - 1, 0)
+
+    first_start = np.full(len(epoch), FAR_FUTURE, dtype=np.int64)
+    last_done = np.full(len(epoch), FAR_PAST, dtype=np.int64)
+    last_receive = np.full(len(epoch), FAR_PAST, dtype=np.int64)
+    np.minimum.at(first_start, of_handling, handlings.start_ns)
+    np.maximum.at(last_done, of_handling, handlings.done_ns)
+    np.maximum.at(last_receive, of_handling, handlings.receive_ns)
+    start = np.where(per_epoch[epoch] > 0, start, first_start)
+    last_of_epoch = np.arange(len(epoch)) == (first_tenure + rows - 1)[epoch]
+    fed_until = np.maximum(start, last_receive)
+    # A member that was cut off drains what it still runs, while another may long be fed.
+    announced = last_of_epoch & ~epochs.broken[epoch]
+    fed_until = np.where(announced, np.maximum(fed_until, epochs.draining_ns[epoch]), fed_until)
+    in_good_order = (epochs.released & ~epochs.broken)[epoch]
+    fed_until = np.where(in_good_order, np.maximum(fed_until, last_done), fed_until)
+    return Tenures(epoch, start, fed_until, first_start, last_done)
+
+
+def release_causes(epochs: Epochs, flows: pa.Table, lives: Lives, wanted: Ints) -> list[str]:
+    """Why each wanted epoch ended, as its own records say, or `crash` where the life was cut off before it could."""
+    events, causes = texts(flows, "event"), texts(flows, "cause")
+    by_epoch: dict[int, list[int]] = {epoch: [] for epoch in wanted.tolist()}
+    for row in np.flatnonzero(np.isin(epochs.of_flow, wanted)).tolist():
+        by_epoch[int(epochs.of_flow[row])].append(row)
+    found = []
+    for epoch in wanted.tolist():
+        said = {events[row]: causes[row] or "" for row in by_epoch[epoch]}
+        if "released" in said:
+            found.append(said["released"] or said.get("draining") or "unknown")
+        elif "down" in said or "inactive" in said:
+            found.append("down" if "down" in said else "inactive")
+        elif lives.ended_uncleanly[epochs.journal[epoch]]:
+            found.append("crash")
+        else:
+            found.append(said.get("draining") or "unknown")
+    return found

@@ -1,0 +1,139 @@
+"""What the kernel says: findings with their witnesses, owner changes, counts, the verdict."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+WITNESSED_FINDINGS = 20
+"""Findings kept with their witness, per law; all are counted."""
+
+
+class Law(Enum):
+    """The laws by their stable names; what each demands stands at the top of `kernel.py`."""
+
+    LOSS = "loss"
+    ORDER = "order"
+    OVERLAP_IN_PROCESS = "overlap_in_process"
+    OVERLAP_ACROSS_PROCESSES = "overlap_across_processes"
+    DUPLICATE_WITHOUT_FAULT = "duplicate_without_fault"
+    DUPLICATE_UNFLAGGED = "duplicate_unflagged"
+    SETTLED_AFTER_EPOCH = "settled_after_epoch"
+    TWO_ACTIVE = "two_active"
+    KEY_ON_TWO_SHARDS = "key_on_two_shards"
+    SHARD_IN_WRONG_QUEUE = "shard_in_wrong_queue"
+
+
+class VerdictKind(Enum):
+    """A proven violation is invalid, whatever else is unknown; valid needs every record."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One record that a finding rests on, with what is needed to find it in its file; None where it does not apply."""
+
+    record: str
+    """`dispatch`, `flow`, or `confirmed`."""
+    member: str | None = None
+    incarnation: int | None = None
+    queue: int | None = None
+    epoch: int | None = None
+    shard: int | None = None
+    publisher: str | None = None
+    key: str | None = None
+    seq: int | None = None
+    start_mono_ns: int | None = None
+    """Start of the handling, or of the activity."""
+    done_mono_ns: int | None = None
+    settle_mono_ns: int | None = None
+    complete: bool | None = None
+    """Whether the handling ended accepted or rejected."""
+    redelivered: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One violation and the fewest records that prove it."""
+
+    law: Law
+    text: str
+    witnesses: tuple[Witness, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The handling of a queue went from one member's life to another's."""
+
+    queue: int
+    from_member: str
+    to_member: str
+    cause: str
+    """`rebind`, `stop`, `inactive` or `down` as the old owner recorded it, `crash` when it could not, or `unknown`."""
+    pause_ms: int
+    """End of the old owner's last handling to start of the new owner's first. It includes waiting for a message to
+    handle, so it is an upper bound of what the move cost; negative when the two overlapped."""
+    start_mono_ns: int
+    """Start of the new owner's first handling; moves are listed in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Messages counted: what was confirmed, handled, repeated. Sums over parts are the whole's."""
+
+    published: int
+    """Distinct messages that the broker confirmed."""
+    handled_first: int
+    """Distinct messages with a handling that was accepted or rejected."""
+    duplicates: int
+    """Handlings of a message after its first accepted or rejected one."""
+    duplicate_bound: int
+    """Duplicates that the recorded faults allow; in a valid run never below `duplicates`."""
+    duplicates_flagged: int
+    """Duplicates that the broker had flagged as redelivered."""
+    duplicates_resent: int
+    """Duplicates excused because the publisher may have sent the message twice."""
+    fenced: int
+    """Accepted or rejected handlings whose settlement was never sent."""
+    unnumbered: int
+    """Handlings of messages without publisher, key or number, which most laws cannot follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What one call of the kernel learned about the queues it was given; `judge` takes one or several.
+
+    Three tables wait for the judge because their question can cross queues: `unhandled` (publisher, key, first_seq,
+    last_seq: confirmed here, handled by nobody here), `unlisted` (publisher, key, seq: handled here, in no ledger row
+    seen here) and `key_shards` (key, shard, and publisher and seq of one message that shows it).
+    """
+
+    counts: Mapping[Law, int]
+    findings: tuple[Finding, ...]
+    doubtful: int
+    """Violations that rest on the clocks of two hosts agreeing better than clocks do; they are not in `counts`."""
+    moves: tuple[Move, ...]
+    accounts: Accounts
+    unhandled: pa.Table
+    unlisted: pa.Table
+    key_shards: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement on a run: its kind, the counts it rests on, and why it is unknown where it is."""
+
+    kind: VerdictKind
+    accounts: Accounts
+    counts: Mapping[Law, int]
+    """Violations per law, all laws listed."""
+    unproven: tuple[Law, ...]
+    """Laws with violations that records which are missing could explain; they do not make the verdict invalid."""
+    reasons: tuple[str, ...]
+    """Why the verdict cannot be valid, one sentence each; empty when every record is there."""
+    findings: tuple[Finding, ...]
+    moves: tuple[Move, ...]

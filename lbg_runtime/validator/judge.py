@@ -1,0 +1,193 @@
+"""From examinations to a verdict: what crosses queues, what is proven, and why it may be unknown."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.validator.columns import Lexicon, ints, texts
+from lbg_runtime.validator.findings import (
+    WITNESSED_FINDINGS,
+    Accounts,
+    Examination,
+    Finding,
+    Law,
+    Verdict,
+    VerdictKind,
+    Witness,
+)
+from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
+from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.segments import changes, gaps, merged_ranges, positions_in_ranges
+
+_NEEDS_EVERY_JOURNAL = (Law.LOSS, Law.ORDER, Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
+"""A record that is missing could be the handling, the first handling or the fault that is missed."""
+
+_NEEDS_EVERY_LEDGER = (Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
+"""A record that is missing could be the second sending."""
+
+
+def validate(tables: RunTables, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
+    """The verdict on a run whose tables fit in memory; the command line's way in."""
+    return judge([examine(tables, ack_window_ms)], tables.journals, tables.ledgers)
+
+
+def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -> Verdict:
+    """The verdict on a run from the examinations of its queues, each queue in exactly one, and the files' tables."""
+    counts = Counter[Law](dict.fromkeys(Law, 0))
+    for part in parts:
+        counts.update(part.counts)
+    findings = [finding for part in parts for finding in part.findings]
+    unlisted = _settle_loss(parts, counts, findings)
+    _settle_key_shards(parts, counts, findings)
+    accounts = _sum_accounts([part.accounts for part in parts])
+
+    mixed = _mixed_files(journals, ledgers)
+    journal_reasons, ledger_reasons = _incomplete_journals(journals), _incomplete_ledgers(ledgers)
+    reasons = mixed + journal_reasons + ledger_reasons + _unclosed_ledgers(ledgers)
+    reasons += _disagreement("hash_count", journals, ledgers) + _disagreement("queue_count", journals)
+    reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), unlisted)
+    weak: set[Law] = set(Law) if mixed else set()
+    weak |= set(_NEEDS_EVERY_JOURNAL) if journal_reasons else set()
+    weak |= set(_NEEDS_EVERY_LEDGER) if ledger_reasons else set()
+    unproven = tuple(law for law in Law if counts[law] and law in weak)
+    if any(counts[law] for law in Law if law not in weak):
+        kind = VerdictKind.INVALID
+    else:
+        kind = VerdictKind.UNKNOWN if reasons else VerdictKind.VALID
+    return Verdict(
+        kind=kind,
+        accounts=accounts,
+        counts=dict(counts),
+        unproven=unproven,
+        reasons=tuple(reasons),
+        findings=_first_of_each_law(findings),
+        moves=tuple(sorted((move for part in parts for move in part.moves), key=lambda m: (m.start_mono_ns, m.queue))),
+    )
+
+
+def _settle_loss(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> int:
+    """Write down the losses; return how many handled messages no ledger lists.
+
+    A message that one queue lacks may have been handled through another, where it is unlisted: a wrong stripe, no loss.
+    """
+    unhandled = pa.concat_tables([part.unhandled for part in parts])
+    unlisted = pa.concat_tables([part.unlisted for part in parts])
+    names = Lexicon(*(table.column(name) for table in (unhandled, unlisted) for name in ("publisher", "key")))
+    range_publisher, range_key, publisher, key = names.columns
+    # Codes stay below 2**31, as the tables have no more rows than that; the missing publisher has code -1.
+    ranges = merged_ranges(
+        (range_publisher + 1) << 31 | range_key, ints(unhandled, "first_seq"), ints(unhandled, "last_seq")
+    )
+    seq = ints(unlisted, "seq")
+    holder = positions_in_ranges(ranges, (publisher + 1) << 31 | key, seq)
+    group, first, last = gaps(ranges, holder, seq)
+    counts[Law.LOSS] += int(np.sum(last - first + 1))
+    for code, low, high in zip(*(column[:WITNESSED_FINDINGS].tolist() for column in (group, first, last)), strict=True):
+        publisher_name, key_name = names.text((code >> 31) - 1), names.text(code & 0x7FFFFFFF)
+        numbers = str(low) if low == high else f"{low} to {high}"
+        text = f"{publisher_name}/{key_name}: {numbers} confirmed, never handled to an end"
+        witness = Witness(record="confirmed", publisher=publisher_name, key=key_name, seq=low)
+        findings.append(Finding(Law.LOSS, text, (witness,)))
+    return int(np.count_nonzero(holder < 0))
+
+
+def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> None:
+    """Write down the keys that lie in more than one shard."""
+    table = pa.concat_tables([part.key_shards for part in parts])
+    names = Lexicon(table.column("key"))
+    key, shard = names.columns[0], ints(table, "shard")
+    order = np.lexsort((shard, key))
+    # One part per queue can name the same pair again, when a wrong stripe brings a shard through two queues.
+    order = order[changes(key[order], shard[order])]
+    repeated = np.unique(key[order][~changes(key[order])])
+    counts[Law.KEY_ON_TWO_SHARDS] += len(repeated)
+    for code in repeated[:WITNESSED_FINDINGS].tolist():
+        rows = table.take(pa.array(order[key[order] == code][:2])).to_pylist()
+        witnesses = tuple(Witness(record="message", **row) for row in rows)
+        text = f"key {names.text(code)!r} lies in shards " + " and ".join(str(row["shard"]) for row in rows)
+        findings.append(Finding(Law.KEY_ON_TWO_SHARDS, text, witnesses))
+
+
+def _sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
+    return Accounts(
+        published=sum(part.published for part in accounts),
+        handled_first=sum(part.handled_first for part in accounts),
+        duplicates=sum(part.duplicates for part in accounts),
+        duplicate_bound=sum(part.duplicate_bound for part in accounts),
+        duplicates_flagged=sum(part.duplicates_flagged for part in accounts),
+        duplicates_resent=sum(part.duplicates_resent for part in accounts),
+        fenced=sum(part.fenced for part in accounts),
+        unnumbered=sum(part.unnumbered for part in accounts),
+    )
+
+
+def _first_of_each_law(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    seen = Counter[Law]()
+    kept = []
+    for finding in findings:
+        seen[finding.law] += 1
+        if seen[finding.law] <= WITNESSED_FINDINGS:
+            kept.append(finding)
+    return tuple(kept)
+
+
+def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
+    """Files of different runs or groups prove nothing about each other."""
+    reasons = []
+    for name in ("run_id", "group", "hash_prefix"):
+        reasons += _disagreement(name, journals, ledgers)
+    lives = Counter(zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True))
+    publishers = Counter(texts(ledgers, "publisher"))
+    reasons += [
+        f"two journals claim incarnation {incarnation} of member {member}"
+        for (member, incarnation), count in lives.items()
+        if count > 1 and member is not None
+    ]
+    reasons += [f"two ledgers claim publisher {name}" for name, count in publishers.items() if count > 1 and name]
+    return reasons
+
+
+def _disagreement(name: str, *tables: pa.Table) -> list[str]:
+    values = sorted({str(value) for table in tables for value in table.column(name).to_pylist() if value is not None})
+    return [f"the files disagree on {name}: {', '.join(values)}"] if len(values) > 1 else []
+
+
+def _incomplete_journals(journals: pa.Table) -> list[str]:
+    return _incomplete(journals, "there is no member journal")
+
+
+def _incomplete_ledgers(ledgers: pa.Table) -> list[str]:
+    return _incomplete(ledgers, "there is no publisher ledger, so loss cannot be excluded")
+
+
+def _incomplete(files: pa.Table, absence: str) -> list[str]:
+    reasons = [] if files.num_rows else [absence]
+    for row in files.select(["file", "dropped", "defect"]).to_pylist():
+        if row["defect"]:
+            reasons.append(f"{row['file']}: {row['defect']}")
+        if row["dropped"]:
+            reasons.append(f"{row['file']}: {row['dropped']} records were dropped")
+    return reasons
+
+
+def _unclosed_ledgers(ledgers: pa.Table) -> list[str]:
+    torn = texts(ledgers.filter(pc.field("torn")), "file")
+    return [
+        f"{file}: the publisher did not close its ledger, so messages may be confirmed and unrecorded" for file in torn
+    ]
+
+
+def _unaccounted(accounts: Accounts, doubtful: int, unlisted: int) -> list[str]:
+    reasons = []
+    if not accounts.published:
+        reasons.append("no message was confirmed, so nothing was proven")
+    if unlisted:
+        reasons.append(f"{unlisted} handled messages are in no ledger")
+    if accounts.unnumbered:
+        reasons.append(f"{accounts.unnumbered} handlings are of messages without publisher, key or number")
+    if doubtful:
+        reasons.append(f"{doubtful} violations hold only if the clocks of two hosts agree better than clocks do")
+    return reasons

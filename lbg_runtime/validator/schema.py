@@ -1,0 +1,109 @@
+"""Shape of the tables that a run's records become; the kernel reads nothing else.
+
+`journal` and `ledger` columns hold the row number of a file in the tables `journals` and `ledgers`, so that a
+dispatch costs four bytes to say who made it. Units and meanings of the other columns are those of `model/record.py`;
+columns that no law reads are left out.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+DISPATCHES = pa.schema(
+    [
+        pa.field("journal", pa.int32(), nullable=False),
+        pa.field("queue", pa.int32(), nullable=False),
+        pa.field("bind_epoch", pa.int32(), nullable=False),
+        pa.field("shard", pa.int32()),
+        pa.field("key", pa.string()),
+        pa.field("publisher", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("redelivered", pa.bool_(), nullable=False),
+        pa.field("receive_mono_ns", pa.int64(), nullable=False),
+        pa.field("start_mono_ns", pa.int64(), nullable=False),
+        pa.field("done_mono_ns", pa.int64(), nullable=False),
+        pa.field("t_done", pa.int64(), nullable=False),
+        pa.field("t_settle", pa.int64()),
+        pa.field("outcome", pa.string(), nullable=False),
+    ]
+)
+
+FLOWS = pa.schema(
+    [
+        pa.field("journal", pa.int32(), nullable=False),
+        pa.field("queue", pa.int32(), nullable=False),
+        pa.field("bind_epoch", pa.int32(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("cause", pa.string(), nullable=False),
+        pa.field("mono_ns", pa.int64(), nullable=False),
+    ]
+)
+
+CONFIRMED = pa.schema(
+    [
+        pa.field("ledger", pa.int32(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("first_seq", pa.int64(), nullable=False),
+        pa.field("last_seq", pa.int64(), nullable=False),
+    ]
+)
+
+UNCONFIRMED = pa.schema(
+    [
+        pa.field("ledger", pa.int32(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("fate", pa.string(), nullable=False),
+    ]
+)
+
+_FILE_END = [
+    pa.field("torn", pa.bool_(), nullable=False, metadata={"doc": "no close record: the process died"}),
+    pa.field("clean", pa.bool_(), nullable=False, metadata={"doc": "closed with nothing left in flight"}),
+    pa.field("dropped", pa.int64(), nullable=False, metadata={"doc": "records the writer could not keep up with"}),
+    pa.field("defect", pa.string(), metadata={"doc": "why the file cannot be trusted to be whole; null when it can"}),
+]
+
+JOURNALS = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("run_id", pa.string()),
+        pa.field("group", pa.string()),
+        pa.field("hash_prefix", pa.string()),
+        pa.field("hash_count", pa.int32()),
+        pa.field("queue_count", pa.int32()),
+        pa.field("member", pa.string()),
+        pa.field("incarnation", pa.int64()),
+        pa.field("host", pa.string()),
+        *_FILE_END,
+        pa.field("last_mono_ns", pa.int64(), metadata={"doc": "latest moment any record of the file tells of"}),
+        pa.field("wall_offset_ns", pa.int64(), metadata={"doc": "wall clock minus monotonic clock, early in the file"}),
+    ]
+)
+"""Header fields are null where the file has no readable header; `defect` then says so."""
+
+LEDGERS = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("run_id", pa.string()),
+        pa.field("group", pa.string()),
+        pa.field("hash_prefix", pa.string()),
+        pa.field("hash_count", pa.int32()),
+        pa.field("publisher", pa.string()),
+        *_FILE_END,
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTables:
+    """Everything the records of one run say. Row order carries no meaning in the first four tables."""
+
+    dispatches: pa.Table
+    flows: pa.Table
+    confirmed: pa.Table
+    unconfirmed: pa.Table
+    journals: pa.Table
+    ledgers: pa.Table

@@ -1,0 +1,123 @@
+"""Array questions within groups of rows, answered without a loop over rows."""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+FAR_PAST = np.iinfo(np.int64).min
+FAR_FUTURE = np.iinfo(np.int64).max
+
+
+def dense(*columns: Ints) -> Ints:
+    """One number per row, equal where all columns are equal, ordered as the columns are, from 0 without gaps.
+
+    Every column must hold values from 0 below 2**31.
+    """
+    codes = columns[0]
+    for column in columns[1:]:
+        # After each step there are no more codes than rows, so the next shift cannot leave 64 bits.
+        _, codes = np.unique(codes.astype(np.int64) << 31 | column, return_inverse=True)
+    if len(columns) == 1:
+        _, codes = np.unique(codes, return_inverse=True)
+    return codes.astype(np.int64, copy=False)
+
+
+def changes(*columns: Ints) -> Flags:
+    """Where a row differs from the row before it in any column; the first row counts as a change."""
+    flags = np.zeros(len(columns[0]), dtype=np.bool_)
+    flags[:1] = True
+    for column in columns:
+        flags[1:] |= column[1:] != column[:-1]
+    return flags
+
+
+def running_max(groups: Ints, values: Ints) -> Ints:
+    """Per row, the index of the largest value in its group so far, the row itself included.
+
+    Rows of a group must be adjacent. Works on ranks, so no sum of a group and a time can leave 64 bits.
+    """
+    count = len(values)
+    by_value = np.argsort(values, kind="stable")
+    rank = np.empty(count, dtype=np.int64)
+    rank[by_value] = np.arange(count)
+    group_number = np.cumsum(changes(groups)) - 1
+    best = np.maximum.accumulate(group_number * count + rank)
+    longest: Ints = by_value[best - group_number * count]
+    return longest
+
+
+def overlapping(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Rows that begin before an earlier row of their group has ended: (indices of the earlier, of the later).
+
+    One pair for each later row, with the earlier row that ends last. Touching is no overlap.
+    """
+    order = np.lexsort((ends, starts, groups))
+    group, start, end = groups[order], starts[order], ends[order]
+    # If any two rows of a group overlap, then some neighbours do: later starts lie between. Usually none does.
+    suspicious = ~changes(group)
+    suspicious[1:] &= end[:-1] > start[1:]
+    rows = np.flatnonzero(np.isin(group, group[suspicious]))
+    group, start, end, order = group[rows], start[rows], end[rows], order[rows]
+    longest = running_max(group, end)
+    later = np.flatnonzero(~changes(group))
+    earlier = longest[later - 1]
+    hit = end[earlier] > start[later]
+    return order[earlier[hit]], order[later[hit]]
+
+
+def merged_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same numbers as disjoint ranges, sorted by group and first; empty ranges are dropped."""
+    order = np.lexsort((firsts, groups))
+    group, first, last = groups[order], firsts[order].copy(), lasts[order]
+    if len(group):
+        reach = last[running_max(group, last)]
+        follows = ~changes(group)
+        first[1:] = np.where(follows[1:], np.maximum(first[1:], reach[:-1] + 1), first[1:])
+    kept = first <= last
+    return group[kept], first[kept], last[kept]
+
+
+def positions_in_ranges(ranges: tuple[Ints, Ints, Ints], groups: Ints, numbers: Ints) -> Ints:
+    """Per point, the index of the merged range that holds it, or -1."""
+    range_group, first, last = ranges
+    if not len(range_group) or not len(groups):
+        return np.full(len(groups), -1, dtype=np.int64)
+    keys = np.concatenate([range_group, groups])
+    values = np.concatenate([first, numbers])
+    # Ranges sort before a point with the same number, so the last range at or before a point is its candidate.
+    order = np.lexsort((np.arange(len(keys)), values, keys))
+    is_range = order < len(range_group)
+    candidate = np.empty(len(keys), dtype=np.int64)
+    candidate[order] = np.cumsum(is_range) - 1
+    found = candidate[len(range_group) :]
+    safe = np.maximum(found, 0)
+    inside = (found >= 0) & (range_group[safe] == groups) & (last[safe] >= numbers)
+    return np.where(inside, found, -1)
+
+
+def gaps(ranges: tuple[Ints, Ints, Ints], holder: Ints, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+    """The parts of merged ranges that no point covers, as ranges.
+
+    `holder` is what `positions_in_ranges` said of the points; points may repeat and lie outside.
+    """
+    range_group, first, last = ranges
+    held = np.flatnonzero(holder >= 0)
+    held = held[np.lexsort((numbers[held], holder[held]))]
+    held = held[changes(holder[held], numbers[held])]
+    covered = np.bincount(holder[held], minlength=len(first)) if len(first) else np.zeros(0, dtype=np.int64)
+    # A range that is covered whole, which is nearly every range, is not looked at again.
+    lacking = np.flatnonzero(covered < last - first + 1)
+    begins = np.searchsorted(holder[held], lacking, side="left")
+    ends = np.searchsorted(holder[held], lacking, side="right")
+    found: list[tuple[int, int, int]] = []
+    for index, begin, end in zip(lacking.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        inner = numbers[held[begin:end]]
+        before = np.concatenate([[first[index] - 1], inner])
+        after = np.concatenate([inner, [last[index] + 1]])
+        places = np.flatnonzero(after - before > 1)
+        code = int(range_group[index])
+        found.extend((code, int(before[place]) + 1, int(after[place]) - 1) for place in places)
+    table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]

@@ -1,0 +1,132 @@
+"""The lanes against a plain model: whatever is offered comes out once, per key in order, one at a time."""
+
+from collections import defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lbg_runtime.core.lanes import KeyLanes, LaneKey
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import Delivery, Message
+
+QUEUE = QueueName("orders/0")
+MESSAGE = Message("lbg/0/orders", b"")
+KEYS = st.sampled_from([LaneKey(name) for name in "abc"])
+EPOCHS = st.sampled_from([Epoch(1), Epoch(2)])
+
+
+class LanesAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes = KeyLanes()
+        self.now_ms = 0
+        self.offered = 0
+        self.model: dict[LaneKey, list[Delivery]] = defaultdict(list)
+        """What each lane holds, the head first."""
+        self.running: dict[LaneKey, int] = {}
+        """The attempt that runs in each running lane."""
+        self.attempts: dict[LaneKey, int] = defaultdict(int)
+        self.delayed: dict[LaneKey, int] = {}
+        self.recalled: set[LaneKey] = set()
+
+    @rule(key=KEYS, epoch=EPOCHS)
+    def offer(self, key: LaneKey, epoch: Epoch) -> None:
+        self.offered += 1
+        delivery = Delivery(QUEUE, epoch, DeliveryId(self.offered), MESSAGE, redelivered=False, received_at_ns=0)
+        self.lanes.offer(key, delivery)
+        self.model[key].append(delivery)
+
+    @rule()
+    def start(self) -> None:
+        ready = [key for key in self.model if key not in self.running and key not in self.delayed]
+        turn = self.lanes.next_ready()
+        assert (turn is None) == (not ready)
+        if turn is not None:
+            assert turn.lane in ready
+            assert turn.delivery == self.model[turn.lane][0]
+            self.attempts[turn.lane] += 1
+            assert turn.attempt == self.attempts[turn.lane]
+            self.running[turn.lane] = turn.attempt
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.running)))
+        self.lanes.finish(key)
+        del self.running[key]
+        self._drop_head(key)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), wait_ms=st.integers(0, 20))
+    def delay(self, data: st.DataObject, wait_ms: int) -> None:
+        key = data.draw(st.sampled_from(sorted(self.running)))
+        assert self.lanes.delay(key, self.now_ms + wait_ms) == (key not in self.recalled)
+        if key not in self.recalled:
+            del self.running[key]
+            self.delayed[key] = self.now_ms + wait_ms
+
+    @rule(wait_ms=st.integers(0, 20))
+    def pass_time(self, wait_ms: int) -> None:
+        self.now_ms += wait_ms
+        self.lanes.release_due(self.now_ms)
+        self.delayed = {key: until for key, until in self.delayed.items() if until > self.now_ms}
+
+    @rule(epoch=EPOCHS)
+    def return_unstarted(self, epoch: Epoch) -> None:
+        expected: list[Delivery] = []
+        for key in list(self.model):
+            deliveries = self.model[key]
+            first = 1 if key in self.running else 0
+            if key in self.running and deliveries[0].epoch == epoch:
+                self.recalled.add(key)
+            expected += [delivery for delivery in deliveries[first:] if delivery.epoch == epoch]
+            kept = deliveries[:first] + [delivery for delivery in deliveries[first:] if delivery.epoch != epoch]
+            if not first and deliveries[0].epoch == epoch:
+                self.delayed.pop(key, None)
+                self.attempts.pop(key, None)
+            self.model[key] = kept
+            if not kept:
+                del self.model[key]
+        returned = self.lanes.return_unstarted(QUEUE, epoch)
+        assert sorted(delivery.delivery_id for delivery in returned) == sorted(d.delivery_id for d in expected)
+
+    def _drop_head(self, key: LaneKey) -> None:
+        self.attempts.pop(key, None)
+        self.recalled.discard(key)
+        self.model[key].pop(0)
+        if not self.model[key]:
+            del self.model[key]
+
+    @invariant()
+    def counts_agree(self) -> None:
+        held = sum(len(deliveries) for deliveries in self.model.values())
+        assert self.lanes.running == len(self.running)
+        assert self.lanes.waiting == held - len(self.running)
+        assert self.lanes.next_delayed_ms() == min(self.delayed.values(), default=None)
+
+    def teardown(self) -> None:
+        """Whatever happened, everything left comes out, per key in order, and no memory is held after it."""
+        for key in list(self.running):
+            self.finish_key(key)
+        self.pass_all_time()
+        while (turn := self.lanes.next_ready()) is not None:
+            assert turn.delivery == self.model[turn.lane][0]
+            self.lanes.finish(turn.lane)
+            self._drop_head(turn.lane)
+        assert not self.model
+        # The serial number of delays is the only thing that stays.
+        assert self.lanes == KeyLanes(_delay_count=self.lanes._delay_count)
+
+    def finish_key(self, key: LaneKey) -> None:
+        self.lanes.finish(key)
+        del self.running[key]
+        self._drop_head(key)
+
+    def pass_all_time(self) -> None:
+        self.lanes.release_due(self.now_ms + 1_000)
+        self.delayed.clear()
+
+
+TestLanesAgainstModel = LanesAgainstModel.TestCase
+TestLanesAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,443 @@
+"""Every message is stamped, sent in order, and accounted for exactly once."""
+
+import asyncio
+import gc
+from collections import Counter
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.model.errors import InvariantViolated, PublisherClosed, PublishFailed, PublishRefused, UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.message import NO_PROPERTIES
+from lbg_runtime.publisher import hashed
+from lbg_runtime.publisher.hashed import Confirmation, HashedPublisher, PublisherCounts
+from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger
+
+
+async def _settled() -> None:
+    """Let every task and callback run until all wait: a timer comes only after all that is ready."""
+    await asyncio.sleep(0.001)
+
+
+# -- stamps and places
+
+
+async def test_a_message_goes_to_the_shard_of_its_key(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, shape: GroupShape
+) -> None:
+    publisher = make_publisher()
+    await publisher.submit("orders/created", b"x", key="4711")
+    shard = shard_of(HashFunction.CRC32, "4711", 100)
+    assert messenger.sent[0].topic == f"o/{shard}/orders/created"
+
+
+async def test_a_message_carries_key_publisher_sequence_and_id(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+    for key in ("a", "b", "a"):
+        await publisher.submit("t", b"", key=key)
+    assert [(m.key, m.publisher_id, m.key_sequence, m.message_id, m.sent_at_ms) for m in messenger.sent] == [
+        ("a", "p", 1, "p-1", 1_700_000_000_000),
+        ("b", "p", 1, "p-2", 1_700_000_000_000),
+        ("a", "p", 2, "p-3", 1_700_000_000_000),
+    ]
+
+
+async def test_stamps_win_over_properties_of_a_forwarded_message(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+    forwarded = {"JMSXGroupID": "old", "lbg_publisher": "other", "lbg_key_sequence": 99, "colour": "red"}
+    await publisher.submit("t", b"", key="new", properties=forwarded)
+    assert dict(messenger.sent[0].properties) == {
+        "JMSXGroupID": "new",
+        "lbg_publisher": "p",
+        "lbg_key_sequence": 1,
+        "colour": "red",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "topic", "payload", "expected"),
+    [
+        ("topic", "orders/created", b"", "orders/created"),
+        ("topic_level:1", "orders/4711/created", b"", "4711"),
+        ("property:customer", "t", b"", "c1"),
+        ("json:/order/id", "t", b'{"order": {"id": 4711}}', "4711"),
+    ],
+)
+async def test_the_key_is_found_by_the_key_source(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, rule: str, topic: str, payload: bytes, expected: str
+) -> None:
+    publisher = make_publisher(key_source=KeySource.parse(rule))
+    await publisher.submit(topic, payload, properties={"customer": "c1"})
+    assert messenger.sent[0].key == expected
+
+
+async def test_a_key_given_wins_over_the_key_source(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(key_source=KeySource.parse("topic"))
+    await publisher.submit("t", b"", key="given")
+    assert messenger.sent[0].key == "given"
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "function", "where"),
+    [
+        ("t", None, HashFunction.CRC32, "key"),
+        ("t", "\ud83d", HashFunction.CRC32, "key"),
+        ("t", "\ud83d", HashFunction.JAVA_STRING, "key"),
+        ("t", "abc", HashFunction.MODULO, "key"),
+        ("", "k", HashFunction.CRC32, "topic"),
+        ("\udc00", "k", HashFunction.CRC32, "topic"),
+        ("t" * 250, "k", HashFunction.CRC32, "topic"),
+    ],
+)
+async def test_a_message_that_cannot_be_addressed_is_turned_away_with_nothing_sent(
+    make_publisher: MakePublisher,
+    messenger: ScriptedMessenger,
+    topic: str,
+    key: str | None,
+    function: HashFunction,
+    where: str,
+) -> None:
+    publisher = make_publisher(function)
+    with pytest.raises(UserError) as raised:
+        await publisher.submit(topic, b"", key=key)
+    assert raised.value.where == where
+    assert messenger.sent == []
+    assert publisher.counts == PublisherCounts(0, 0, 0, 0)
+
+
+async def test_a_publisher_that_hashes_unlike_the_others_does_not_start(
+    make_publisher: MakePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(function: HashFunction) -> None:
+        raise InvariantViolated("crc32")
+
+    monkeypatch.setattr(hashed, "verify_hashing", broken)
+    with pytest.raises(InvariantViolated):
+        make_publisher()
+
+
+# -- answers
+
+
+async def test_publish_returns_when_the_broker_has_confirmed(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+    publishing = asyncio.create_task(publisher.publish("t", b"x", key="k"))
+    await _settled()
+    assert not publishing.done()
+    messenger.confirm()
+    shard = shard_of(HashFunction.CRC32, "k", 100)
+    assert await publishing == Confirmation("k", shard, 1, f"o/{shard}/t", "p-1")
+    assert publisher.counts == PublisherCounts(sent=1, confirmed=1, refused=0, unknown=0)
+
+
+async def test_many_messages_are_under_way_at_once_and_confirmed_one_by_one(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+    first = await publisher.submit("t", b"1", key="k")
+    second = await publisher.submit("t", b"2", key="k")
+    messenger.confirm()
+    assert (await first).key_sequence == 1
+    assert not second.done()
+    messenger.confirm()
+    assert (await second).key_sequence == 2
+
+
+async def test_a_refused_message_is_raised_logged_counted_and_written(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    answer = await publisher.submit("t", b"x", key="k")
+    with capture_logs() as logs:
+        messenger.refuse("Document Is Too Large")
+        with pytest.raises(PublishRefused) as raised:
+            await answer
+    shard = shard_of(HashFunction.CRC32, "k", 100)
+    assert raised.value.reason == "Document Is Too Large"
+    assert [(entry["event"], entry["topic"], entry["key"], entry["reason"]) for entry in logs] == [
+        ("publish_refused", f"o/{shard}/t", "k", "Document Is Too Large")
+    ]
+    assert publisher.counts == PublisherCounts(sent=1, confirmed=0, refused=1, unknown=0)
+    assert [(line["seq"], line["fate"]) for line in ledger_file.lines("unconfirmed")] == [(1, "refused")]
+
+
+async def test_a_failure_in_the_middle_of_a_key_is_unknown_and_never_sent_again(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    answers = [await publisher.submit("t", payload, key="k") for payload in (b"1", b"2", b"3")]
+    messenger.confirm()
+    messenger.fail("session down")
+    messenger.confirm()
+    results = await asyncio.gather(*answers, return_exceptions=True)
+    assert isinstance(results[1], PublishFailed)
+    await publisher.close()
+    assert messenger.payloads() == [b"1", b"2", b"3"]
+    assert publisher.counts == PublisherCounts(sent=3, confirmed=2, refused=0, unknown=1)
+    assert ledger_file.ranges() == [("k", 1, 1), ("k", 3, 3)]
+    assert [(line["seq"], line["fate"]) for line in ledger_file.lines("unconfirmed")] == [(2, "unknown")]
+    assert ledger_file.lines("close")[0]["clean"] is True
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), None])
+async def test_an_answer_that_the_transport_never_promised_counts_as_unknown(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, error: Exception | None
+) -> None:
+    publisher = make_publisher()
+    answer = await publisher.submit("t", b"", key="k")
+    if error is None:
+        messenger.answers[0].cancel()
+    else:
+        messenger.answers[0].set_exception(error)
+    with pytest.raises(type(error) if error else PublishFailed):
+        await answer
+    assert publisher.counts.unknown == 1
+
+
+async def test_an_error_that_nobody_looks_at_is_reported_once_by_the_log_and_not_by_the_loop(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    publisher = make_publisher()
+    await publisher.submit("t", b"", key="k")
+    with capture_logs() as logs:
+        messenger.refuse()
+        await _settled()
+    messenger.answers.clear()
+    gc.collect()
+    assert len(logs) == 1
+    assert complaints == []
+
+
+async def test_a_send_that_raises_leaves_no_gap_in_the_key_and_no_room_taken(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(max_unconfirmed=1)
+    messenger.failing_send = UserError("properties", "a list", "text or a number")
+    with pytest.raises(UserError):
+        await publisher.submit("t", b"", key="k")
+    messenger.failing_send = None
+    await publisher.submit("t", b"", key="k")
+    assert [message.key_sequence for message in messenger.sent] == [1]
+
+
+# -- back-pressure
+
+
+async def test_no_more_than_the_bound_is_ever_unconfirmed(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(max_unconfirmed=3)
+    messenger.confirm_after_s = 0.1
+    for number in range(20):
+        await publisher.submit("t", b"%d" % number, key="k")
+    await publisher.close()
+    assert messenger.most_unanswered == 3
+    assert publisher.counts == PublisherCounts(sent=20, confirmed=20, refused=0, unknown=0)
+
+
+async def test_the_bytes_under_way_are_bounded(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
+    publisher = make_publisher(max_unconfirmed_bytes=100)
+    await publisher.submit("t", b"x" * 60, key="k")
+    waiting = asyncio.create_task(publisher.submit("t", b"x" * 60, key="k"))
+    await _settled()
+    assert len(messenger.sent) == 1
+    messenger.confirm()
+    await waiting
+    assert len(messenger.sent) == 2
+
+
+async def test_concurrent_callers_of_a_key_are_served_in_the_order_of_their_calls(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(max_unconfirmed=2)
+    messenger.confirm_after_s = 0.01
+    async with asyncio.TaskGroup() as group:
+        for number in range(50):
+            group.create_task(publisher.publish("t", b"%d" % number, key="k"))
+    assert messenger.payloads() == [b"%d" % number for number in range(50)]
+    assert [message.key_sequence for message in messenger.sent] == list(range(1, 51))
+
+
+async def test_a_caller_cancelled_while_it_waits_for_room_has_sent_nothing(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(max_unconfirmed=1)
+    await publisher.submit("t", b"1", key="k")
+    cancelled = asyncio.create_task(publisher.publish("t", b"2", key="k"))
+    after = asyncio.create_task(publisher.publish("t", b"3", key="k"))
+    await _settled()
+    cancelled.cancel()
+    messenger.confirm()
+    await _settled()
+    messenger.confirm()
+    assert (await after).key_sequence == 2
+    assert messenger.payloads() == [b"1", b"3"]
+    assert publisher.counts == PublisherCounts(sent=2, confirmed=2, refused=0, unknown=0)
+
+
+async def test_a_caller_cancelled_while_it_waits_for_the_confirm_leaves_the_account_right(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger, max_unconfirmed=1)
+    publishing = asyncio.create_task(publisher.publish("t", b"1", key="k"))
+    await _settled()
+    publishing.cancel()
+    await _settled()
+    assert publisher.counts.unconfirmed == 1
+    messenger.confirm()
+    await _settled()
+    assert publisher.counts == PublisherCounts(sent=1, confirmed=1, refused=0, unknown=0)
+    await publisher.close()
+    assert ledger_file.ranges() == [("k", 1, 1)]
+
+
+# -- the ledger and the end
+
+
+async def test_a_range_is_written_only_after_the_confirm(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    await publisher.submit("t", b"1", key="k")
+    await publisher.submit("t", b"2", key="k")
+    messenger.confirm()
+    await asyncio.sleep(1)
+    assert ledger_file.ranges() == [("k", 1, 1)]
+
+
+async def test_confirms_reach_the_file_within_the_flush_interval_although_nothing_else_is_published(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    for _ in range(2):
+        await publisher.submit("t", b"", key="k")
+        messenger.confirm()
+        await asyncio.sleep(hashed.LEDGER_FLUSH_MS / 1000 + 0.01)
+    assert ledger_file.ranges() == [("k", 1, 1), ("k", 2, 2)]
+
+
+async def test_close_waits_for_all_confirms_and_ends_the_ledger(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    messenger.confirm_after_s = 5
+    async with make_publisher(ledger=ledger_file.ledger) as publisher:
+        for _ in range(3):
+            await publisher.submit("t", b"", key="k")
+    assert publisher.counts == PublisherCounts(sent=3, confirmed=3, refused=0, unknown=0)
+    assert ledger_file.ranges() == [("k", 1, 3)]
+    assert ledger_file.lines("close")[0]["clean"] is True
+
+
+async def test_close_gives_up_at_its_deadline_and_says_what_is_unknown(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    first = await publisher.submit("t", b"", key="k")
+    second = await publisher.submit("t", b"", key="k")
+    messenger.confirm()
+    began = asyncio.get_running_loop().time()
+    counts = await publisher.close(timeout_ms=3000)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(3)
+    assert counts == PublisherCounts(sent=2, confirmed=1, refused=0, unknown=1)
+    assert first.result().key_sequence == 1
+    assert isinstance(second.exception(), PublishFailed)
+    assert [(line["seq"], line["fate"]) for line in ledger_file.lines("unconfirmed")] == [(2, "unknown")]
+    assert ledger_file.lines("close")[0]["clean"] is False
+
+
+async def test_an_answer_after_the_deadline_changes_nothing_any_more(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    await publisher.submit("t", b"", key="k")
+    await publisher.close(timeout_ms=10)
+    before = ledger_file.path.read_bytes()
+    messenger.confirm()
+    await _settled()
+    assert publisher.counts == PublisherCounts(sent=1, confirmed=0, refused=0, unknown=1)
+    assert ledger_file.path.read_bytes() == before
+
+
+async def test_a_cancelled_close_still_ends_the_ledger(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    await publisher.submit("t", b"", key="k")
+    closing = asyncio.create_task(publisher.close())
+    await _settled()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert ledger_file.lines("close")[0]["clean"] is False
+    assert publisher.counts.unknown == 1
+
+
+async def test_closing_twice_is_closing_once(make_publisher: MakePublisher, ledger_file: LedgerFile) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    await asyncio.gather(publisher.close(), publisher.close())
+    await publisher.close()
+    assert len(ledger_file.lines("close")) == 1
+
+
+async def test_a_closed_publisher_turns_messages_away(make_publisher: MakePublisher) -> None:
+    publisher = make_publisher()
+    await publisher.close()
+    with pytest.raises(PublisherClosed):
+        await publisher.publish("t", b"", key="k")
+
+
+async def test_callers_waiting_for_room_learn_that_the_publisher_closes(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(max_unconfirmed=1)
+    await publisher.submit("t", b"1", key="k")
+    waiting = [asyncio.create_task(publisher.submit("t", b"2", key="k")) for _ in range(2)]
+    await _settled()
+    closing = asyncio.create_task(publisher.close())
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [PublisherClosed, PublisherClosed]
+    messenger.confirm()
+    assert await closing == PublisherCounts(sent=1, confirmed=1, refused=0, unknown=0)
+
+
+async def test_every_message_of_a_mixed_run_is_accounted_for_exactly_once(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher: HashedPublisher = make_publisher(ledger=ledger_file.ledger, max_unconfirmed=7)
+
+    async def answer() -> None:
+        for number in range(300):
+            while len(messenger.answers) <= number:
+                await asyncio.sleep(0.01)
+            (messenger.refuse, messenger.fail, messenger.confirm, messenger.confirm)[number % 4]()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(answer())
+        with capture_logs():
+            for number in range(300):
+                await publisher.submit("t", b"", key=str(number % 5), properties=NO_PROPERTIES)
+            await publisher.close()
+    assert publisher.counts == PublisherCounts(sent=300, confirmed=150, refused=75, unknown=75)
+    seen: Counter[tuple[object, int]] = Counter()
+    for line in ledger_file.lines("confirmed"):
+        first, last = line["first_seq"], line["last_seq"]
+        assert isinstance(first, int)
+        assert isinstance(last, int)
+        seen.update((line["key"], sequence) for sequence in range(first, last + 1))
+    for line in ledger_file.lines("unconfirmed"):
+        assert isinstance(line["seq"], int)
+        seen[line["key"], line["seq"]] += 1
+    assert seen == {(str(key), sequence): 1 for key in range(5) for sequence in range(1, 61)}
