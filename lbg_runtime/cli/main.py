@@ -9,6 +9,9 @@ import sys
 import typer
 
 from lbg_runtime.cli.broker import broker
+from lbg_runtime.cli.check import check
+from lbg_runtime.cli.publish import publish
+from lbg_runtime.cli.run import run
 from lbg_runtime.model.errors import LbgError, UserError
 
 app = typer.Typer(
@@ -18,6 +21,9 @@ app = typer.Typer(
     help="Ordered, elastic consumption on Solace PubSub+.",
 )
 app.command()(broker)
+app.command()(check)
+app.command()(publish)
+app.command()(run)
 
 
 @app.callback()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -222,3 +223,8 @@ class Settings(_Section):
     handlers: tuple[Text, ...] = ()
     """Modules whose `Handlers` are used, in this order."""
     ops: OpsSettings = OpsSettings()
+
+    def with_journal(self, path: Path) -> "Settings":
+        """The same settings with another directory for the journal."""
+        journal = self.ops.journal.model_copy(update={"path": str(path)})
+        return self.model_copy(update={"ops": self.ops.model_copy(update={"journal": journal})})

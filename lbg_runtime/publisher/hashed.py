@@ -44,11 +44,15 @@ def wall_clock_us() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The broker has this message on its disk. `key_sequence` is its number within the key, from 1."""
+    """The broker has taken the message over; it lies in every queue that subscribes to its topic.
+
+    Where no queue does, PubSub+ confirms and drops it, unless the client profile says to reject such messages.
+    """
 
     key: str
     shard: int
     key_sequence: int
+    """Number of the message within its key, from 1."""
     topic: str
     """Full topic, hash prefix and shard included."""
     message_id: str
@@ -102,7 +106,7 @@ class HashedPublisher:
 
     What happens to a message:
 
-    - *confirmed*: the broker has stored it.
+    - *confirmed*: the broker has taken it over.
     - *refused*: the broker said no; it is nowhere. `PublishRefused`.
     - *unknown*: the session ended for good before an answer came, or `close` ran out of time. `PublishFailed`.
 

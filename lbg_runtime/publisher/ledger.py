@@ -1,9 +1,18 @@
 """The publisher's account of what the broker has confirmed; the validator measures loss against it."""
 
+import os
+import socket
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.record import ConfirmedRecord, LedgerHeader, UnconfirmedRecord
+
+FILE_SUFFIX = ".ledger.jsonl"
 
 
 @dataclass(slots=True)
@@ -30,6 +39,16 @@ class Ledger:
         self._held = 0
         writer.write(header)
         writer.flush()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._writer.path
+
+    @property
+    def dropped(self) -> int:
+        """Records that the disk refused; more than 0 makes the verdict unknown."""
+        return self._writer.dropped
 
     @property
     def held(self) -> int:
@@ -72,3 +91,32 @@ class Ledger:
         self._writer.write(
             ConfirmedRecord(key, known.shard, known.first_seq, known.last_seq, known.t_first, known.t_last)
         )
+
+
+def open_ledger(
+    folder: Path, group: GroupShape, hash_function: HashFunction, *, publisher_id: str, run_id: str
+) -> Ledger:
+    """Begin `<publisher id>.ledger.jsonl` in the folder, which is made where it is missing.
+
+    Raises `UserError` where that cannot be, or where the file exists: a publisher id is for one life only.
+    """
+    path = folder / f"{publisher_id}{FILE_SUFFIX}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = RecordWriter(path)
+    except OSError as error:
+        raise UserError("ledger", f"{path}: {error.strerror}", "a new file in a directory to write to") from None
+    return Ledger(
+        writer,
+        LedgerHeader(
+            run_id=run_id,
+            group=group.name,
+            hash_prefix=group.hash_prefix,
+            hash_count=group.hash_count,
+            hash_function=hash_function.value,
+            publisher=publisher_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            t_start=time.time_ns() // 1000,
+        ),
+    )

@@ -33,7 +33,7 @@ def numbered_keys(count: int) -> tuple[str, ...]:
 
 
 async def run_load(publisher: HashedPublisher, plan: LoadPlan, chance: RandomSource) -> None:
-    """Send the planned messages, each with a key by chance; returns when the last one is sent, not when it is confirmed.
+    """Send the planned messages, each with a key by chance; returns when the last one is sent.
 
     Waits while too much is unconfirmed, so an outage delays the load and does not end it. What the broker refuses is
     reported by the publisher, and the load goes on.

@@ -13,12 +13,12 @@ import uvloop
 
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.errors import HandlerError, LbgError
+from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session, open_session
-from lbg_runtime.runtime.shutdown import ExitGuard, follow_signals
+from lbg_runtime.runtime.shutdown import ExitGuard, follow_parent, follow_signals
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
 
 _log = structlog.get_logger(__name__)
@@ -91,10 +91,13 @@ class App:
             self._supervisor = None
             journal.close(clean=is_clean)
 
-    def run_sync(self) -> int:
-        """Run until SIGTERM or SIGINT; 0 where everything was drained, 1 where something was cancelled or left."""
+    def run_sync(self, *, exit_with_parent: bool = False) -> StopReport:
+        """Be a member until SIGTERM or SIGINT, or with the parent process's end if asked; how it left.
+
+        Ends the process with exit code 1 if handlers keep it from leaving long after its deadlines.
+        """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._run_with_signals())
+            return runner.run(self._run_as_process(exit_with_parent=exit_with_parent))
 
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
@@ -108,7 +111,7 @@ class App:
         if self._supervisor is not None:
             self._supervisor.stop_now()
 
-    async def _run_with_signals(self) -> int:
+    async def _run_as_process(self, *, exit_with_parent: bool) -> StopReport:
         guard = ExitGuard()
         tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 
@@ -120,21 +123,16 @@ class App:
             guard.arm(tail_s)
             self.stop_now()
 
-        failure: LbgError | None = None
-        report: StopReport | None = None
-        async with asyncio.TaskGroup() as group:
-            signals = group.create_task(follow_signals(stop, stop_now))
-            try:
-                report = await self.run()
-            except LbgError as error:
-                # Carried out of the group by hand, which would wrap it.
-                failure = error
-            finally:
-                signals.cancel()
-        guard.disarm()
-        if failure is not None:
-            raise failure
-        return 0 if report is not None and report.is_clean else 1
+        watchers = [asyncio.ensure_future(follow_signals(stop, stop_now))]
+        if exit_with_parent:
+            watchers.append(asyncio.ensure_future(follow_parent(stop)))
+        try:
+            return await self.run()
+        finally:
+            guard.disarm()
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.wait(watchers)
 
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:

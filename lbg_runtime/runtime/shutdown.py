@@ -10,6 +10,8 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
+PARENT_CHECK_S = 0.2
+
 
 async def follow_signals(stop: Callable[[], None], stop_now: Callable[[], None]) -> None:
     """Call `stop` on the first SIGTERM or SIGINT and `stop_now` on each after it, until cancelled. Main thread only."""
@@ -19,6 +21,16 @@ async def follow_signals(stop: Callable[[], None], stop_now: Callable[[], None])
             _log.info("signal_received", signal=signal.Signals(number).name)
             act()
             act = stop_now
+
+
+async def follow_parent(stop: Callable[[], None]) -> None:
+    """Call `stop` when the process that started this one is gone."""
+    parent = os.getppid()
+    # Watched, because the kernel's own signal comes when the thread that forked us ends, not the process.
+    while os.getppid() == parent:  # noqa: ASYNC110 - nothing tells of it
+        await anyio.sleep(PARENT_CHECK_S)
+    _log.info("parent_ended")
+    stop()
 
 
 class ExitGuard:

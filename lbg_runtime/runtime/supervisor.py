@@ -57,6 +57,11 @@ class StopReport:
         """Whether nothing was left for anybody else to repeat."""
         return self.left_behind == 0 and self.still_bound == 0
 
+    @property
+    def exit_code(self) -> int:
+        """0 where it is clean, else 1."""
+        return 0 if self.is_clean else 1
+
 
 class _Leaving(Enum):
     """How far a member has gone in leaving; only forward."""

@@ -15,6 +15,7 @@ from lbg_runtime.smf.frame import (
     HEADER_BYTES,
     HOPS,
     VERSION,
+    LightKind,
     Parameter,
     ParameterKind,
     Protocol,
@@ -27,21 +28,29 @@ PERSISTENT = 1
 """Delivery mode; 0 is non-persistent and spooled like it, none at all is direct."""
 
 _LENGTHS = struct.Struct(">II")
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
 _HOP = struct.Struct(">BBQBBQBBI")
 _HOP_BYTES = _HOP.size
 _REDELIVERED = bytes((0x80 | ParameterKind.REDELIVERED, 2))
 _HOP_KINDS = frozenset(
-    {
+    int(kind)
+    for kind in (
         ParameterKind.MESSAGE_ID,
         ParameterKind.PREVIOUS_ID,
         ParameterKind.REDELIVERED,
         ParameterKind.FLOW_ID,
         ParameterKind.DELIVERY_MODE,
-    }
+        # Not part of a message at all; passed on, they would confuse the next hop.
+        ParameterKind.RESPONSE,
+        ParameterKind.USERNAME,
+        ParameterKind.PASSWORD,
+    )
 )
-_ACK_IMMEDIATELY_BITS = 0x2C
+# Plain integers: comparing with the members of an enumeration costs as much as all the rest of reading a message.
+_TOPIC = int(ParameterKind.TOPIC)
+_CONTENTS = int(ParameterKind.CONTENTS)
+_MESSAGE_ID = int(ParameterKind.MESSAGE_ID)
+_FLOW_ID = int(ParameterKind.FLOW_ID)
+_HOP_LIGHT_KINDS = frozenset({LightKind.ACK_IMMEDIATELY, LightKind.CORRELATION_TAG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +62,6 @@ class PublishedFrame:
     """Published persistently: it has ids and wants to be acknowledged."""
     flow_id: int
     message_id: int
-    previous_id: int
-    redelivered: bool
-    """Sent again by the publisher; nobody else's business, and not passed on."""
     relay: "Relay"
 
 
@@ -111,31 +117,25 @@ def read_published(raw: bytes) -> PublishedFrame:
         raise ProtocolError(f"the frame says it is {total} bytes long and is {len(raw)}", 8)
     topic: str | None = None
     contents: bytes | None = None
-    flow_id = message_id = previous_id = 0
-    redelivered = False
+    flow_id = message_id = 0
     pieces = []
     position = kept_from = HEADER_BYTES
     while position < header_bytes:
         kind, start, end = parameter_at(raw, position, header_bytes)
-        light = raw[position] & 0x20
-        if light:
-            one_hop = raw[position] & 0x3C == _ACK_IMMEDIATELY_BITS
+        if raw[position] & 0x20:
+            one_hop = kind in _HOP_LIGHT_KINDS
+        elif kind in _HOP_KINDS:
+            one_hop = True
+            if kind == _MESSAGE_ID:
+                message_id = _number(raw, start, end, 8)
+            elif kind == _FLOW_ID:
+                flow_id = _number(raw, start, end, 4)
         else:
-            one_hop = kind in _HOP_KINDS
-            if kind == ParameterKind.TOPIC:
-                topic = _topic(raw, start, end)
-            elif kind == ParameterKind.MESSAGE_ID:
-                message_id = _u64(raw, start, end)
-            elif kind == ParameterKind.PREVIOUS_ID:
-                previous_id = _u64(raw, start, end)
-            elif kind == ParameterKind.FLOW_ID:
-                if end - start != 4:
-                    raise ProtocolError(f"a flow id of {end - start} bytes", start)
-                (flow_id,) = _U32.unpack_from(raw, start)
-            elif kind == ParameterKind.CONTENTS:
+            one_hop = False
+            if kind == _TOPIC:
+                topic = _text(raw, start, end)
+            elif kind == _CONTENTS:
                 contents = raw[start:end]
-            elif kind == ParameterKind.REDELIVERED:
-                redelivered = True
         if one_hop:
             if kept_from < position:
                 pieces.append(raw[kept_from:position])
@@ -147,7 +147,7 @@ def read_published(raw: bytes) -> PublishedFrame:
         raise ProtocolError("a message without a topic", HEADER_BYTES)
     head = bytes((raw[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + raw[1:4]
     relay = Relay(head, b"".join(pieces), raw[header_bytes:], contents)
-    return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, previous_id, redelivered, relay)
+    return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, relay)
 
 
 def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority: int = 4) -> Relay:
@@ -160,7 +160,7 @@ def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority:
     return Relay(head, b"".join(map(encode_parameter, parameters)), body, contents)
 
 
-def _topic(raw: bytes, start: int, end: int) -> str:
+def _text(raw: bytes, start: int, end: int) -> str:
     if start == end or raw[end - 1] != 0:
         raise ProtocolError("a topic without its closing zero", start)
     try:
@@ -169,8 +169,7 @@ def _topic(raw: bytes, start: int, end: int) -> str:
         raise ProtocolError("a topic that is not UTF-8", start + error.start) from error
 
 
-def _u64(raw: bytes, start: int, end: int) -> int:
-    if end - start != 8:
-        raise ProtocolError(f"a message id of {end - start} bytes", start)
-    value: int = _U64.unpack_from(raw, start)[0]
-    return value
+def _number(raw: bytes, start: int, end: int, size: int) -> int:
+    if end - start != size:
+        raise ProtocolError(f"an id of {end - start} bytes where {size} are", start)
+    return int.from_bytes(raw[start:end], "big")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lbg_runtime.model.errors import ProtocolError
-from lbg_runtime.smf.text import close_text, closed_text
+from lbg_runtime.smf.text import close_text, closed_text, text_of
 
 
 class SdtKind(IntEnum):
@@ -198,7 +198,7 @@ def _read_scalar(kind: int, value: bytes) -> SdtValue:
         case SdtKind.FLOAT if len(value) == _SINGLE.size:
             return float(_SINGLE.unpack(value)[0])
         case SdtKind.CHARACTER if len(value) == 2:
-            return chr(int.from_bytes(value, "big"))
+            return text_of(value, "utf-16-be")
         case SdtKind.BYTES:
             return value
         case SdtKind.STRING:

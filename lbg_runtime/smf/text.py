@@ -3,12 +3,12 @@
 from lbg_runtime.model.errors import ProtocolError
 
 
-def text_of(value: bytes) -> str:
-    """UTF-8 without a closing zero; raises `ProtocolError`."""
+def text_of(value: bytes, encoding: str = "utf-8") -> str:
+    """Text without a closing zero; raises `ProtocolError`."""
     try:
-        return value.decode()
+        return value.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ProtocolError("text that is not UTF-8", error.start) from error
+        raise ProtocolError(f"text that is not {encoding.upper()}", error.start) from error
 
 
 def closed_text(value: bytes) -> str:

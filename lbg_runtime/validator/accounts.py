@@ -68,14 +68,6 @@ def _check_duplicates(
     repeats, before = messages.repeats, messages.before_repeat
     faultless = handlings.complete[before] & ~exposed[before]
     unflagged = ~handlings.redelivered[repeats]
-    excused = np.zeros(len(repeats), dtype=np.bool_)
-    open_excuses = set(resendable)
-    for position in np.flatnonzero(faultless | unflagged).tolist() if open_excuses else []:
-        row = repeats[position]
-        message = (int(handlings.publisher[row]), int(handlings.key[row]), int(handlings.seq[row]))
-        if message in open_excuses:
-            open_excuses.remove(message)
-            excused[position] = True
 
     def find(row: int, repeat: int) -> tuple[str, tuple[Witness, ...]]:
         first, second = book.handling(row), book.handling(repeat)
@@ -85,10 +77,28 @@ def _check_duplicates(
         )
         return text, (first, second)
 
+    excused = np.zeros(len(repeats), dtype=np.bool_)
     for law, broken in ((Law.DUPLICATE_WITHOUT_FAULT, faultless), (Law.DUPLICATE_UNFLAGGED, unflagged)):
-        found = broken & ~excused
+        by_resend = _first_of_resendable(columns, repeats, broken, resendable)
+        found = broken & ~by_resend
+        excused |= by_resend
         book.write_pairs(law, before[found], repeats[found], find)
     return int(np.count_nonzero(excused))
+
+
+def _first_of_resendable(
+    columns: Columns, repeats: Ints, broken: Flags, resendable: set[tuple[int, int, int]]
+) -> Flags:
+    """The first broken repeat of each message that may lie on its queue twice."""
+    # Of two copies, one ends last: what precedes its first handling may be the other's end, once; and it is new once.
+    handlings, found, left = columns.handlings, np.zeros(len(repeats), dtype=np.bool_), set(resendable)
+    for position in np.flatnonzero(broken).tolist() if left else []:
+        row = repeats[position]
+        message = (int(handlings.publisher[row]), int(handlings.key[row]), int(handlings.seq[row]))
+        if message in left:
+            left.remove(message)
+            found[position] = True
+    return found
 
 
 def _unknown_messages(tables: RunTables, columns: Columns) -> set[tuple[int, int, int]]:

@@ -118,7 +118,7 @@ def exposed_handlings(handlings: Handlings, epochs: Epochs, lives: Lives, flows:
     unsent = handlings.settle_ns == FAR_FUTURE
     cut_off = (lives.ended_uncleanly[epochs.journal] & ~epochs.released)[epoch]
     late = handlings.settle_ns >= lives.last_ns[handlings.journal] - ack_window_ns
-    exposed = cut_off & (unsent | late)
+    exposed: Flags = cut_off & (unsent | late)
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):
         exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, flows, ack_window_ns)
@@ -133,7 +133,7 @@ def _broken_before_confirmed(
 
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
-    exposed = handlings.settle_ns[rows] == FAR_FUTURE
+    exposed: Flags = handlings.settle_ns[rows] == FAR_FUTURE
     breaks = is_one_of(flows, "event", "inactive", "down")
     turns = breaks | is_one_of(flows, "event", "active")
     epoch = epochs.of_handling[rows]

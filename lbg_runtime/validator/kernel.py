@@ -25,8 +25,8 @@ duplicate_without_fault
     client sends acknowledgements on a timer of one second).
 duplicate_unflagged
     A duplicate carries the broker's redelivered flag. Without it, it is a second copy on the queue.
-    Both duplicate laws excuse one duplicate of a message whose fate a ledger calls unknown: its publisher may have
-    sent it twice under one number. Nothing else explains a second copy.
+    Each of the two duplicate laws excuses one duplicate of a message whose fate a ledger calls unknown: its publisher
+    may have sent it twice under one number. Nothing else explains a second copy.
 settled_after_epoch
     No settlement is sent once its epoch is over: after the flow's `released` or `down` record, or after a later
     epoch of the same life and queue has become active.

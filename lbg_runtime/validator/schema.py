@@ -35,6 +35,7 @@ FLOWS = pa.schema(
         pa.field("bind_epoch", pa.int32(), nullable=False),
         pa.field("event", pa.string(), nullable=False),
         pa.field("cause", pa.string(), nullable=False),
+        pa.field("t", pa.int64(), nullable=False),
         pa.field("mono_ns", pa.int64(), nullable=False),
     ]
 )

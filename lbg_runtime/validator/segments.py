@@ -9,19 +9,32 @@ Flags = npt.NDArray[np.bool_]
 FAR_PAST = np.iinfo(np.int64).min
 FAR_FUTURE = np.iinfo(np.int64).max
 
+_LARGEST_SPAN = 1 << 62
+
 
 def dense(*columns: Ints) -> Ints:
     """One number per row, equal where all columns are equal, ordered as the columns are, from 0 without gaps.
 
     Every column must hold values from 0 below 2**31.
     """
-    codes = columns[0]
-    for column in columns[1:]:
-        # After each step there are no more codes than rows, so the next shift cannot leave 64 bits.
-        _, codes = np.unique(codes.astype(np.int64) << 31 | column, return_inverse=True)
-    if len(columns) == 1:
-        _, codes = np.unique(codes, return_inverse=True)
-    return codes.astype(np.int64, copy=False)
+    codes, span = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        if span * width > _LARGEST_SPAN:
+            # There are no more codes than rows afterwards, so the product fits.
+            codes, span = _without_gaps(codes, span), len(codes)
+        codes, span = codes * width + column, span * width
+    return _without_gaps(codes, span)
+
+
+def _without_gaps(codes: Ints, span: int) -> Ints:
+    if span <= 8 * len(codes):
+        # A table of all possible codes is cheaper than a sort.
+        used = np.zeros(span, dtype=np.bool_)
+        used[codes] = True
+        return (np.cumsum(used) - 1)[codes]
+    _, numbers = np.unique(codes, return_inverse=True)
+    return numbers.astype(np.int64, copy=False)
 
 
 def changes(*columns: Ints) -> Flags:

@@ -1,7 +1,7 @@
 """A messenger whose answers the test gives, and the publisher of a small group on it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -30,6 +30,7 @@ class ScriptedMessenger:
         self.most_unanswered = 0
         self.failing_send: Exception | None = None
         self.confirm_after_s: float | None = None
+        self._more = asyncio.Event()
 
     def send(self, message: Message) -> "asyncio.Future[None]":
         if self.failing_send is not None:
@@ -38,6 +39,7 @@ class ScriptedMessenger:
         answer: asyncio.Future[None] = loop.create_future()
         self.sent.append(message)
         self.answers.append(answer)
+        self._more.set()
         self.most_unanswered = max(self.most_unanswered, len(self.answers) - self.answered)
         if self.confirm_after_s is not None:
             loop.call_later(self.confirm_after_s, self.confirm)
@@ -48,6 +50,11 @@ class ScriptedMessenger:
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         raise NotImplementedError
+
+    async def has_sent(self, count: int) -> None:
+        while len(self.sent) < count:
+            self._more.clear()
+            await self._more.wait()
 
     def confirm(self, count: int = 1) -> None:
         for _ in range(count):
@@ -122,5 +129,7 @@ class LedgerFile:
 
 
 @pytest.fixture
-def ledger_file(tmp_path: Path) -> LedgerFile:
-    return LedgerFile(tmp_path / "p.ledger.jsonl")
+def ledger_file(tmp_path: Path) -> Iterator[LedgerFile]:
+    file = LedgerFile(tmp_path / "p.ledger.jsonl")
+    yield file
+    file.ledger.close(clean=False)

@@ -420,8 +420,7 @@ async def test_every_message_of_a_mixed_run_is_accounted_for_exactly_once(
 
     async def answer() -> None:
         for number in range(300):
-            while len(messenger.answers) <= number:
-                await asyncio.sleep(0.01)
+            await messenger.has_sent(number + 1)
             (messenger.refuse, messenger.fail, messenger.confirm, messenger.confirm)[number % 4]()
 
     async with asyncio.TaskGroup() as group:

@@ -1,6 +1,15 @@
 """Ranges are merged per key, and never say more than was confirmed."""
 
+from pathlib import Path
+
+import orjson
+import pytest
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.record import UnconfirmedRecord
+from lbg_runtime.publisher.ledger import open_ledger
 from tests.publisher.conftest import LedgerFile
 
 
@@ -57,3 +66,25 @@ def test_closing_writes_what_is_held_and_the_last_line(ledger_file: LedgerFile) 
     ledger_file.ledger.close(clean=True)
     (line,) = ledger_file.lines("close")
     assert (line["written"], line["dropped"], line["clean"]) == (2, 0, True)
+
+
+def test_a_ledger_is_for_one_life(shape: GroupShape, tmp_path: Path) -> None:
+    open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p", run_id="").close(clean=True)
+    with pytest.raises(UserError, match=r"p\.ledger\.jsonl"):
+        open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p", run_id="")
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(shape: GroupShape, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="ledger"):
+        open_ledger(tmp_path / "file" / "folder", shape, HashFunction.CRC32, publisher_id="p", run_id="")
+
+
+def test_the_header_tells_the_group_and_the_hash(shape: GroupShape, tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path / "new", shape, HashFunction.JAVA_STRING, publisher_id="p", run_id="r")
+    header = orjson.loads(ledger.path.read_bytes())
+    ledger.close(clean=True)
+    assert header["kind"] == "ledger"
+    assert (header["run_id"], header["publisher"]) == ("r", "p")
+    assert (header["group"], header["hash_prefix"], header["hash_count"]) == ("orders", "o", 100)
+    assert header["hash_function"] == "java_string"

@@ -123,7 +123,7 @@ async def test_closing_turns_everyone_away() -> None:
 def test_whatever_callers_do_the_bound_holds_and_the_order_is_theirs(
     callers: list[tuple[int, int, bool]], max_count: int, max_bytes: int
 ) -> None:
-    """Callers of random sizes arrive together, hold their room a random time, and some are cancelled while they wait."""
+    """Callers of random sizes arrive together, hold their room for a random time; some are cancelled meanwhile."""
 
     async def run() -> None:
         window = UnconfirmedWindow(max_count, max_bytes)

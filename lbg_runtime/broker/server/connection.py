@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import structlog
 
@@ -58,8 +58,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the watch."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # what a TCP server hands out
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's classes, so there is nothing to check at run time.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
         host, port = transport.get_extra_info("peername")[:2]
         self.peer = f"{host}:{port}"

@@ -1,8 +1,9 @@
 """What waits to be written to one client, in order."""
 
 from collections import deque
+from dataclasses import dataclass
 
-from lbg_runtime.broker.engine.effects import Deliver, DeliverDirect
+from lbg_runtime.broker.engine.effects import Deliver, DeliverDirect, Published
 from lbg_runtime.smf.message import Relay
 
 WRITE_BYTES = 256 * 1024
@@ -10,6 +11,13 @@ WRITE_BYTES = 256 * 1024
 
 MAX_DIRECT_BYTES = 8 * 1024 * 1024
 """Direct messages that may wait for a slow reader; the ones above are lost and the reader is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Direct:
+    message: Published
+    discarded: bool
+    """Messages before it were lost."""
 
 
 class Outbox:
@@ -20,7 +28,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._entries: deque[bytes | Deliver | DeliverDirect] = deque()
+        self._entries: deque[bytes | Deliver | _Direct] = deque()
         self._direct_bytes = 0
         self._discarded = False
         self.answer_bytes = 0
@@ -43,7 +51,8 @@ class Outbox:
         if self._direct_bytes + delivery.message.size_bytes > MAX_DIRECT_BYTES:
             self._discarded = True
             return
-        self._entries.append(delivery)
+        self._entries.append(_Direct(delivery.message, self._discarded))
+        self._discarded = False
         self._direct_bytes += delivery.message.size_bytes
 
     def take(self) -> list[bytes]:
@@ -58,22 +67,21 @@ class Outbox:
                 size += len(entry)
                 self.answer_bytes -= len(entry)
                 continue
-            relay = _relay_of(entry)
+            relay = _relay_of(entry.message)
             if isinstance(entry, Deliver):
                 prefix = relay.delivery_prefix(
                     entry.delivery_id, entry.previous_id, entry.flow, redelivered=entry.redelivered
                 )
             else:
-                prefix = relay.direct_prefix(discarded=self._discarded)
-                self._discarded = False
+                prefix = relay.direct_prefix(discarded=entry.discarded)
                 self._direct_bytes -= entry.message.size_bytes
             pieces += (prefix, relay.carried, relay.body)
             size += relay.size_bytes
         return pieces
 
 
-def _relay_of(entry: Deliver | DeliverDirect) -> Relay:
-    relay = entry.message.content
+def _relay_of(message: Published) -> Relay:
+    relay = message.content
     if not isinstance(relay, Relay):
         raise TypeError(f"a message of this broker holds a relay, not {type(relay).__name__}")
     return relay

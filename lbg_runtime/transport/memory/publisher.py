@@ -10,6 +10,9 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
+_UNANSWERED = "Service Unavailable"
+"""The broker has ended the connection and the news is still under way: it has not looked at the message."""
+
 
 def published(message: Message) -> Published:
     """A message as the engine keeps it."""
@@ -60,14 +63,18 @@ class MemoryPublisher:
 
     def _publish_waiting(self) -> None:
         while self._flow is not None and self._waiting:
-            message, future = self._waiting.popleft()
-            self._sent_count += 1
-            self._unanswered[self._sent_count] = (message, future)
+            message, future = self._waiting[0]
             refusal: PublishRefused | None = None
             try:
-                self._broker.post(self._broker.engine.publish(self._flow.flow, self._sent_count, published(message)))
+                effects = self._broker.engine.publish(self._flow.flow, self._sent_count + 1, published(message))
+                self._broker.post(effects)
             except BrokerRefusal as error:
+                if error.text == _UNANSWERED:
+                    return
                 refusal = PublishRefused(message.topic, error.text)
+            self._waiting.popleft()
+            self._sent_count += 1
+            self._unanswered[self._sent_count] = (message, future)
             asyncio.get_running_loop().call_soon(self._answer, self._sent_count, refusal)
 
     def _answer(self, number: int, refusal: PublishRefused | None) -> None:

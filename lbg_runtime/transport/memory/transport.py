@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 
 from lbg_runtime.broker.engine.effects import (
@@ -130,7 +130,8 @@ class MemoryTransport:
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
         if self._client is not None and is_valid_topic(message.topic):
-            self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
+            with suppress(BrokerRefusal):
+                self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""

@@ -59,6 +59,8 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
         subcode = int(found[1])
     if found := _TEXT_REASON.search(text):
         text = found[1]
+    # Some texts end in the dictionary that they sum up.
+    text = text.split(" {'", 1)[0]
     return subcode, " ".join(text.split()) or type(error).__name__
 
 

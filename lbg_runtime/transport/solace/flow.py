@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from lbg_runtime.core.events import FlowActive, FlowDown, FlowInactive, MessageReceived
+from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
@@ -22,11 +23,9 @@ from lbg_runtime.transport.solace.library import (
     MessageHandler,
     PubSubPlusClientError,
     Queue,
-    ReceiverState,
-    ReceiverStateChangeListener,
-    TerminationNotificationListener,
 )
-from lbg_runtime.transport.solace.threads import ControlThreads
+from lbg_runtime.transport.solace.native import NativeFlowEvent
+from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +33,9 @@ _log = structlog.get_logger(__name__)
 class HandleState(Enum):
     """Where a flow handle stands; only the loop's thread looks at it."""
 
-    LIVE = "live"
+    BINDING = "binding"
+    """The sink is called already, but the caller of `bind` has no handle yet."""
+    BOUND = "bound"
     DEAD = "dead"
     """Given up, ended by the broker, or its transport is closed: the sink is not called again."""
 
@@ -42,20 +43,22 @@ class HandleState(Enum):
 class SolaceFlow:
     """A `BoundFlow`. Made by `SolaceTransport`, owned by one flow runner.
 
-    `start` and `terminate` block and run on control threads, everything else on the thread of the loop. What the threads
-    of the client report comes through the inbox.
+    `start` and `terminate` block and run on control threads, everything else on the thread of the loop. What the client
+    reports on its own threads comes through the inbox: flow events straight from its network thread, messages by way of
+    its dispatching thread. So an event can overtake messages, never the other way round.
     """
 
     def __init__(self, inbox: Inbox, threads: ControlThreads, queue: QueueName, epoch: Epoch, sink: FlowSink) -> None:
-        self.inbox = inbox
-        """Where the listeners post."""
-        self._queue = queue
-        self._state = HandleState.LIVE
+        self._inbox = inbox
         self._threads = threads
+        self._queue = queue
         self._epoch = epoch
         self._sink = sink
-        self._receiver: Any = None
+        self._state = HandleState.BINDING
+        self._end_reason = ""
         self._ending: asyncio.Future[None] | None = None
+        self._service: Any = None
+        self._receiver: Any = None
 
     # -- on a control thread
 
@@ -65,19 +68,18 @@ class SolaceFlow:
             service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
             .with_required_message_outcome_support(ClientOutcome.FAILED, ClientOutcome.REJECTED)
-            .with_activation_passivation_support(_ActivityListener(self))
             .build(Queue.durable_exclusive_queue(self._queue))
         )
         native.take_window_over(receiver)
-        receiver.set_termination_notification_listener(_TerminationListener(self))
+        native.watch_events(receiver, lambda event, text: self._inbox.post(self._event_happened, (event, text)))
         try:
             receiver.start()
         except CLIENT_ERRORS as error:
             native.forget_failed(receiver)
             raise bind_failed(self._queue, error) from error
-        self._receiver = receiver
+        self._service, self._receiver = service, receiver
         try:
-            receiver.receive_async(_MessageListener(self))
+            receiver.receive_async(_MessageListener(self, self._inbox))
         except CLIENT_ERRORS as error:
             # The connection went between the two calls.
             self.terminate()
@@ -93,112 +95,112 @@ class SolaceFlow:
         except IncompleteMessageDeliveryError:
             pass
         except PubSubPlusClientError as error:
-            # Stopping fails where there is no connection. The receiver must go all the same, or the library would
-            # bind it again by itself and take messages that nobody handles.
-            _log.info("receiver_destroyed", queue=self._queue, epoch=self._epoch, reason=subcode_and_reason(error)[1])
-            native.destroy(receiver)
+            _log.info("unbind_failed", queue=self._queue, epoch=self._epoch, reason=subcode_and_reason(error)[1])
+        # Where `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
+        native.destroy(self._service, receiver)
 
     # -- for the flow runner
 
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         """See `BoundFlow.settle`."""
-        if self.is_live and not native.settle(self._receiver, delivery_id, outcome):
+        if self._state is HandleState.BOUND and not native.settle(self._receiver, delivery_id, outcome):
             # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
-            self._give_up(f"settlement of {delivery_id} was not taken")
+            self._give_up(f"the client did not take the settlement of {delivery_id}")
 
     def stop_intake(self) -> None:
         """See `BoundFlow.stop_intake`."""
-        if self.is_live:
+        if self._state is HandleState.BOUND:
             native.close_window(self._receiver)
 
     def start_intake(self) -> None:
         """See `BoundFlow.start_intake`."""
-        if self.is_live:
+        if self._state is HandleState.BOUND:
             native.open_window(self._receiver)
 
     async def unbind(self) -> None:
         """See `BoundFlow.unbind`."""
-        self._state = HandleState.DEAD
-        await self._threads.run(self.terminate)
-
-    # -- on the loop, through the inbox
-
-    def arrived(self, arrival: Arrival) -> None:
-        """The client handed a message over."""
-        if self.is_live:
-            self._sink(
-                MessageReceived(
-                    Delivery(
-                        self._queue,
-                        self._epoch,
-                        arrival.delivery_id,
-                        arrival.message,
-                        arrival.redelivered,
-                        arrival.received_at_ns,
-                    )
-                )
-            )
-
-    def unreadable(self, reason: str) -> None:
-        """A message cannot be shown. To skip it would break the order of its key, so the queue stops here, loudly."""
-        self._give_up(reason)
-
-    def activity_changed(self, active: bool) -> None:
-        """The broker feeds this flow now, or no longer."""
-        if self.is_live:
-            self._sink(FlowActive(self._epoch) if active else FlowInactive(self._epoch))
-
-    def went_down(self, reason: str) -> None:
-        """The broker ended the flow, or its session is gone for good."""
-        if self.is_live:
+        if self._state is not HandleState.DEAD:
             self._state = HandleState.DEAD
-            self._sink(FlowDown(self._epoch, reason))
+            self._ending = self._threads.begin(self.terminate)
+        if self._ending is not None:
+            await wait_to_the_end(self._ending)
 
-    def silence(self) -> None:
-        """The transport is closed: report nothing more."""
-        self._state = HandleState.DEAD
+    # -- for the transport
 
     @property
     def is_live(self) -> bool:
         """Whether the sink may still be called."""
-        return self._state is HandleState.LIVE
+        return self._state is not HandleState.DEAD
+
+    def handed_over(self) -> None:
+        """The caller of `bind` gets the handle now; raises `BindFailed` where it has died meanwhile."""
+        if self._state is HandleState.DEAD:
+            raise BindFailed(self._queue, self._end_reason)
+        self._state = HandleState.BOUND
+
+    def session_ended(self, reason: str) -> None:
+        """The session is gone for good, and the native flow with it."""
+        self._end(reason)
+
+    def silence(self) -> None:
+        """The transport is closed, or the bind failed: report nothing more."""
+        self._state = HandleState.DEAD
+        self._end_reason = "the transport was closed"
+
+    # -- through the inbox
+
+    def _arrived(self, arrival: Arrival) -> None:
+        if self._state is HandleState.DEAD:
+            return
+        delivery = Delivery(
+            self._queue,
+            self._epoch,
+            arrival.delivery_id,
+            arrival.message,
+            arrival.redelivered,
+            arrival.received_at_ns,
+        )
+        self._sink(MessageReceived(delivery))
+
+    def _event_happened(self, happened: tuple[NativeFlowEvent, str]) -> None:
+        event, text = happened
+        if self._state is HandleState.DEAD:
+            return
+        match event:
+            case NativeFlowEvent.ACTIVE:
+                self._sink(FlowActive(self._epoch))
+            case NativeFlowEvent.INACTIVE:
+                self._sink(FlowInactive(self._epoch))
+            case NativeFlowEvent.DOWN | NativeFlowEvent.REBIND_REFUSED:
+                self._give_up(text)
 
     def _give_up(self, reason: str) -> None:
-        if self.is_live:
-            _log.error("flow_given_up", queue=self._queue, epoch=self._epoch, reason=reason)
-            # Not awaited: the control threads are, when the transport closes.
+        # What remains of it in the client goes in the background; who must be sure of it awaits `unbind`.
+        if self._state is not HandleState.DEAD:
             self._ending = self._threads.begin(self.terminate)
-            self.went_down(reason)
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        state, self._state = self._state, HandleState.DEAD
+        self._end_reason = reason
+        # Before there is a handle, `bind` tells by failing.
+        if state is HandleState.BOUND:
+            _log.warning("flow_ended", queue=self._queue, epoch=self._epoch, reason=reason)
+            self._sink(FlowDown(self._epoch, reason))
 
 
-# The client's classes have no types, hence the ignored subclassing below. The listeners do nothing but post: the client
-# joins their threads while it terminates, so anything that waits there could wait for itself.
+class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types
+    """Only posts: the client joins this thread while it terminates, so what waits here could wait for itself."""
 
-
-class _MessageListener(MessageHandler):  # type: ignore[misc]
-    def __init__(self, flow: SolaceFlow) -> None:
+    def __init__(self, flow: SolaceFlow, inbox: Inbox) -> None:
         self._flow = flow
+        self._inbox = inbox
 
     def on_message(self, message: Any) -> None:
         try:
             arrival = read_delivery(message)
         except UnreadableMessage as error:
-            self._flow.inbox.post(self._flow.unreadable, str(error))
+            # To skip it would break the order of its key, so the queue stops at it, loudly.
+            self._inbox.post(self._flow._give_up, str(error))
         else:
-            self._flow.inbox.post(self._flow.arrived, arrival)
-
-
-class _ActivityListener(ReceiverStateChangeListener):  # type: ignore[misc]
-    def __init__(self, flow: SolaceFlow) -> None:
-        self._flow = flow
-
-    def on_change(self, _old_state: Any, new_state: Any, _time_stamp: float) -> None:
-        self._flow.inbox.post(self._flow.activity_changed, new_state is ReceiverState.ACTIVE)
-
-
-class _TerminationListener(TerminationNotificationListener):  # type: ignore[misc]
-    def __init__(self, flow: SolaceFlow) -> None:
-        self._flow = flow
-
-    def on_termination(self, event: Any) -> None:
-        self._flow.inbox.post(self._flow.went_down, subcode_and_reason(event.cause)[1])
+            self._inbox.post(self._flow._arrived, arrival)

@@ -1,14 +1,14 @@
 """From a message of the client to values of the model; the seam where a faster receive path will come in."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message, PropertyValue
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Destination
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS
+from lbg_runtime.transport.solace.properties import read_properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def read_delivery(inbound: Any) -> Arrival:
 def read_message(inbound: Any) -> Message:
     """Take the message itself out. Called on the client's threads; raises `UnreadableMessage`."""
     try:
-        properties = _model_properties(inbound.get_properties() or {})
+        properties = read_properties(inbound)
         payload = bytes(inbound.get_payload_as_bytes() or b"")
         # Our own publishers send bytes and nothing else, so what looks like a text of theirs is not one.
         if PUBLISHER_PROPERTY not in properties:
@@ -50,19 +50,6 @@ def read_message(inbound: Any) -> Message:
         )
     except (*CLIENT_ERRORS, UnicodeDecodeError) as error:
         raise UnreadableMessage(f"a message cannot be read: {error}") from error
-
-
-def _model_properties(properties: Mapping[str, object]) -> dict[str, PropertyValue]:
-    """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out."""
-    values: dict[str, PropertyValue] = {}
-    for name, value in properties.items():
-        if isinstance(value, bytearray):
-            values[name] = bytes(value)
-        elif isinstance(value, Destination):
-            values[name] = value.get_name()
-        elif value is None or isinstance(value, str | int | float | bool | bytes):
-            values[name] = value
-    return values
 
 
 def _unwrap_text(payload: bytes) -> bytes:

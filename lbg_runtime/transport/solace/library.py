@@ -36,15 +36,19 @@ with _without_logging_setup():
         SOLCLIENT_ENDPOINT_PROP_ID,
         SOLCLIENT_ENDPOINT_PROP_NAME,
         SOLCLIENT_ENDPOINT_PROP_QUEUE,
+        SOLCLIENT_EOS,
+        SOLCLIENT_NOT_FOUND,
         SOLCLIENT_OK,
         SOLCLIENT_PROP_ENABLE_VAL,
     )
+    from solace.messaging.config._sol_constants import _SolClientFlowEvent as FlowEventCode
     from solace.messaging.config.message_acknowledgement_configuration import Outcome as ClientOutcome
-    from solace.messaging.config.receiver_activation_passivation_configuration import (
-        ReceiverState,
-        ReceiverStateChangeListener,
-    )
     from solace.messaging.core._core_api_utility import prepare_array
+    from solace.messaging.core._message import _SolClientField as Field
+    from solace.messaging.core._message import _SolClientFieldType as FieldType
+    from solace.messaging.core._message import map_stream_cleanup as close_map
+    from solace.messaging.core._receive import _event_callback_func_type as flow_event_callback_type
+    from solace.messaging.core._solace_session import _SolaceSession
     from solace.messaging.errors.pubsubplus_client_error import (
         IllegalArgumentError,
         IncompleteMessageDeliveryError,
@@ -58,17 +62,16 @@ with _without_logging_setup():
         ReconnectionListener,
         ServiceInterruptionListener,
     )
+    from solace.messaging.publisher._outbound_message_utility import get_next_field
     from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
     from solace.messaging.receiver import _inbound_message_utility as native
     from solace.messaging.receiver._impl._inbound_message import _InboundMessage
     from solace.messaging.receiver._impl._persistent_message_receiver import _PersistentMessageReceiver
     from solace.messaging.receiver.message_receiver import MessageHandler
-    from solace.messaging.resources.destination import Destination
     from solace.messaging.resources.queue import Queue
     from solace.messaging.resources.topic import Topic
     from solace.messaging.resources.topic_subscription import TopicSubscription
     from solace.messaging.utils._solace_utilities import _PubSubPlusQueue, get_last_error_info
-    from solace.messaging.utils.life_cycle_control import TerminationNotificationListener
 
 CORE = solace.CORE_LIB
 """The C library, as the client's own Python layer calls it."""
@@ -77,9 +80,13 @@ CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeErr
 """All that the client raises on purpose; they have no common root."""
 
 _PARTS = (
-    (_PersistentMessageReceiver, ("flow_p", "receiver_queue", "_handle_events_on_terminate", "_stop_flow")),
+    (
+        _PersistentMessageReceiver,
+        ("flow_p", "receiver_queue", "_event_callback_func_routine", "_handle_events_on_terminate"),
+    ),
+    (_SolaceSession, ("session_cleanup",)),
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
-    (_InboundMessage, ("message_id",)),
+    (_InboundMessage, ("message_id", "solace_message")),
     (native, ("end_point_provision", "topic_endpoint_subscribe", "nack_message", "pause", "resume")),
     (CORE, ("solClient_msg_setSenderTimestamp", "solClient_flow_destroy")),
 )
@@ -102,25 +109,29 @@ __all__ = [
     "SOLCLIENT_ENDPOINT_PROP_ID",
     "SOLCLIENT_ENDPOINT_PROP_NAME",
     "SOLCLIENT_ENDPOINT_PROP_QUEUE",
+    "SOLCLIENT_EOS",
+    "SOLCLIENT_NOT_FOUND",
     "SOLCLIENT_OK",
     "SOLCLIENT_PROP_ENABLE_VAL",
     "ClientOutcome",
-    "Destination",
+    "Field",
+    "FieldType",
+    "FlowEventCode",
     "IncompleteMessageDeliveryError",
     "MessageHandler",
     "MessagePublishReceiptListener",
     "MessagingService",
     "PubSubPlusClientError",
     "Queue",
-    "ReceiverState",
-    "ReceiverStateChangeListener",
     "ReconnectionAttemptListener",
     "ReconnectionListener",
     "ServiceInterruptionListener",
-    "TerminationNotificationListener",
     "Topic",
     "TopicSubscription",
+    "close_map",
+    "flow_event_callback_type",
     "get_last_error_info",
+    "get_next_field",
     "missing_parts",
     "native",
     "prepare_array",

@@ -1,11 +1,12 @@
 """What the client's Python layer does to a flow but has no public method for.
 
-Only `provision_queue` and `destroy` block. `library.missing_parts` has checked, when the transport was opened, that all
-of it is there.
+Only `provision_queue`, `destroy` and `release` block. `library.missing_parts` has checked, when the transport was
+opened, that all of it is there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int64, c_uint64
+from enum import Enum
 from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
@@ -21,6 +22,8 @@ from lbg_runtime.transport.solace.library import (
     SOLCLIENT_OK,
     SOLCLIENT_PROP_ENABLE_VAL,
     ClientOutcome,
+    FlowEventCode,
+    flow_event_callback_type,
     get_last_error_info,
     native,
     prepare_array,
@@ -34,6 +37,45 @@ _OUTCOMES = {
 
 WATERMARK = 1
 """Any value will do: it only says when the handlers that do nothing are called."""
+
+
+class NativeFlowEvent(Enum):
+    """What happens to a flow, as far as anybody here needs to know."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    DOWN = "down"
+    REBIND_REFUSED = "rebind_refused"
+    """The library bound the flow again after an outage, by itself, and the broker said no. It does not try again."""
+
+
+def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) -> None:
+    """Call `post` from the client's network thread for each event, with its text. Before `start`.
+
+    The client's own listeners leave out the refused re-bind, after which a receiver looks alive and is not. `post` must
+    neither raise nor block.
+    """
+    inner = receiver._event_callback_func_routine
+    was_up = False
+
+    def on_event(flow: Any, info: Any, user: Any) -> Any:
+        nonlocal was_up
+        code = info.contents.flow_event
+        text = (info.contents.info_p or b"").decode(errors="replace")
+        if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_UP_NOTICE.value:
+            was_up = True
+        elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_ACTIVE.value:
+            post(NativeFlowEvent.ACTIVE, text)
+        elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_INACTIVE.value:
+            post(NativeFlowEvent.INACTIVE, text)
+        elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_DOWN_ERROR.value:
+            post(NativeFlowEvent.DOWN, text)
+        # The first bind tells of its refusal by an exception.
+        elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_BIND_FAILED_ERROR.value and was_up:
+            post(NativeFlowEvent.REBIND_REFUSED, text)
+        return inner(flow, info, user)
+
+    receiver._event_callback_func_routine = flow_event_callback_type(on_event)
 
 
 def take_window_over(receiver: Any) -> None:
@@ -60,9 +102,18 @@ def settle(receiver: Any, delivery_id: DeliveryId, outcome: Outcome) -> bool:
     return bool(native.nack_message(receiver.flow_p, c_uint64(delivery_id), _OUTCOMES[outcome]) == SOLCLIENT_OK)
 
 
-def destroy(receiver: Any) -> None:
-    """Take the flow away from under a receiver that could not terminate, lest it be bound again at the reconnect."""
-    CORE.solClient_flow_destroy(byref(receiver.flow_p))
+def destroy(service: Any, receiver: Any) -> None:
+    """Free the native flow, unless the client has done so or the session is gone. Blocks."""
+    if service.session_pointer and receiver.flow_p:
+        CORE.solClient_flow_destroy(byref(receiver.flow_p))
+
+
+def release(service: Any) -> None:
+    """Free the native session and its thread, unless the client has done so. Blocks.
+
+    The client keeps both for the life of the process when connecting failed or the session ended by itself.
+    """
+    service.session.session_cleanup()
 
 
 def forget_failed(receiver: Any) -> None:

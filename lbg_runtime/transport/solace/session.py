@@ -42,14 +42,18 @@ class SolaceSession:
         """
         try:
             service = MessagingService.builder().from_properties(settings.properties()).build()
-            listener = _ServiceListener(inbox, on_ended, settings.client_name)
-            service.add_reconnection_attempt_listener(listener)
-            service.add_reconnection_listener(listener)
-            service.add_service_interruption_listener(listener)
+        except CLIENT_ERRORS as error:
+            raise connect_failed(settings.host_list, error) from error
+        listener = _ServiceListener(inbox, on_ended, settings.client_name)
+        service.add_reconnection_attempt_listener(listener)
+        service.add_reconnection_listener(listener)
+        service.add_service_interruption_listener(listener)
+        try:
             service.connect()
             publisher = SolacePublisher(service, inbox)
             publisher.start()
         except CLIENT_ERRORS as error:
+            native.release(service)
             raise connect_failed(settings.host_list, error) from error
         return cls(service, publisher)
 
@@ -60,6 +64,7 @@ class SolaceSession:
         except PubSubPlusClientError as error:
             # The process is leaving; the broker finds out by the closed socket.
             _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
+        native.release(self.service)
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """Create a queue and its subscriptions where missing; raises `TransportError`."""

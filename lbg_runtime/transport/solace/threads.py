@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
@@ -19,21 +19,26 @@ class ControlThreads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="solace-control")
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     def begin(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> asyncio.Future[Result]:
         """Start a call that runs to its end whether or not anybody waits; `close` waits for it."""
-        return asyncio.wrap_future(self._pool.submit(call, *args, **kwargs))
+        future = asyncio.wrap_future(self._pool.submit(call, *args, **kwargs))
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Make a call to its end even when the caller is cancelled; the cancellation is raised after it."""
         return await wait_to_the_end(self.begin(call, *args, **kwargs))
 
     async def close(self) -> None:
-        """Wait for all calls under way; each is bounded by a timeout of the client."""
-        # A thread of its own: the pool cannot wait for itself.
-        await wait_to_the_end(asyncio.ensure_future(asyncio.to_thread(self._pool.shutdown)))
+        """Take no more calls and wait for those under way; each is bounded by a timeout of the client."""
+        self._pool.shutdown(wait=False)
+        for future in tuple(self._under_way):
+            await wait_to_the_end(asyncio.ensure_future(asyncio.wait([future])))
 
 
 async def wait_to_the_end(future: asyncio.Future[Result]) -> Result:

@@ -98,6 +98,7 @@ class SolaceTransport:
         except BindFailed:
             flow.silence()
             raise
+        flow.handed_over()
         return flow
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
@@ -161,7 +162,8 @@ class SolaceTransport:
         session.publisher.fail_all(reason)
         flows, self._flows = self._flows, []
         for flow in flows:
-            flow.went_down(reason)
+            flow.session_ended(reason)
+        self._threads.begin(session.disconnect)
         self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:

@@ -18,7 +18,7 @@ def refused_login(client_class, port, **options):
 
 def test_an_unknown_vpn_is_refused(broker, client_class):
     error = refused_login(client_class, broker.port, **{"solace.messaging.service.vpn-name": "nowhere"})
-    assert error.sub_code == SolClientSubCode.SOLCLIENT_SUBCODE_MESSAGE_VPN_NOT_ALLOWED.value
+    assert error.sub_code == SolClientSubCode.SOLCLIENT_SUBCODE_MSG_VPN_NOT_ALLOWED.value
 
 
 def test_a_wrong_password_and_an_unknown_user_are_refused(broker, client_class):

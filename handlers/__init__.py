@@ -1,0 +1,1 @@
+"""Example handlers; `config.yaml` names them."""

@@ -1,0 +1,117 @@
+"""`lbg check`: whether a member could start with these settings, without a broker."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.model.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.runtime.membership import Membership
+    from lbg_runtime.runtime.registry import Handlers
+
+
+def check(
+    config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
+    member_index: Annotated[int | None, typer.Option(help="This member's number, from 0.")] = None,
+    member_count: Annotated[int | None, typer.Option(help="Planned members.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check settings, handlers and the shape of the group. Exit code 2 with one line for each problem."""
+    import orjson
+
+    from lbg_runtime.cli.log import configure_log
+
+    configure_log()
+    sys.path.insert(0, str(Path.cwd()))
+    problems: list[UserError] = []
+    summary = _examine(config, member_index, member_count, problems)
+    if json:
+        found = [{"where": each.where, "found": each.found, "expected": each.expected} for each in problems]
+        print(orjson.dumps({"ok": not problems, "problems": found, **summary}).decode())
+    else:
+        for problem in problems:
+            print(f"lbg: {problem}", file=sys.stderr)
+        if not problems:
+            print(_as_text(summary))
+    raise typer.Exit(2 if problems else 0)
+
+
+def _examine(
+    config: Path, member_index: int | None, member_count: int | None, problems: list[UserError]
+) -> dict[str, object]:
+    """Collect every problem; what is said of the rest is empty where the settings cannot be read."""
+    import os
+    import socket
+
+    from lbg_runtime.config.load import load_settings, problems_of
+    from lbg_runtime.runtime.membership import find_membership
+    from lbg_runtime.runtime.registry import load_handlers
+
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        problems += problems_of(error)
+        return {}
+    membership, handlers = None, None
+    try:
+        membership = find_membership(
+            settings.membership,
+            settings.group.queue_count,
+            os.environ,
+            socket.gethostname(),
+            member_index,
+            member_count,
+        )
+    except ConfigError as error:
+        problems.append(error)
+    try:
+        handlers = load_handlers(settings.handlers)
+    except UserError as error:
+        problems.append(error)
+    return _summary(settings, membership, handlers)
+
+
+def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:
+    from lbg_runtime.core.roles import Role, static_role
+    from lbg_runtime.runtime.app import shape_warnings
+
+    group = settings.group
+    summary: dict[str, object] = {
+        "group": {
+            "name": group.name,
+            "hash_prefix": group.hash_prefix,
+            "hash_count": group.hash_count,
+            "queue_count": group.queue_count,
+            "hash_function": group.hash_function.value,
+        },
+        "connection": {"transport": settings.connection.transport.value, "host": list(settings.connection.host)},
+    }
+    if membership is not None:
+        roles = {index: static_role(index, membership.index, membership.count) for index in range(group.queue_count)}
+        summary["member"] = {
+            "name": membership.member,
+            "index": membership.index,
+            "count": membership.count,
+            "primary_queues": [index for index, role in roles.items() if role is Role.PRIMARY],
+        }
+        summary["warnings"] = shape_warnings(settings, membership)
+    if handlers is not None:
+        summary["handlers"] = [{"subscription": each.subscription, "where": each.where} for each in handlers]
+    return summary
+
+
+def _as_text(summary: dict[str, object]) -> str:
+    lines = []
+    for section, facts in summary.items():
+        if isinstance(facts, dict):
+            lines.append(f"{section}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+        elif isinstance(facts, list):
+            lines += [
+                f"{section.removesuffix('s')}: " + (each if isinstance(each, str) else " ".join(each.values()))
+                for each in facts
+            ]
+    return "\n".join(lines)

@@ -1,0 +1,54 @@
+"""Lines from a file descriptor, without a thread and without blocking the loop."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from lbg_runtime.model.errors import UserError
+
+_CHUNK_BYTES = 64 * 1024
+MAX_LINE_BYTES = 10_000_000
+"""The broker's default for the largest message."""
+
+
+async def read_lines(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """The lines without their line feed, the last one also where it has none. Raises `UserError` for an endless line.
+
+    Reads only as much as is asked for, so that back-pressure reaches whoever writes to a pipe.
+    """
+    rest = b""
+    async with aclosing(_chunks(descriptor)) as chunks:
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line
+            if len(rest) > MAX_LINE_BYTES:
+                raise UserError("standard input", "a line of more than 10 MB", "a message in each line")
+    if rest:
+        yield rest
+
+
+async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, readable.set)
+    except PermissionError:
+        # A regular file: the system has nothing to wait for there, and reading does not block for long.
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            yield chunk
+            await asyncio.sleep(0)
+        return
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            # The descriptor stays in blocking mode, as it may be shared with other processes; after the loop found it
+            # readable, one read does not block.
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,28 @@
+"""Where the log of a command goes: standard error, in lines for people on a terminal and in JSON for all else."""
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_log(*, as_json: bool | None = None) -> None:
+    """Set structlog up for this process. `as_json` None: unless standard error is a terminal."""
+    if as_json is None:
+        as_json = not sys.stderr.isatty()
+    renderers: list[structlog.typing.Processor] = (
+        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        if as_json
+        else [structlog.dev.ConsoleRenderer()]
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *renderers,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,242 @@
+"""`lbg publish`: keyed messages from standard input, or a steady load of generated ones."""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.stop import StopCause, stop_requests
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.message import NO_PROPERTIES
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.publisher.hashed import HashedPublisher
+    from lbg_runtime.publisher.load import LoadPlan
+
+_CONFIRM_TIMEOUT_MS = 10_000
+"""How long the last confirms are waited for; less than most who send SIGTERM wait before they send SIGKILL."""
+_PROGRESS_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSummary:
+    """What `--json` prints. A message that was sent is confirmed, refused, or of unknown fate."""
+
+    publisher: str
+    sent: int
+    confirmed: int
+    refused: int
+    unknown: int
+    seconds: float
+    per_second: int
+    ledger: str | None
+    ledger_dropped: int
+    """Lines that the disk refused."""
+    stopped_by: str | None
+    """SIGTERM, SIGINT or `parent gone`; null where everything asked for was sent."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every message sent is confirmed and on the ledger."""
+        if self.confirmed != self.sent or self.ledger_dropped:
+            return 1
+        return 130 if self.stopped_by == StopCause.SIGINT.value else 0
+
+    def as_text(self) -> str:
+        """One line for people."""
+        text = f"{self.confirmed} of {self.sent} messages confirmed in {self.seconds:.1f} s, {self.per_second} a second"
+        if self.refused:
+            text += f"; {self.refused} refused"
+        if self.unknown:
+            text += f"; {self.unknown} may or may not be on the broker"
+        if self.ledger_dropped:
+            text += f"; {self.ledger_dropped} lines of the ledger lost"
+        return text
+
+
+def publish(
+    *,
+    topic: Annotated[str, typer.Option(help="Topic without hash prefix and shard, such as orders/created.")],
+    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    key: Annotated[str | None, typer.Option(help="One key for all messages.")] = None,
+    key_from: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Where each line has its key: json:/POINTER, topic or topic_level:N."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Generate so many messages.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Generate so many messages a second.")] = None,
+    keys: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Generate for so many keys.")] = None,
+    duration: Annotated[float | None, typer.Option(min=0.001, help="Generate for so many seconds.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder for the record of what was confirmed.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    exit_with_parent: Annotated[
+        bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
+    ] = False,
+) -> None:
+    """Publish to a load-balanced group, in order per key, each message confirmed by the broker.
+
+    Without --count, --rate, --keys and --duration each line of standard input is the payload of a message. SIGTERM and
+    SIGINT stop the sending; what was sent is still confirmed. Exit 1 where a message was refused, or may be lost.
+    """
+    import uvloop
+
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.load import load_settings
+    from lbg_runtime.publisher.load import LoadPlan, numbered_keys
+
+    is_load = any(option is not None for option in (count, rate, keys, duration))
+    if key is not None and key_from is not None:
+        raise UserError("--key-from", f"given with --key {key}", "one of the two")
+    if is_load and key_from is not None:
+        raise UserError("--key-from", "given for generated messages", "--key or --keys, or lines on standard input")
+    if key is not None and keys is not None:
+        raise UserError("--keys", f"given with --key {key}", "one of the two")
+    settings = load_settings(config)
+    configure_log()
+    plan = None
+    if is_load:
+        plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration)
+    lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))
+    summary = uvloop.run(_publish(settings, plan or lines, ledger, watch_parent=exit_with_parent))
+    print(orjson.dumps(asdict(summary)).decode() if json else summary.as_text())
+    raise typer.Exit(summary.exit_code)
+
+
+def _parse_rule(text: str) -> KeySource:
+    try:
+        return KeySource.parse(text)
+    except UserError as error:
+        raise UserError("--key-from", error.found, error.expected) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Standard input as the source of messages."""
+
+    topic: str
+    key: str | None
+    key_source: KeySource
+
+
+async def _publish(
+    settings: "Settings", source: "LoadPlan | _Lines", ledger_folder: Path | None, *, watch_parent: bool
+) -> PublishSummary:
+    import anyio
+
+    from lbg_runtime.config.settings import TransportKind
+    from lbg_runtime.publisher.hashed import HashedPublisher
+    from lbg_runtime.publisher.identity import new_publisher_id
+    from lbg_runtime.publisher.ledger import open_ledger
+    from lbg_runtime.publisher.load import LoadPlan, run_load
+    from lbg_runtime.runtime.app import RUN_VARIABLE
+    from lbg_runtime.runtime.session import open_session
+
+    publisher_id = new_publisher_id()
+    shape, hash_function = settings.group.shape(), settings.group.hash_function
+    # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
+    # second client of that name would end its session.
+    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+    causes: list[StopCause] = []
+    sending = anyio.CancelScope()
+
+    def stop(cause: StopCause) -> None:
+        causes.append(cause)
+        sending.cancel()
+
+    with stop_requests(stop, watch_parent=watch_parent):
+        async with open_session(connection, publisher_id) as session:
+            ledger = None
+            if ledger_folder is not None:
+                run_id = os.environ.get(RUN_VARIABLE, "")
+                ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
+            publisher = HashedPublisher(session, shape, hash_function, publisher_id=publisher_id, ledger=ledger)
+            began_s = time.monotonic()
+            with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
+                try:
+                    with sending:
+                        if isinstance(source, LoadPlan):
+                            await run_load(publisher, source, random.Random())
+                        else:
+                            await _publish_lines(publisher, source)
+                finally:
+                    counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
+    seconds = time.monotonic() - began_s
+    return PublishSummary(
+        publisher=publisher_id,
+        sent=counts.sent,
+        confirmed=counts.confirmed,
+        refused=counts.refused,
+        unknown=counts.unknown,
+        seconds=round(seconds, 3),
+        per_second=round(counts.confirmed / seconds),
+        ledger=None if ledger is None else str(ledger.path),
+        ledger_dropped=0 if ledger is None else ledger.dropped,
+        stopped_by=causes[0].value if causes else None,
+    )
+
+
+async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:
+    """Send each line up to the first that cannot be sent; raises `UserError` with its number.
+
+    To skip a line would reorder its key if the user mends it and sends it again.
+    """
+    async with aclosing(read_lines(sys.stdin.fileno())) as payloads:
+        number = 0
+        async for payload in payloads:
+            number += 1
+            key = lines.key
+            if key is None:
+                key = lines.key_source.extract(lines.topic, NO_PROPERTIES, payload)
+            if key is None:
+                expected = "a key in each line as --key-from or group.key says, or one for all with --key"
+                raise UserError(f"standard input, line {number}", "no key", expected)
+            try:
+                await publisher.submit(lines.topic, payload, key=key)
+            except UserError as error:
+                raise UserError(f"standard input, line {number}: {error.where}", error.found, error.expected) from None
+
+
+@contextmanager
+def _progress(publisher: "HashedPublisher", total: int | None) -> Iterator[None]:
+    """Show how many messages are confirmed while the context lasts, where standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    loop = asyncio.get_running_loop()
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("confirmed", total=total, text="")
+        timer: asyncio.TimerHandle | None = None
+
+        def update() -> None:
+            counts = publisher.counts
+            text = f"{counts.confirmed} confirmed, {counts.unconfirmed} under way, {counts.refused} refused"
+            bar.update(task, completed=counts.confirmed, text=text)
+
+        def show() -> None:
+            nonlocal timer
+            update()
+            timer = loop.call_later(_PROGRESS_S, show)
+
+        show()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            update()

@@ -1,0 +1,256 @@
+"""A directory of record files to the tables that the validator reads.
+
+Reads `*.member.jsonl` and `*.ledger.jsonl`, a few megabytes of text at a time; what grows with the run are the Arrow
+tables alone. A last line that was cut off is what a crash leaves: the file is torn, and everything before it counts.
+Anything else that is not as the writer leaves it (a corrupt line in the middle, another schema, no header, a count
+that does not match) becomes the file's `defect`: nothing is raised, and the verdict cannot be valid.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.record import RECORD_SCHEMA
+from lbg_runtime.validator.schema import CONFIRMED, DISPATCHES, FLOWS, JOURNALS, LEDGERS, UNCONFIRMED, RunTables
+
+JOURNAL_PATTERN = "*.member.jsonl"
+LEDGER_PATTERN = "*.ledger.jsonl"
+
+_BLOCK_BYTES = 4 << 20
+_LONGEST_LINE_BYTES = 16 << 20
+
+_CLOCKS = {"dispatch": ("t_done", "done_mono_ns"), "flow": ("t", "mono_ns")}
+"""Columns that show the same moment on the wall clock (microseconds) and on the monotonic clock (nanoseconds)."""
+
+_Row = dict[str, object]
+
+
+def read_run(directory: Path) -> RunTables:
+    """The tables of a run; raises `UserError` where the directory or a file in it cannot be read."""
+    if not directory.is_dir():
+        raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
+    try:
+        journals = [
+            _read_file(path, "journal", number, {"dispatch": DISPATCHES, "flow": FLOWS})
+            for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))
+        ]
+        ledgers = [
+            _read_file(path, "ledger", number, {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED})
+            for number, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))
+        ]
+    except OSError as error:
+        raise UserError(str(error.filename), str(error.strerror), "a readable record file") from error
+    return RunTables(
+        dispatches=_gather(journals, "dispatch", DISPATCHES),
+        flows=_gather(journals, "flow", FLOWS),
+        confirmed=_gather(ledgers, "confirmed", CONFIRMED),
+        unconfirmed=_gather(ledgers, "unconfirmed", UNCONFIRMED),
+        journals=pa.Table.from_pylist([file.row(JOURNALS) for file in journals], JOURNALS),
+        ledgers=pa.Table.from_pylist([file.row(LEDGERS) for file in ledgers], LEDGERS),
+    )
+
+
+def _gather(files: Iterable["_RecordFile"], kind: str, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([batch for file in files for batch in file.batches[kind]], schema)
+
+
+def _read_file(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> "_RecordFile":
+    file = _RecordFile(path.name, kind, number, schemas)
+    for lines in _blocks_of_lines(path):
+        file.take(lines)
+        if file.hopeless:
+            break
+    return file
+
+
+def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
+    """Lines without their ends; the last one may have been cut off."""
+    rest = b""
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            *lines, rest = (rest + block).split(b"\n")
+            if lines:
+                yield lines
+            if len(rest) > _LONGEST_LINE_BYTES:
+                # No writer of ours makes such a line; do not take a file of something else into memory.
+                yield [rest[:80]]
+                yield [b""]
+                return
+    if rest:
+        yield [rest]
+
+
+class _RecordFile:
+    """One record file while it is read, then its row in the table of files."""
+
+    def __init__(self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> None:
+        self.hopeless = False
+        """The header is not one that this reader can go by; the rest is not read."""
+        self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in schemas}
+        self._name = name
+        self._kind = kind
+        self._number = number
+        self._schemas = schemas
+        self._header: _Row | None = None
+        self._close: _Row | None = None
+        self._defect: str | None = None
+        self._line_count = 0
+        self._unreadable: int | None = None
+        self._last_mono_ns: int | None = None
+        self._last_wall_us: int | None = None
+        self._wall_offset_ns: int | None = None
+
+    def take(self, lines: Sequence[bytes]) -> None:
+        """Read the next lines of the file."""
+        if self._unreadable is not None:
+            self._blame(self._unreadable, "not a record")
+        first_number = self._line_count + 1
+        self._line_count += len(lines)
+        rows = self._parse(lines, first_number)
+        if self._header is None and rows:
+            self._take_header(rows.pop(0)[1])
+        if not self.hopeless:
+            self._sort(rows)
+
+    def row(self, schema: pa.Schema) -> _Row:
+        """This file's row in the table of files."""
+        header, close = self._header or {}, self._close or {}
+        if self._line_count == 0:
+            self._defect = "the file is empty"
+        elif self._header is None and self._defect is None:
+            self._defect = "the header was cut off"
+        offset = self._wall_offset_ns or 0
+        moments = [self._last_mono_ns] if self._last_mono_ns is not None else []
+        if self._last_wall_us is not None and self._wall_offset_ns is not None:
+            moments.append(self._last_wall_us * 1000 - offset)
+        facts: _Row = {
+            "file": self._name,
+            "torn": self._close is None,
+            "clean": bool(close.get("clean")),
+            "dropped": close.get("dropped", 0),
+            "defect": self._defect,
+            "last_mono_ns": max(moments, default=None),
+            "wall_offset_ns": self._wall_offset_ns,
+        }
+        return {name: facts.get(name, header.get(name)) for name in schema.names}
+
+    def _parse(self, lines: Sequence[bytes], first_number: int) -> list[tuple[int, _Row]]:
+        """Line numbers and records of the lines that hold one."""
+        try:
+            found = orjson.loads(b"[" + b",".join(lines) + b"]")
+        except orjson.JSONDecodeError:
+            found = []
+        if len(found) != len(lines):
+            found = [_parse_line(line) for line in lines]
+        rows = []
+        for number, row in enumerate(found, first_number):
+            if isinstance(row, dict) and isinstance(row.get("kind"), str):
+                rows.append((number, row))
+            elif number < self._line_count:
+                self._blame(number, "not a record")
+            else:
+                # The last line so far: a cut if nothing follows, else a defect.
+                self._unreadable = number
+        return rows
+
+    def _take_header(self, row: _Row) -> None:
+        wanted = {
+            "journal": ("run_id", "group", "hash_prefix", "hash_count", "queue_count", "member", "incarnation", "host"),
+            "ledger": ("run_id", "group", "hash_prefix", "hash_count", "publisher"),
+        }[self._kind]
+        numbers = ("hash_count", "queue_count", "incarnation")
+        wrong = [name for name in wanted if type(row.get(name)) is not (int if name in numbers else str)]
+        if row["kind"] != self._kind:
+            self._defect = f"the first line is no {self._kind} header"
+        elif row.get("schema") != RECORD_SCHEMA:
+            self._defect = f"schema {row.get('schema')}, but this version reads schema {RECORD_SCHEMA}"
+        elif wrong:
+            self._defect = f"the header has no usable {wrong[0]}"
+        else:
+            self._header = row
+        self.hopeless = self._header is None
+
+    def _sort(self, rows: Sequence[tuple[int, _Row]]) -> None:
+        """Turn the records of a block into one batch per kind."""
+        chosen: dict[str, list[tuple[int, _Row]]] = {kind: [] for kind in self._schemas}
+        for number, row in rows:
+            kind = row["kind"]
+            if self._close is not None:
+                self._blame(number, "a record after the close")
+            elif kind in chosen:
+                chosen[str(kind)].append((number, row))
+            elif kind == "close":
+                self._take_close(number, row)
+            elif kind == "status" and self._kind == "journal":
+                self._note_wall(row.get("t"))
+            else:
+                self._blame(number, f"an unexpected record of kind {kind!r}")
+        for kind, members in chosen.items():
+            if members:
+                self._append(kind, members)
+
+    def _take_close(self, number: int, row: _Row) -> None:
+        if type(row.get("written")) is not int or type(row.get("dropped")) is not int:
+            self._blame(number, "a close without counts")
+            return
+        self._close = row
+        self._note_wall(row.get("t"))
+        if row["written"] != number - 1:
+            self._defect = self._defect or f"{number - 1} records, but the close counts {row['written']}"
+
+    def _append(self, kind: str, members: Sequence[tuple[int, _Row]]) -> None:
+        schema = self._schemas[kind]
+        batch = _to_batch([row for _, row in members], schema, self._kind, self._number)
+        if batch is None and len(members) == 1:
+            self._blame(members[0][0], f"a {kind} record with a missing or impossible value")
+        elif batch is None:
+            # Halve until the bad ones are alone, so that the good ones keep counting.
+            middle = len(members) // 2
+            self._append(kind, members[:middle])
+            self._append(kind, members[middle:])
+        else:
+            self.batches[kind].append(batch)
+            self._note_clocks(kind, batch)
+
+    def _note_clocks(self, kind: str, batch: pa.RecordBatch) -> None:
+        if kind not in _CLOCKS:
+            return
+        wall, mono = (batch.column(name) for name in _CLOCKS[kind])
+        self._last_mono_ns = max(self._last_mono_ns or 0, pc.max(mono).as_py())
+        if self._wall_offset_ns is None:
+            self._wall_offset_ns = wall[0].as_py() * 1000 - mono[0].as_py()
+
+    def _note_wall(self, moment: object) -> None:
+        if isinstance(moment, int):
+            self._last_wall_us = max(self._last_wall_us or 0, moment)
+
+    def _blame(self, number: int, what: str) -> None:
+        self._defect = self._defect or f"line {number}: {what}"
+
+
+def _parse_line(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _to_batch(rows: list[_Row], schema: pa.Schema, file_kind: str, file_number: int) -> pa.RecordBatch | None:
+    """The records as a batch of the schema, or None where a value is missing or impossible."""
+    for row in rows:
+        row[file_kind] = file_number
+    try:
+        batch = pa.RecordBatch.from_pylist(rows, schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+    for field, column in zip(schema, batch.columns, strict=True):
+        if not field.nullable and column.null_count:
+            return None
+        # Counts and indices; a negative one would be another row's in the kernel's codes.
+        if field.type == pa.int32() and (pc.min(column).as_py() or 0) < 0:
+            return None
+    return batch

@@ -1,0 +1,190 @@
+"""The broker's front end in the simulation: the real engine behind links instead of sockets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lbg_runtime.broker.engine.effects import (
+    ActivityChanged,
+    ClientEnded,
+    ClientId,
+    Deliver,
+    DeliverDirect,
+    Effect,
+    FlowEnded,
+    FlowId,
+    Published,
+)
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, BoundQueue, Engine, QueueSettings, SettledRange
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.sim.history import Delivered, FlowClosed, Handle, Happening, SpoolSeen, Stamp
+from lbg_runtime.sim.link import Link
+from lbg_runtime.sim.schedule import Schedule
+
+EffectSink = Callable[[Effect], None]
+
+
+@dataclass(slots=True)
+class _Connection:
+    link: Link
+    sink: EffectSink
+    flows: dict[FlowId, Handle]
+
+
+class SimBroker:
+    """Methods run when a frame arrives at the broker; answers and effects go down the link of whom they concern."""
+
+    def __init__(self, schedule: Schedule, history: list[Happening], shape: GroupShape) -> None:
+        self.shape = shape
+        self._schedule = schedule
+        self._history = history
+        self._engine = Engine()
+        for index, queue in enumerate(shape.queue_names()):
+            self._engine.create_queue(DEFAULT_VPN, queue, QueueSettings())
+            for subscription in shape.subscriptions(index):
+                self._engine.add_queue_subscription(DEFAULT_VPN, queue, subscription)
+        self._connections: dict[ClientId, _Connection] = {}
+        self._browser, _ = self._engine.connect(DEFAULT_VPN, "", "", "browser")
+
+    # -- frames from clients
+
+    def connect(self, link: Link, client_name: str, sink: EffectSink, answer: Callable[[ClientId], None]) -> None:
+        """Log a client in; `sink` takes what the broker sends it from then on, at the client."""
+        client, effects = self._engine.connect(DEFAULT_VPN, "", "", client_name)
+        # The flows of an older connection of that name have ended before anything else happens.
+        for effect in effects:
+            if isinstance(effect, ClientEnded):
+                self._close_connection(effect.client)
+        self._connections[client] = _Connection(link, sink, {})
+        link.send_down(lambda: answer(client))
+        self._carry_out(effects)
+
+    def bind(
+        self, client: ClientId, handle: Handle, last_received: DeliveryId | None, answer: Callable[[BoundQueue], None]
+    ) -> None:
+        """Bind a flow for a handle, for the first time or again after a reconnect."""
+        connection = self._connections.get(client)
+        if connection is None:
+            return
+        bound, effects = self._engine.bind(client, handle.queue, last_received_id=last_received)
+        connection.flows[bound.flow] = handle
+        connection.link.send_down(lambda: answer(bound))
+        self._carry_out(effects)
+
+    def unbind(self, client: ClientId, flow: FlowId, answer: Callable[[], None]) -> None:
+        """End a flow as its client asks."""
+        connection = self._connections.get(client)
+        if connection is None:
+            return
+        handle = connection.flows.pop(flow, None)
+        if handle is not None:
+            self._history.append(FlowClosed(self._schedule.now_ms, handle.queue, flow, cut_ms=None))
+        effects = self._engine.unbind(flow)
+        connection.link.send_down(answer)
+        self._carry_out(effects)
+
+    def open_window(self, flow: FlowId, received_up_to: DeliveryId, window: int) -> None:
+        """A transport acknowledgement."""
+        self._carry_out(self._engine.open_window(flow, received_up_to, window))
+
+    def settle(self, queue: QueueName, flow: FlowId, ranges: list[SettledRange]) -> None:
+        """Application acknowledgements."""
+        depth_before = self._engine.queue_depth(DEFAULT_VPN, queue)
+        effects = self._engine.settle(flow, ranges)
+        if self._engine.queue_depth(DEFAULT_VPN, queue) != depth_before:
+            self._look_into(queue)
+        self._carry_out(effects)
+
+    def open_publisher(self, client: ClientId, name: str, answer: Callable[[FlowId, str, int], None]) -> None:
+        """Open or resume a publisher flow."""
+        connection = self._connections.get(client)
+        if connection is None:
+            return
+        opened = self._engine.open_publisher(client, name)
+        connection.link.send_down(lambda: answer(opened.flow, opened.name, opened.last_accepted_id))
+
+    def publish(
+        self, client: ClientId, flow: FlowId, message_id: int, topic: str, stamp: Stamp, answer: Callable[[], None]
+    ) -> None:
+        """Spool a message and confirm it."""
+        connection = self._connections.get(client)
+        if connection is None:
+            return
+        effects = self._engine.publish(flow, message_id, Published(topic, stamp, size_bytes=1))
+        connection.link.send_down(answer)
+        self._carry_out(effects)
+
+    # -- what the broker does or notices by itself
+
+    def notice_loss(self, client: ClientId) -> None:
+        """The connection of a client is gone; nothing where it has been noticed before."""
+        if client in self._connections:
+            self._close_connection(client)
+            self._carry_out(self._engine.disconnect(client))
+
+    def end_flow(self, client: ClientId, flow: FlowId) -> None:
+        """End one flow for good, as an operator who shuts a queue for a moment would."""
+        connection = self._connections.get(client)
+        handle = connection.flows.pop(flow, None) if connection else None
+        if handle is None:
+            return
+        now_ms = self._schedule.now_ms
+        self._history.append(FlowClosed(now_ms, handle.queue, flow, cut_ms=now_ms))
+        self._carry_out([FlowEnded(client, flow, 503, "Queue Shutdown"), *self._engine.unbind(flow)])
+
+    def is_empty(self) -> bool:
+        """Whether nothing is spooled anywhere."""
+        return not any(self._engine.queue_depth(DEFAULT_VPN, queue) for queue in self.shape.queue_names())
+
+    # -- parts
+
+    def _close_connection(self, client: ClientId) -> None:
+        connection = self._connections.pop(client)
+        connection.link.cut()
+        for flow, handle in connection.flows.items():
+            self._history.append(FlowClosed(self._schedule.now_ms, handle.queue, flow, connection.link.cut_ms))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            connection = self._connections.get(effect.client)
+            if connection is None:
+                continue
+            if isinstance(effect, Deliver):
+                self._record_delivery(connection, effect)
+            if not isinstance(effect, ClientEnded | DeliverDirect):
+                self._send(connection, effect)
+
+    def _send(self, connection: _Connection, effect: Deliver | ActivityChanged | FlowEnded) -> None:
+        connection.link.send_down(lambda: connection.sink(effect))
+
+    def _record_delivery(self, connection: _Connection, effect: Deliver) -> None:
+        handle = connection.flows[effect.flow]
+        self._history.append(
+            Delivered(
+                self._schedule.now_ms,
+                handle.queue,
+                effect.flow,
+                handle,
+                effect.delivery_id,
+                stamp_of(effect.message),
+                effect.redelivered,
+            )
+        )
+
+    def _look_into(self, queue: QueueName) -> None:
+        """Browse a queue, so that the laws see what is really left in it."""
+        bound, _ = self._engine.bind(self._browser, queue, browser=True)
+        shown = self._engine.open_window(bound.flow, DeliveryId(0), 1_000_000)
+        self._engine.unbind(bound.flow)
+        own = [effect for effect in shown if isinstance(effect, Deliver) and effect.flow == bound.flow]
+        if len(own) != len(shown):
+            raise InvariantViolated("browsing a queue made something else happen")
+        self._history.append(SpoolSeen(self._schedule.now_ms, queue, tuple(stamp_of(e.message) for e in own)))
+
+
+def stamp_of(message: Published) -> Stamp:
+    """The content of a message of this simulation."""
+    if not isinstance(message.content, Stamp):
+        raise InvariantViolated(f"a foreign message: {message.content!r}")
+    return message.content

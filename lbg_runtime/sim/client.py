@@ -1,0 +1,117 @@
+"""A member's session with the broker: connects, comes back after an outage, and binds its handles again."""
+
+from collections.abc import Callable
+
+from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, Effect, FlowEnded, FlowId
+from lbg_runtime.core.events import BindRefused, MachineEvent
+from lbg_runtime.sim.broker import SimBroker
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.handle import HandleState, SimHandle
+from lbg_runtime.sim.history import Handle, Happening
+from lbg_runtime.sim.link import Link
+from lbg_runtime.sim.process import Process
+from lbg_runtime.sim.schedule import Schedule
+from lbg_runtime.sim.settings import SimSettings
+
+LONGEST_OUTAGE_MS = 800
+"""From noticing a loss to being connected again, the way there not counted."""
+
+
+class SimClient:
+    """One life's connection. `break_connection` and `leave` are the world's; everything else is the member's."""
+
+    def __init__(
+        self,
+        client_name: str,
+        broker: SimBroker,
+        process: Process,
+        schedule: Schedule,
+        chance: SeededChance,
+        settings: SimSettings,
+        history: list[Happening],
+    ) -> None:
+        self.link: Link | None = None
+        self.client_id: ClientId | None = None
+        self._client_name = client_name
+        self._broker = broker
+        self._process = process
+        self._schedule = schedule
+        self._chance = chance
+        self._settings = settings
+        self._history = history
+        self._handles: list[SimHandle] = []
+        self._flows: dict[FlowId, SimHandle] = {}
+
+    def connect(self) -> None:
+        """Open a connection; it stays open, or is opened again, until the process ends."""
+        link = Link(self._schedule, self._chance, self._settings.longest_delay_ms)
+        self.link = link
+
+        def sink(effect: Effect) -> None:
+            self._process.run(lambda: self._take(link, effect))
+
+        def answer(client: ClientId) -> None:
+            self._process.run(lambda: self._connected(link, client))
+
+        link.send_up(lambda: self._broker.connect(link, self._client_name, sink, answer))
+
+    def bind(self, name: Handle, tell: Callable[[MachineEvent], None]) -> SimHandle:
+        """Bind a new handle; `tell` gets what becomes of it."""
+        handle = SimHandle(
+            name, self, self._broker, self._process, self._schedule, self._settings, self._history, tell
+        )
+        if self.link is None or self.client_id is None:
+            handle.state = HandleState.DEAD
+            self._process.after(1, lambda: tell(BindRefused(name.epoch, "not connected", permanent=False)))
+        else:
+            self._handles.append(handle)
+            handle.send_bind(self.link, self.client_id)
+        return handle
+
+    def route(self, flow: FlowId, handle: SimHandle) -> None:
+        """Bring what the broker sends on a flow to this handle."""
+        self._flows[flow] = handle
+
+    # -- what the world does to it
+
+    def break_connection(self, broker_notices_ms: int, client_notices_ms: int) -> None:
+        """Cut the connection; each end notices after a time of its own."""
+        link, client = self.link, self.client_id
+        if link is None:
+            return
+        link.cut()
+        if client is not None:
+            self._schedule.after(broker_notices_ms, lambda: self._broker.notice_loss(client))
+        self._process.after(client_notices_ms, lambda: self._notice_loss(link))
+
+    def leave(self) -> None:
+        """The process is gone: what it sent still arrives, then the broker sees the connection end."""
+        link, client = self.link, self.client_id
+        if link is not None and client is not None:
+            link.end_after_frames(lambda: self._broker.notice_loss(client))
+
+    # -- parts
+
+    def _connected(self, link: Link, client: ClientId) -> None:
+        if self.link is not link:
+            return
+        self.client_id = client
+        self._handles = [handle for handle in self._handles if handle.state is not HandleState.DEAD]
+        for handle in self._handles:
+            handle.send_bind(link, client)
+
+    def _notice_loss(self, link: Link) -> None:
+        if self.link is not link:
+            return
+        self.link = self.client_id = None
+        self._flows.clear()
+        for handle in list(self._handles):
+            handle.connection_lost()
+        self._process.after(self._chance.between(0, LONGEST_OUTAGE_MS), self.connect)
+
+    def _take(self, link: Link, effect: Effect) -> None:
+        if self.link is not link or not isinstance(effect, Deliver | ActivityChanged | FlowEnded):
+            return
+        handle = self._flows.get(effect.flow)
+        if handle is not None:
+            handle.take(effect)

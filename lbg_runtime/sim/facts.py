@@ -1,0 +1,143 @@
+"""A run's history, put in order for the laws: what happened to each delivery, handle and key, and when.
+
+Times within a run are positions in its history, because many things happen in one millisecond.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.sim.history import (
+    ActivityLost,
+    Answered,
+    Confirmed,
+    Delivered,
+    Dispatched,
+    FlowClosed,
+    Handle,
+    HandleLost,
+    HandlingEnded,
+    HandlingStarted,
+    Happening,
+    Life,
+    LifeEnded,
+    LifePaused,
+    LifeStarted,
+    MessageDropped,
+    Result,
+    SettleOrdered,
+    SpoolSeen,
+    Stalled,
+    Stamp,
+    UnbindOrdered,
+)
+
+
+@dataclass(slots=True)
+class Handling:
+    """One try of a handler."""
+
+    start: int
+    handle: Handle
+    delivery_id: DeliveryId
+    stamp: Stamp
+    end: int | None = None
+    """None where it had not ended with the run."""
+    result: Result | None = None
+    """None where its process was killed."""
+
+
+@dataclass(slots=True)
+class DeliveryFacts:
+    """What became of one delivery in the member that got it."""
+
+    delivered: int
+    record: Delivered
+    dispatched: list[int] = field(default_factory=list)
+    handlings: list[Handling] = field(default_factory=list)
+    answers: list[tuple[int, Answered]] = field(default_factory=list)
+    settles: list[tuple[int, SettleOrdered]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything indexed, in one pass."""
+
+    history: Sequence[Happening]
+    deliveries: dict[DeliveryId, DeliveryFacts] = field(default_factory=dict)
+    confirmed: list[Stamp] = field(default_factory=list)
+    closed: dict[FlowId, tuple[int, FlowClosed]] = field(default_factory=dict)
+    handle_ends: dict[Handle, int] = field(default_factory=dict)
+    """Where a member gave the handle up, or was told that it is dead."""
+    activity_losses: list[tuple[int, ActivityLost]] = field(default_factory=list)
+    unbinds: list[tuple[int, UnbindOrdered]] = field(default_factory=list)
+    life_ends: dict[Life, tuple[int, LifeEnded]] = field(default_factory=dict)
+    pauses: dict[Life, list[LifePaused]] = field(default_factory=lambda: defaultdict(list))
+    spools: list[tuple[int, SpoolSeen]] = field(default_factory=list)
+    dropped: list[tuple[int, MessageDropped]] = field(default_factory=list)
+    stalled: list[tuple[int, Stalled]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for position, happening in enumerate(self.history):
+            self._take(position, happening)
+
+    def at_ms(self, position: int) -> int:
+        """The virtual time of a position."""
+        return self.history[position].at_ms
+
+    def handlings(self) -> list[Handling]:
+        """All tries of all handlers, by their start."""
+        tries = [handling for delivery in self.deliveries.values() for handling in delivery.handlings]
+        return sorted(tries, key=lambda handling: handling.start)
+
+    def end_of(self, handling: Handling) -> int:
+        """Where a try ended, by itself or with its process."""
+        if handling.end is not None:
+            return handling.end
+        life_end = self.life_ends.get(handling.handle.life)
+        return life_end[0] if life_end is not None else len(self.history)
+
+    def _take(self, position: int, happening: Happening) -> None:
+        match happening:
+            case Delivered():
+                self.deliveries[happening.delivery_id] = DeliveryFacts(position, happening)
+            case Dispatched():
+                self.deliveries[happening.delivery_id].dispatched.append(position)
+            case HandlingStarted():
+                handling = Handling(position, happening.handle, happening.delivery_id, happening.stamp)
+                self.deliveries[happening.delivery_id].handlings.append(handling)
+            case HandlingEnded():
+                handling = self.deliveries[happening.delivery_id].handlings[-1]
+                handling.end, handling.result = position, happening.result
+            case Answered():
+                self.deliveries[happening.delivery_id].answers.append((position, happening))
+            case SettleOrdered():
+                self.deliveries[happening.delivery_id].settles.append((position, happening))
+            case Confirmed():
+                self.confirmed.append(happening.stamp)
+            case FlowClosed():
+                self.closed[happening.flow] = (position, happening)
+            case UnbindOrdered():
+                self.unbinds.append((position, happening))
+                self.handle_ends.setdefault(happening.handle, position)
+            case HandleLost():
+                self.handle_ends.setdefault(happening.handle, position)
+            case ActivityLost():
+                self.activity_losses.append((position, happening))
+            case LifeEnded():
+                self.life_ends[happening.life] = (position, happening)
+            case LifePaused():
+                self.pauses[happening.life].append(happening)
+            case SpoolSeen():
+                self.spools.append((position, happening))
+            case MessageDropped():
+                self.dropped.append((position, happening))
+            case Stalled():
+                self.stalled.append((position, happening))
+            case LifeStarted():
+                pass
+            case _:
+                assert_never(happening)

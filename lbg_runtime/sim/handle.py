@@ -1,0 +1,278 @@
+"""A flow handle as the official client keeps it: over reconnects, with its window, its held and batched settlements."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol, assert_never
+
+from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, FlowEnded, FlowId
+from lbg_runtime.broker.engine.engine import BoundQueue, SettledRange
+from lbg_runtime.core.events import (
+    BindRefused,
+    BindSucceeded,
+    FlowActive,
+    FlowDown,
+    FlowInactive,
+    MachineEvent,
+    MessageReceived,
+    UnbindFinished,
+)
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.sim.broker import SimBroker, stamp_of
+from lbg_runtime.sim.history import Handle, Happening, MessageDropped
+from lbg_runtime.sim.link import Link
+from lbg_runtime.sim.process import Process
+from lbg_runtime.sim.schedule import Schedule
+from lbg_runtime.sim.settings import SimSettings
+
+MOST_BATCHED = 64
+"""Settlements that are sent without waiting for the timer."""
+
+
+class HandleState(Enum):
+    """Where a handle stands between its owner and the broker."""
+
+    BINDING = "binding"
+    BOUND = "bound"
+    AWAY = "away"
+    """The connection is lost; settlements are held."""
+    REBINDING = "rebinding"
+    UNBINDING = "unbinding"
+    DEAD = "dead"
+
+
+class Connected(Protocol):
+    """What a handle needs of its client."""
+
+    @property
+    def link(self) -> Link | None:
+        """The connection; None while there is none."""
+        ...
+
+    @property
+    def client_id(self) -> ClientId | None:
+        """The broker's number of the connection; None until it has answered."""
+        ...
+
+    def route(self, flow: FlowId, handle: "SimHandle") -> None:
+        """Bring what the broker sends on a flow to this handle."""
+        ...
+
+
+class SimHandle:
+    """Made by a client for one `Bind` of a flow machine. Every call runs inside the member's process."""
+
+    def __init__(
+        self,
+        name: Handle,
+        client: Connected,
+        broker: SimBroker,
+        process: Process,
+        schedule: Schedule,
+        settings: SimSettings,
+        history: list[Happening],
+        tell: Callable[[MachineEvent], None],
+    ) -> None:
+        self.name = name
+        self.state = HandleState.BINDING
+        self.flow: FlowId | None = None
+        self._client = client
+        self._broker = broker
+        self._process = process
+        self._schedule = schedule
+        self._settings = settings
+        self._history = history
+        self._tell = tell
+        self._is_active = False
+        self._intake_open = True
+        self._unbind_wanted = False
+        self._previous_id = DeliveryId(0)
+        """The newest delivery on the broker's flow of now; each re-bind starts a new chain."""
+        self._last_received: DeliveryId | None = None
+        self._seen: set[DeliveryId] = set()
+        self._received_since_ack = 0
+        self._batch: list[SettledRange] = []
+        self._timer_armed = False
+
+    # -- for the member
+
+    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
+        """Note how a delivery ended; sent by the batch, or at once where it was not accepted."""
+        if self.state is HandleState.DEAD:
+            return
+        self._batch.append(SettledRange(delivery_id, delivery_id, outcome))
+        # A refusal leaves at once. The acceptances before it must leave first, or a crash between the two would bring
+        # predecessors of a removed message back (L3).
+        if outcome is not Outcome.ACCEPTED or len(self._batch) >= MOST_BATCHED:
+            self._flush()
+        else:
+            self._arm_timer()
+
+    def set_intake(self, *, is_open: bool) -> None:
+        """Close or open the window; flushes settlements like the official client."""
+        self._intake_open = is_open
+        self._flush()
+        self._advertise_window()
+
+    def unbind(self) -> None:
+        """Give the handle up; `UnbindFinished` follows in any case."""
+        match self.state:
+            case HandleState.BOUND:
+                self._flush()
+                self._send_unbind()
+            case HandleState.BINDING | HandleState.REBINDING:
+                self._unbind_wanted = True
+            case HandleState.AWAY | HandleState.DEAD:
+                # Without a connection the held settlements are lost with the handle.
+                self.state = HandleState.DEAD
+                self._process.after(0, lambda: self._tell(UnbindFinished(self.name.epoch)))
+            case HandleState.UNBINDING:
+                pass
+            case _:
+                assert_never(self.state)
+
+    # -- for the client
+
+    def send_bind(self, link: Link, client: ClientId) -> None:
+        """Bind, for the first time or again."""
+        if self.state is HandleState.AWAY:
+            self.state = HandleState.REBINDING
+        last_received = self._last_received
+
+        def answer(bound: BoundQueue) -> None:
+            self._process.run(lambda: self._bound(link, bound))
+
+        link.send_up(lambda: self._broker.bind(client, self.name, last_received, answer))
+
+    def connection_lost(self) -> None:
+        """The client noticed that its connection is gone."""
+        self.flow = None
+        match self.state:
+            case HandleState.BINDING:
+                self.state = HandleState.DEAD
+                self._tell(BindRefused(self.name.epoch, "connection lost", permanent=False))
+            case HandleState.BOUND | HandleState.REBINDING:
+                self.state = HandleState.AWAY
+                self._report_activity(active=False)
+                if self._unbind_wanted:
+                    self.unbind()
+            case HandleState.UNBINDING:
+                self.state = HandleState.DEAD
+                self._tell(UnbindFinished(self.name.epoch))
+            case HandleState.AWAY | HandleState.DEAD:
+                pass
+            case _:
+                assert_never(self.state)
+
+    def take(self, effect: Deliver | ActivityChanged | FlowEnded) -> None:
+        """The broker sent something on the handle's flow."""
+        if self.state is HandleState.DEAD:
+            return
+        match effect:
+            case Deliver():
+                self._take_message(effect)
+            case ActivityChanged():
+                self._report_activity(active=effect.active)
+            case FlowEnded():
+                self.flow = None
+                if self.state is not HandleState.UNBINDING:
+                    self.state = HandleState.DEAD
+                self._tell(FlowDown(self.name.epoch, effect.text))
+            case _:
+                assert_never(effect)
+
+    # -- parts
+
+    def _bound(self, link: Link, bound: BoundQueue) -> None:
+        if self._client.link is not link or self.state not in (HandleState.BINDING, HandleState.REBINDING):
+            return
+        is_first = self.state is HandleState.BINDING
+        self.state = HandleState.BOUND
+        self.flow = bound.flow
+        self._previous_id = DeliveryId(0)
+        self._client.route(bound.flow, self)
+        if is_first:
+            self._later(self._settings.bind_lag_ms, BindSucceeded(self.name.epoch))
+        if bound.active:
+            self._report_activity(active=True)
+        self._flush()
+        if self._unbind_wanted:
+            self._send_unbind()
+        else:
+            self._advertise_window()
+
+    def _send_unbind(self) -> None:
+        self.state = HandleState.UNBINDING
+        link, client, flow = self._client.link, self._client.client_id, self.flow
+        if link is None or client is None or flow is None:
+            return  # The loss of the connection is about to be noticed, and ends the unbind.
+
+        def answer() -> None:
+            self._process.run(self._unbound)
+
+        link.send_up(lambda: self._broker.unbind(client, flow, answer))
+
+    def _unbound(self) -> None:
+        if self.state is HandleState.UNBINDING:
+            self.state = HandleState.DEAD
+            self._tell(UnbindFinished(self.name.epoch))
+
+    def _take_message(self, effect: Deliver) -> None:
+        if effect.delivery_id in self._seen or effect.previous_id != self._previous_id:
+            self._history.append(MessageDropped(self._schedule.now_ms, self.name, effect.delivery_id))
+            return
+        self._seen.add(effect.delivery_id)
+        self._previous_id = self._last_received = effect.delivery_id
+        self._received_since_ack += 1
+        if not self._intake_open or self._received_since_ack * 10 >= self._settings.window * 6:
+            self._advertise_window()
+        else:
+            self._arm_timer()
+        stamp = stamp_of(effect.message)
+        message = Message(effect.message.topic, b"", message_id=f"{stamp.publisher} {stamp.key} {stamp.sequence}")
+        received_at_ns = self._schedule.now_ms * 1_000_000
+        delivery = Delivery(
+            self.name.queue, self.name.epoch, effect.delivery_id, message, effect.redelivered, received_at_ns
+        )
+        self._tell(MessageReceived(delivery))
+
+    def _report_activity(self, *, active: bool) -> None:
+        if self._is_active == active:
+            return
+        self._is_active = active
+        epoch = self.name.epoch
+        self._later(self._settings.activity_lag_ms, FlowActive(epoch) if active else FlowInactive(epoch))
+
+    def _later(self, lag_ms: int, event: MachineEvent) -> None:
+        if lag_ms:
+            self._process.after(lag_ms, lambda: self._tell(event))
+        else:
+            self._tell(event)
+
+    def _advertise_window(self) -> None:
+        link, flow = self._client.link, self.flow
+        if link is None or flow is None or self.state is not HandleState.BOUND:
+            return
+        self._received_since_ack = 0
+        window = self._settings.window if self._intake_open else 0
+        received_up_to = self._last_received or DeliveryId(0)
+        link.send_up(lambda: self._broker.open_window(flow, received_up_to, window))
+
+    def _flush(self) -> None:
+        link, flow = self._client.link, self.flow
+        if link is None or flow is None or self.state is not HandleState.BOUND or not self._batch:
+            return
+        ranges, self._batch = self._batch, []
+        link.send_up(lambda: self._broker.settle(self.name.queue, flow, ranges))
+
+    def _arm_timer(self) -> None:
+        if not self._timer_armed:
+            self._timer_armed = True
+            self._process.after(self._settings.ack_timer_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_armed = False
+        self._flush()
+        if self._received_since_ack:
+            self._advertise_window()

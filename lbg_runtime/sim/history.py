@@ -1,0 +1,223 @@
+"""What happened in a run, in order: the only thing that the laws look at.
+
+Written by the model of the world (broker front end, clients, handlers), never by the machines under test.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.outcome import Outcome
+
+Life = NewType("Life", str)
+"""One process of one member, from its start to its end."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """Which message it is; rides through the broker as its content."""
+
+    publisher: str
+    key: str
+    sequence: int
+    """Within publisher and key, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One flow handle of a client, over all its reconnects."""
+
+    life: Life
+    queue: QueueName
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A publisher knows that the broker has the message."""
+
+    at_ms: int
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSeen:
+    """What is spooled in a queue, seen by a browser, each time that something was settled."""
+
+    at_ms: int
+    queue: QueueName
+    stamps: tuple[Stamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The broker sent a message on a flow. Delivery ids are unique in the broker."""
+
+    at_ms: int
+    queue: QueueName
+    flow: FlowId
+    handle: Handle
+    delivery_id: DeliveryId
+    stamp: Stamp
+    redelivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClosed:
+    """A flow ended at the broker."""
+
+    at_ms: int
+    queue: QueueName
+    flow: FlowId
+    cut_ms: int | None
+    """When its connection broke, or the broker ended it; None where the client unbound it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDropped:
+    """A client dropped a message without showing it, as the official one does for a wrong predecessor or a seen id."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityLost:
+    """A member was told that a handle is not fed any more."""
+
+    at_ms: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class HandleLost:
+    """A member was told that a handle is dead."""
+
+    at_ms: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class UnbindOrdered:
+    """A member gives a handle up."""
+
+    at_ms: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A delivery was put in its key's lane."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+    stamp: Stamp
+
+
+class Result(Enum):
+    """How one try of a handler ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class HandlingStarted:
+    """One try of a handler began."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+    stamp: Stamp
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandlingEnded:
+    """That try ended. What a killed process was handling ends with its life instead."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+    stamp: Stamp
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A dispatched delivery left the lanes."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOrdered:
+    """A member told its client how a delivery ended."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStarted:
+    """A member's process began."""
+
+    at_ms: int
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
+class LifePaused:
+    """A member's process stands still until a time."""
+
+    at_ms: int
+    life: Life
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEnded:
+    """A member's process is gone."""
+
+    at_ms: int
+    life: Life
+    killed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The run did not come to its end in time."""
+
+    at_ms: int
+    what: str
+
+
+Happening = (
+    Confirmed
+    | SpoolSeen
+    | Delivered
+    | FlowClosed
+    | MessageDropped
+    | ActivityLost
+    | HandleLost
+    | UnbindOrdered
+    | Dispatched
+    | HandlingStarted
+    | HandlingEnded
+    | Answered
+    | SettleOrdered
+    | LifeStarted
+    | LifePaused
+    | LifeEnded
+    | Stalled
+)

@@ -1,0 +1,268 @@
+"""The laws of docs/architecture.md, checked on a run's history alone; the machines under test are not asked.
+
+Two exceptions are honest and modelled here. Handlings of one key in two processes may overlap, and a message may be
+handled twice, where the broker had taken the message back from a member that did not know yet: its process was killed,
+its connection was cut, or its flow was ended. How many are excused is bounded by what was in flight or settled within
+the ack timer at that moment, because each excuse is a delivery of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling
+from lbg_runtime.sim.history import Result, Stamp
+from lbg_runtime.sim.settings import SimSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One law broken once."""
+
+    law: str
+    at_ms: int
+    story: str
+
+
+def check_laws(facts: Facts, settings: SimSettings) -> list[Violation]:
+    """Every violation in a run, law by law."""
+    violations = [violation for law in LAWS for violation in law(facts)]
+    return violations + list(duplicates_are_excused(facts, settings))
+
+
+def duplicate_count(facts: Facts) -> int:
+    """Deliveries that were handled although an earlier delivery of the same message was, too."""
+    return sum(len(deliveries) - 1 for deliveries in _handled_deliveries(facts).values())
+
+
+def run_ends(facts: Facts) -> Iterator[Violation]:
+    """Everything comes to its end: the queues get empty, publishers are confirmed, members stop."""
+    for position, stalled in facts.stalled:
+        yield Violation("run_ends", facts.at_ms(position), stalled.what)
+
+
+def nothing_is_lost(facts: Facts) -> Iterator[Violation]:
+    """What a publisher was confirmed has been handled, and its end was told to the broker."""
+    settled = {delivery.record.stamp for delivery in facts.deliveries.values() if delivery.settles}
+    for stamp in facts.confirmed:
+        if stamp not in settled:
+            yield Violation("nothing_is_lost", facts.history[-1].at_ms, f"{stamp} was never settled")
+
+
+def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
+    """L1: a queue is fed to another flow only after the one before it has ended."""
+    fed: dict[str, DeliveryFacts] = {}
+    for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
+        record = delivery.record
+        before = fed.get(record.queue)
+        if before is not None and before.record.flow != record.flow:
+            closed = facts.closed.get(before.record.flow)
+            if closed is None or closed[0] > delivery.delivered:
+                yield Violation("broker_feeds_one_flow", record.at_ms, f"{record} while {before.record.flow} is bound")
+        fed[record.queue] = delivery
+
+
+def redeliveries_are_flagged(facts: Facts) -> Iterator[Violation]:
+    """A message that was sent before says so."""
+    seen: set[Stamp] = set()
+    for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
+        record = delivery.record
+        if record.redelivered != (record.stamp in seen):
+            yield Violation("redeliveries_are_flagged", record.at_ms, str(record))
+        seen.add(record.stamp)
+
+
+def clients_drop_nothing(facts: Facts) -> Iterator[Violation]:
+    """What the broker sends is shown: a client that drops a message holds it unsettled and unseen."""
+    for position, dropped in facts.dropped:
+        yield Violation("clients_drop_nothing", facts.at_ms(position), str(dropped))
+
+
+def lane_is_serial(facts: Facts) -> Iterator[Violation]:
+    """L2: no two handlings of a key overlap in one process."""
+    last: dict[tuple[str, str], Handling] = {}
+    for handling in facts.handlings():
+        lane = (handling.handle.life, handling.stamp.key)
+        before = last.get(lane)
+        if before is not None and facts.end_of(before) > handling.start:
+            yield Violation("lane_is_serial", facts.at_ms(handling.start), f"{handling} overlaps {before}")
+        last[lane] = handling
+
+
+def processes_overlap_only_when_cut_off(facts: Facts) -> Iterator[Violation]:
+    """L5: two processes handle a key at once only where the broker took it from the first, which does not know."""
+    open_by_key: dict[str, list[Handling]] = defaultdict(list)
+    for handling in facts.handlings():
+        still_open = [other for other in open_by_key[handling.stamp.key] if facts.end_of(other) > handling.start]
+        for other in still_open:
+            if other.handle.life != handling.handle.life and not _one_was_cut_off(facts, handling, other):
+                story = f"{handling} overlaps {other}"
+                yield Violation("processes_overlap_only_when_cut_off", facts.at_ms(handling.start), story)
+        open_by_key[handling.stamp.key] = [*still_open, handling]
+
+
+def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
+    """L3: a message is first handled after its predecessor of the key has been handled to an end."""
+    started: set[Stamp] = set()
+    finished: dict[Stamp, int] = {}
+    for delivery in facts.deliveries.values():
+        for position, answered in delivery.answers:
+            if answered.outcome is not None:
+                stamp = delivery.record.stamp
+                finished[stamp] = min(position, finished.get(stamp, position))
+    for handling in facts.handlings():
+        stamp = handling.stamp
+        if stamp in started:
+            continue
+        started.add(stamp)
+        if stamp.sequence == 1:
+            continue
+        predecessor = Stamp(stamp.publisher, stamp.key, stamp.sequence - 1)
+        if predecessor not in finished or finished[predecessor] > handling.start:
+            story = f"{stamp} started by {handling.handle} before {predecessor} was done"
+            yield Violation("first_handlings_are_in_order", facts.at_ms(handling.start), story)
+
+
+def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
+    """L3: at every moment what is left of a key in its queue begins where what is settled ends."""
+    missing: dict[tuple[str, str], int] = {}
+    for position, seen in facts.spools:
+        left: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for stamp in seen.stamps:
+            left[stamp.publisher, stamp.key].append(stamp.sequence)
+        for key, sequences in left.items():
+            if sequences != list(range(sequences[0], sequences[0] + len(sequences))):
+                story = f"{key}: {sequences} are left"
+                yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
+            if sequences[0] < missing.get(key, 0):
+                story = f"{key}: {sequences[0]} is back"
+                yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
+            missing[key] = sequences[0]
+
+
+def every_delivery_ends_once(facts: Facts) -> Iterator[Violation]:
+    """L8: what was dispatched is answered once, and settled once or, where its handle is gone or it was not handled,
+    never; L4: no settlement is dropped while its handle lives."""
+    for delivery in facts.deliveries.values():
+        record = delivery.record
+        life_end = facts.life_ends.get(record.handle.life)
+        if len(delivery.dispatched) > 1 or len(delivery.answers) > 1 or len(delivery.settles) > 1:
+            yield Violation("every_delivery_ends_once", record.at_ms, f"more than one end: {delivery}")
+        elif delivery.dispatched and not delivery.answers and not (life_end is not None and life_end[1].killed):
+            yield Violation("every_delivery_ends_once", record.at_ms, f"no end: {record}")
+        elif delivery.answers:
+            position, answered = delivery.answers[0]
+            handle_end = facts.handle_ends.get(record.handle, len(facts.history))
+            must_settle = answered.outcome is not None and position < handle_end
+            if must_settle and not delivery.settles:
+                yield Violation("every_delivery_ends_once", answered.at_ms, f"settlement dropped: {answered}")
+
+
+def settlements_stay_in_their_epoch(facts: Facts) -> Iterator[Violation]:
+    """L4: nothing is settled after its handle has ended."""
+    for delivery in facts.deliveries.values():
+        for position, order in delivery.settles:
+            if facts.handle_ends.get(order.handle, position) < position:
+                yield Violation("settlements_stay_in_their_epoch", order.at_ms, str(order))
+
+
+def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
+    """L4: what a handle held when its member heard of the loss, or of its death, is not started any more."""
+    losses = [(position, lost.handle) for position, lost in facts.activity_losses]
+    losses += [(position, handle) for handle, position in facts.handle_ends.items()]
+    first_loss: dict[object, list[int]] = defaultdict(list)
+    for position, handle in losses:
+        first_loss[handle].append(position)
+    for delivery in facts.deliveries.values():
+        if not delivery.dispatched:
+            continue
+        for handling in delivery.handlings:
+            if any(delivery.dispatched[0] < loss < handling.start for loss in first_loss[handling.handle]):
+                story = f"{handling} started"
+                yield Violation("nothing_starts_after_activity_is_lost", facts.at_ms(handling.start), story)
+
+
+def release_waits_for_what_is_in_flight(facts: Facts) -> Iterator[Violation]:
+    """L5: a handle is given up only when everything dispatched of it has been answered."""
+    unbound = {unbind.handle: position for position, unbind in facts.unbinds}
+    for delivery in facts.deliveries.values():
+        unbind = unbound.get(delivery.record.handle)
+        if unbind is None or not delivery.dispatched:
+            continue
+        if delivery.dispatched[0] > unbind or not delivery.answers or delivery.answers[0][0] > unbind:
+            story = f"{delivery.record} in flight at the unbind"
+            yield Violation("release_waits_for_what_is_in_flight", facts.at_ms(unbind), story)
+
+
+def only_success_and_rejection_are_settled(facts: Facts) -> Iterator[Violation]:
+    """L6 and L7: no negative acknowledgement in key order, and a cancelled handler settles nothing."""
+    for delivery in facts.deliveries.values():
+        for position, order in delivery.settles:
+            last = delivery.handlings[-1] if delivery.handlings else None
+            is_handled = last is not None and last.end is not None and last.end < position
+            if order.outcome is Outcome.FAILED or not is_handled or (last and last.result is Result.CANCELLED):
+                yield Violation("only_success_and_rejection_are_settled", order.at_ms, f"{order} after {last}")
+
+
+def duplicates_are_excused(facts: Facts, settings: SimSettings) -> Iterator[Violation]:
+    """A message is handled again only where the earlier handling could not be settled, for a reason that counts."""
+    slack_ms = settings.ack_timer_ms + settings.longest_delay_ms
+    for stamp, deliveries in _handled_deliveries(facts).items():
+        for delivery in deliveries[:-1]:
+            if not _is_excused(facts, delivery, slack_ms):
+                start = delivery.handlings[0].start
+                yield Violation("duplicates_are_excused", facts.at_ms(start), f"{stamp}: {delivery}")
+
+
+def _handled_deliveries(facts: Facts) -> dict[Stamp, list[DeliveryFacts]]:
+    handled: dict[Stamp, list[DeliveryFacts]] = defaultdict(list)
+    for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
+        if delivery.handlings:
+            handled[delivery.record.stamp].append(delivery)
+    return handled
+
+
+def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
+    closed = facts.closed.get(delivery.record.flow)
+    if closed is not None and closed[1].cut_ms is not None:
+        if not delivery.settles:
+            return True
+        settled_ms, cut_ms = delivery.settles[0][1].at_ms, closed[1].cut_ms
+        # A process that stands still sends no acknowledgements; its timer goes on when it does.
+        paused_ms = sum(
+            max(0, min(pause.until_ms, cut_ms) - max(pause.at_ms, settled_ms))
+            for pause in facts.pauses[delivery.record.handle.life]
+        )
+        return cut_ms - settled_ms - paused_ms <= slack_ms
+    # A graceful move excuses only a handling without success: cancelled at the end of a stop, or failed and not tried
+    # again because its flow was being given up.
+    is_unhandled = bool(delivery.answers) and delivery.answers[0][1].outcome is None
+    return is_unhandled and delivery.handlings[-1].result is not Result.DONE
+
+
+def _one_was_cut_off(facts: Facts, handling: Handling, other: Handling) -> bool:
+    """Whether the earlier of the two deliveries was on a flow that the broker had closed, when it sent the later."""
+    first, second = sorted(
+        (facts.deliveries[handling.delivery_id], facts.deliveries[other.delivery_id]), key=lambda d: d.delivered
+    )
+    closed = facts.closed.get(first.record.flow)
+    return closed is not None and closed[1].cut_ms is not None and closed[0] < second.delivered
+
+
+LAWS: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
+    run_ends,
+    nothing_is_lost,
+    broker_feeds_one_flow,
+    redeliveries_are_flagged,
+    clients_drop_nothing,
+    lane_is_serial,
+    processes_overlap_only_when_cut_off,
+    first_handlings_are_in_order,
+    settled_messages_are_a_prefix,
+    every_delivery_ends_once,
+    settlements_stay_in_their_epoch,
+    nothing_starts_after_activity_is_lost,
+    release_waits_for_what_is_in_flight,
+    only_success_and_rejection_are_settled,
+)

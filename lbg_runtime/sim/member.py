@@ -1,0 +1,306 @@
+"""One life of one member: real flow machines and key lanes, modelled handlers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.commands import (
+    Bind,
+    CancelHandling,
+    Command,
+    Dispatch,
+    Note,
+    ReturnUnstarted,
+    Settle,
+    StartIntake,
+    StopIntake,
+    Unbind,
+)
+from lbg_runtime.core.events import FlowDown, FlowInactive, HandlingFinished, MachineEvent, StopRequested
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.core.rebind import RebindSettings
+from lbg_runtime.core.roles import Role, static_role
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.sim.broker import SimBroker
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.client import SimClient
+from lbg_runtime.sim.handle import SimHandle
+from lbg_runtime.sim.history import (
+    ActivityLost,
+    Answered,
+    Dispatched,
+    Handle,
+    HandleLost,
+    HandlingEnded,
+    HandlingStarted,
+    Happening,
+    Life,
+    LifeEnded,
+    LifePaused,
+    LifeStarted,
+    Result,
+    SettleOrdered,
+    Stamp,
+    UnbindOrdered,
+)
+from lbg_runtime.sim.process import Process
+from lbg_runtime.sim.schedule import Schedule
+from lbg_runtime.sim.settings import SimSettings
+
+MakeMachine = Callable[[QueueName, Role, RebindSettings, int, RandomSource, int], FlowMachine]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is under test; tests put broken ones in, to see that the laws find out."""
+
+    make_machine: MakeMachine = FlowMachine
+    make_lanes: Callable[[], KeyLanes] = KeyLanes
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    machine: FlowMachine
+    handle: SimHandle | None = None
+    armed_ms: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    turn: LaneTurn
+    heeds_cancellation: bool
+    has_ended: bool = False
+
+
+class SimMember:
+    """Made by the simulation for each start of a member; `kill`, `stop`, `pause`, ... are what the world does to it."""
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        incarnation: int,
+        broker: SimBroker,
+        schedule: Schedule,
+        chance: SeededChance,
+        settings: SimSettings,
+        history: list[Happening],
+        parts: Parts,
+    ) -> None:
+        self.life = Life(f"{name}#{incarnation}")
+        self.slow_until_ms = 0
+        self.process = Process(schedule)
+        self.client = SimClient(name, broker, self.process, schedule, chance.fork("client"), settings, history)
+        self._schedule = schedule
+        self._chance = chance
+        self._settings = settings
+        self._history = history
+        self._lanes = parts.make_lanes()
+        self._running: dict[LaneKey, _Running] = {}
+        self._stop_requested = False
+        self._flows: dict[QueueName, _Flow] = {}
+        for queue_index, queue in enumerate(broker.shape.queue_names()):
+            role = static_role(queue_index, index, settings.planned_members)
+            machine = parts.make_machine(
+                queue, role, settings.rebind, settings.max_in_flight, chance.fork(queue), schedule.now_ms
+            )
+            self._flows[queue] = _Flow(machine)
+        history.append(LifeStarted(schedule.now_ms, self.life))
+        self.client.connect()
+        for flow in self._flows.values():
+            self._arm(flow)
+
+    # -- what the world does
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self.process.is_alive
+
+    def bound_handles(self) -> list[SimHandle]:
+        """Handles that the broker could end now."""
+        return [flow.handle for flow in self._flows.values() if flow.handle and flow.handle.flow is not None]
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of the process goes on."""
+        self._end(killed=True)
+
+    def stop(self) -> None:
+        """SIGTERM: drain, unbind, exit."""
+        self.process.run(self._request_stop)
+
+    def pause(self, until_ms: int) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        self._history.append(LifePaused(self._schedule.now_ms, self.life, until_ms))
+        self.process.pause(until_ms)
+
+    # -- the shell around the machines
+
+    def _request_stop(self) -> None:
+        self._stop_requested = True
+        for flow in self._flows.values():
+            self._tell(flow, StopRequested())
+        self._exit_if_stopped()
+
+    def _exit_if_stopped(self) -> None:
+        all_stopped = all(flow.machine.is_stopped for flow in self._flows.values())
+        if self._stop_requested and self.is_alive and all_stopped and not self._running and not self._lanes.waiting:
+            self._end(killed=False)
+
+    def _end(self, *, killed: bool) -> None:
+        self._history.append(LifeEnded(self._schedule.now_ms, self.life, killed))
+        self.process.end()
+        self.client.leave()
+
+    def _tell(self, flow: _Flow, event: MachineEvent) -> None:
+        now_ms = self._schedule.now_ms
+        if isinstance(event, FlowInactive):
+            self._history.append(ActivityLost(now_ms, self._name(flow, event.epoch)))
+        elif isinstance(event, FlowDown):
+            self._history.append(HandleLost(now_ms, self._name(flow, event.epoch)))
+        self._obey(flow, flow.machine.handle(event, now_ms))
+        self._arm(flow)
+        self._start_ready()
+        self._exit_if_stopped()
+
+    def _arm(self, flow: _Flow) -> None:
+        deadline_ms = flow.machine.deadline_ms
+        if deadline_ms is not None and deadline_ms != flow.armed_ms:
+            flow.armed_ms = deadline_ms
+            self.process.after(deadline_ms - self._schedule.now_ms, lambda: self._on_deadline(flow, deadline_ms))
+
+    def _on_deadline(self, flow: _Flow, armed_ms: int) -> None:
+        if flow.armed_ms == armed_ms:
+            flow.armed_ms = None
+        self._obey(flow, flow.machine.on_deadline(self._schedule.now_ms))
+        self._arm(flow)
+        self._start_ready()
+
+    def _obey(self, flow: _Flow, commands: list[Command]) -> None:
+        queue, now_ms = flow.machine.queue, self._schedule.now_ms
+        for command in commands:
+            match command:
+                case Bind(epoch):
+                    flow.handle = self.client.bind(self._name(flow, epoch), lambda event: self._tell(flow, event))
+                case Unbind(epoch):
+                    self._history.append(UnbindOrdered(now_ms, self._name(flow, epoch)))
+                    self._handle(flow).unbind()
+                case StopIntake():
+                    self._handle(flow).set_intake(is_open=False)
+                case StartIntake():
+                    self._handle(flow).set_intake(is_open=True)
+                case Dispatch(delivery):
+                    self._dispatch(delivery)
+                case ReturnUnstarted(epoch):
+                    for delivery in self._lanes.return_unstarted(queue, epoch):
+                        self._answer(delivery, None)
+                case CancelHandling(epoch):
+                    self._cancel(queue, epoch)
+                case Settle(settlement):
+                    handle, delivery_id = self._name(flow, settlement.epoch), settlement.delivery_id
+                    self._history.append(SettleOrdered(now_ms, handle, delivery_id, settlement.outcome))
+                    self._handle(flow).settle(delivery_id, settlement.outcome)
+                case Note():
+                    pass
+                case _:
+                    assert_never(command)
+
+    def _handle(self, flow: _Flow) -> SimHandle:
+        assert flow.handle is not None  # noqa: S101 -- a machine binds before it orders anything else
+        return flow.handle
+
+    def _name(self, flow: _Flow, epoch: Epoch) -> Handle:
+        return Handle(self.life, flow.machine.queue, epoch)
+
+    # -- dispatcher and handlers
+
+    def _dispatch(self, delivery: Delivery) -> None:
+        stamp = stamp_in(delivery)
+        handle = Handle(self.life, delivery.queue, delivery.epoch)
+        self._history.append(Dispatched(self._schedule.now_ms, handle, delivery.delivery_id, stamp))
+        self._lanes.offer(LaneKey(stamp.key), delivery)
+
+    def _start_ready(self) -> None:
+        while self.is_alive and self._lanes.running < self._settings.runners:
+            turn = self._lanes.next_ready()
+            if turn is None:
+                return
+            self._start(turn)
+
+    def _start(self, turn: LaneTurn) -> None:
+        delivery, now_ms = turn.delivery, self._schedule.now_ms
+        handle = Handle(self.life, delivery.queue, delivery.epoch)
+        stamp = stamp_in(delivery)
+        self._history.append(HandlingStarted(now_ms, handle, delivery.delivery_id, stamp, turn.attempt))
+        running = _Running(turn, heeds_cancellation=self._chance.happens(0.8))
+        self._running[turn.lane] = running
+        duration_ms, result = self._behaviour(stamp)
+        self.process.after(duration_ms, lambda: self._finish(running, result))
+
+    def _behaviour(self, stamp: Stamp) -> tuple[int, Result]:
+        handlers, chance = self._settings.handlers, self._chance
+        if chance.happens(handlers.hang_share):
+            return handlers.timeout_ms, Result.FAILED
+        is_slow = chance.happens(handlers.slow_share) or self._schedule.now_ms < self.slow_until_ms
+        duration_ms = chance.between(0, handlers.slow_ms if is_slow else handlers.longest_ms)
+        # The same message must be poison for whoever handles it, so its own name decides.
+        poison = SeededChance(0).fork(f"{stamp.publisher} {stamp.key} {stamp.sequence}").happens(handlers.poison_share)
+        has_failed = poison or chance.happens(handlers.fail_share)
+        return min(duration_ms, handlers.timeout_ms), Result.FAILED if has_failed else Result.DONE
+
+    def _cancel(self, queue: QueueName, epoch: Epoch) -> None:
+        for running in list(self._running.values()):
+            delivery = running.turn.delivery
+            if delivery.queue == queue and delivery.epoch == epoch and running.heeds_cancellation:
+                self.process.after(self._chance.between(0, 30), self._cancellation(running))
+
+    def _cancellation(self, running: _Running) -> Callable[[], None]:
+        return lambda: self._finish(running, Result.CANCELLED)
+
+    def _finish(self, running: _Running, result: Result) -> None:
+        if running.has_ended:
+            return
+        running.has_ended = True
+        turn, delivery, now_ms = running.turn, running.turn.delivery, self._schedule.now_ms
+        handle = Handle(self.life, delivery.queue, delivery.epoch)
+        self._history.append(HandlingEnded(now_ms, handle, delivery.delivery_id, stamp_in(delivery), result))
+        outcome: Outcome | None
+        match result:
+            case Result.DONE:
+                outcome = Outcome.ACCEPTED
+            case Result.CANCELLED:
+                outcome = None
+            case Result.FAILED if turn.attempt >= self._settings.handlers.attempts:
+                outcome = Outcome.REJECTED
+            case Result.FAILED:
+                if self._lanes.delay(turn.lane, now_ms + self._settings.handlers.retry_ms):
+                    del self._running[turn.lane]
+                    self.process.after(self._settings.handlers.retry_ms, self._retry_due)
+                    return
+                outcome = None
+            case _:
+                assert_never(result)
+        self._answer(delivery, outcome)
+        del self._running[turn.lane]
+        self._lanes.finish(turn.lane)
+        self._start_ready()
+        self._exit_if_stopped()
+
+    def _retry_due(self) -> None:
+        self._lanes.release_due(self._schedule.now_ms)
+        self._start_ready()
+
+    def _answer(self, delivery: Delivery, outcome: Outcome | None) -> None:
+        handle = Handle(self.life, delivery.queue, delivery.epoch)
+        self._history.append(Answered(self._schedule.now_ms, handle, delivery.delivery_id, outcome))
+        self._tell(self._flows[delivery.queue], HandlingFinished(delivery.epoch, delivery.delivery_id, outcome))
+
+
+def stamp_in(delivery: Delivery) -> Stamp:
+    """The stamp of a delivery's message."""
+    publisher, key, sequence = (delivery.message.message_id or "").split(" ")
+    return Stamp(publisher, key, int(sequence))

@@ -1,0 +1,45 @@
+"""Virtual time: a heap of calls that are due."""
+
+import heapq
+from collections.abc import Callable
+
+from lbg_runtime.model.errors import LbgError
+
+Call = Callable[[], None]
+
+MOST_CALLS = 2_000_000
+"""More than any run needs; a run that reaches it goes round in circles without time passing."""
+
+
+class SimulationLoops(LbgError):
+    """Something schedules itself again and again without end."""
+
+
+class Schedule:
+    """Runs calls at their times; calls of one time in the order they were scheduled."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self._due: list[tuple[int, int, Call]] = []
+        self._count = 0
+
+    def at(self, at_ms: int, call: Call) -> None:
+        """Run `call` at a time; at once, but after what is due already, where it has passed."""
+        self._count += 1
+        if self._count > MOST_CALLS:
+            raise SimulationLoops(f"{MOST_CALLS} calls by {self.now_ms} ms")
+        heapq.heappush(self._due, (max(at_ms, self.now_ms), self._count, call))
+
+    def after(self, delay_ms: int, call: Call) -> None:
+        """Run `call` when this much time has passed."""
+        self.at(self.now_ms + delay_ms, call)
+
+    def run(self, until_ms: int, is_done: Callable[[], bool]) -> bool:
+        """Let time pass until `is_done`, asked after every call, or until a time; returns whether it is done."""
+        while not is_done():
+            if not self._due or self._due[0][0] > until_ms:
+                self.now_ms = until_ms
+                return False
+            self.now_ms, _, call = heapq.heappop(self._due)
+            call()
+        return True

@@ -1,0 +1,60 @@
+"""A flow sink for tests: keeps what it is told and lets a test wait for it."""
+
+import asyncio
+from collections.abc import Callable
+
+from lbg_runtime.core.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.model.message import Delivery
+
+PATIENCE_S = 10.0
+
+
+class FlowRecorder:
+    """Pass it as the sink of a bind. Made and used on one event loop."""
+
+    def __init__(self) -> None:
+        self.events: list[FlowEvent] = []
+        self._told = asyncio.Event()
+
+    def __call__(self, event: FlowEvent) -> None:
+        """Take an event."""
+        self.events.append(event)
+        self._told.set()
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """What arrived, in order."""
+        return [event.delivery for event in self.events if isinstance(event, MessageReceived)]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """What was in it."""
+        return [delivery.message.payload for delivery in self.deliveries]
+
+    async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+        """Wait until an event makes the condition true; raises `TimeoutError`."""
+        async with asyncio.timeout(within_s):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+    async def until_received(self, count: int, within_s: float = PATIENCE_S) -> list[Delivery]:
+        """Wait for that many deliveries in all; the deliveries."""
+        await self.until(lambda: len(self.deliveries) >= count, within_s)
+        return self.deliveries
+
+    async def until_active(self, times: int = 1) -> None:
+        """Wait for the flow to have become active that often."""
+        await self.until(lambda: self._count(FlowActive) >= times)
+
+    async def until_inactive(self, times: int = 1) -> None:
+        """Wait for the flow to have become inactive that often."""
+        await self.until(lambda: self._count(FlowInactive) >= times)
+
+    async def until_down(self) -> str:
+        """Wait for the end of the flow; the broker's words."""
+        await self.until(lambda: self._count(FlowDown) > 0)
+        return next(event.reason for event in self.events if isinstance(event, FlowDown))
+
+    def _count(self, kind: type[FlowEvent]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)

@@ -1,0 +1,80 @@
+"""User properties of a received message, read field by field.
+
+The client's own reader is not used: it copies a byte array's declared length out of a string that ends at the first zero
+byte. Any such property of a foreign publisher would be wrong, and a long one would end the process.
+"""
+
+from ctypes import c_char_p, c_void_p, string_at
+from typing import Any
+
+from lbg_runtime.model.message import PropertyValue
+from lbg_runtime.transport.solace.library import (
+    SOLCLIENT_EOS,
+    SOLCLIENT_NOT_FOUND,
+    SOLCLIENT_OK,
+    Field,
+    FieldType,
+    close_map,
+    get_last_error_info,
+    get_next_field,
+)
+
+_MEMBERS = {
+    FieldType.SOLCLIENT_BOOL.value: "boolean",
+    FieldType.SOLCLIENT_UINT8.value: "uint8",
+    FieldType.SOLCLIENT_INT8.value: "int8",
+    FieldType.SOLCLIENT_UINT16.value: "uint16",
+    FieldType.SOLCLIENT_INT16.value: "int16",
+    FieldType.SOLCLIENT_UINT32.value: "uint32",
+    FieldType.SOLCLIENT_INT32.value: "int32",
+    FieldType.SOLCLIENT_UINT64.value: "uint64",
+    FieldType.SOLCLIENT_INT64.value: "int64",
+    FieldType.SOLCLIENT_WCHAR.value: "wchar",
+    FieldType.SOLCLIENT_FLOAT.value: "float32",
+    FieldType.SOLCLIENT_DOUBLE.value: "float64",
+}
+"""Where the client's union keeps each kind of scalar that Python reads without more ado."""
+
+_BYTES = FieldType.SOLCLIENT_BYTEARRAY.value
+_STRING = FieldType.SOLCLIENT_STRING.value
+_DESTINATION = FieldType.SOLCLIENT_DESTINATION.value
+_NULL = FieldType.SOLCLIENT_NULL.value
+
+
+def read_properties(inbound: Any) -> dict[str, PropertyValue]:
+    """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out.
+
+    Raises the client's errors, and `UnicodeDecodeError` for a text that is none.
+    """
+    properties: dict[str, PropertyValue] = {}
+    container = c_void_p(None)
+    code = inbound.solace_message.get_user_property_map(container)
+    if code == SOLCLIENT_NOT_FOUND:
+        return properties
+    if code != SOLCLIENT_OK:
+        raise get_last_error_info(code, "read properties")
+    field, name = Field(), c_char_p()
+    try:
+        while (code := get_next_field(container, field, name)) == SOLCLIENT_OK:
+            key = (name.value or b"").decode()
+            if field.type in _MEMBERS:
+                properties[key] = getattr(field.value, _MEMBERS[field.type])
+            elif field.type == _STRING:
+                properties[key] = field.value.string.decode()
+            elif field.type == _BYTES:
+                properties[key] = _bytes_of(field)
+            elif field.type == _DESTINATION:
+                properties[key] = (field.value.dest.dest or b"").decode()
+            elif field.type == _NULL:
+                properties[key] = None
+        if code != SOLCLIENT_EOS:
+            raise get_last_error_info(code, "read properties")
+    finally:
+        close_map(container)
+    return properties
+
+
+def _bytes_of(field: Any) -> bytes:
+    # The pointer itself, not what Python makes of a C string.
+    pointer = c_void_p.from_buffer(field.value).value
+    return string_at(pointer, field.length) if pointer and field.length else b""

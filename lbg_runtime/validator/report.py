@@ -1,0 +1,95 @@
+"""A verdict as one object for programs and as text for people. Pure: the caller prints."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from lbg_runtime.validator.findings import Finding, Law, Move, Verdict
+
+_MOVES_SHOWN = 20
+_FINDINGS_SHOWN = 5
+
+
+def as_object(verdict: Verdict) -> dict[str, object]:
+    """The verdict as values that JSON knows. Keys are stable; more may be added."""
+    accounts, counts = verdict.accounts, verdict.counts
+    return {
+        "verdict": verdict.kind.value,
+        "published": accounts.published,
+        "handled_first": accounts.handled_first,
+        "lost": counts[Law.LOSS],
+        "out_of_order": counts[Law.ORDER],
+        "overlaps": counts[Law.OVERLAP_IN_PROCESS] + counts[Law.OVERLAP_ACROSS_PROCESSES],
+        "duplicates": accounts.duplicates,
+        "duplicate_bound": accounts.duplicate_bound,
+        "duplicates_flagged": accounts.duplicates_flagged,
+        "duplicates_resent": accounts.duplicates_resent,
+        "fenced": accounts.fenced,
+        "settled_after_epoch": counts[Law.SETTLED_AFTER_EPOCH],
+        "unnumbered": accounts.unnumbered,
+        "violations": {law.value: counts[law] for law in Law},
+        "unproven": [law.value for law in verdict.unproven],
+        "reasons": list(verdict.reasons),
+        "moves": [_move(move) for move in verdict.moves],
+        "witnesses": [_finding(finding) for finding in verdict.findings],
+    }
+
+
+def as_text(verdict: Verdict) -> str:
+    """The verdict for people: one line of judgement, the counts, why, the first findings of each law, the moves."""
+    return "\n".join(_lines(verdict))
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    accounts, counts = verdict.accounts, verdict.counts
+    yield f"verdict: {verdict.kind.value}"
+    yield f"  published {accounts.published}, handled {accounts.handled_first}, lost {counts[Law.LOSS]}"
+    overlaps = counts[Law.OVERLAP_IN_PROCESS] + counts[Law.OVERLAP_ACROSS_PROCESSES]
+    yield f"  out of order {counts[Law.ORDER]}, overlaps {overlaps}"
+    yield (
+        f"  duplicates {accounts.duplicates} (allowed {accounts.duplicate_bound}: handlings that a crash, "
+        "a disconnect or a second sending may have hidden from the broker)"
+    )
+    yield f"  settlements fenced {accounts.fenced}, sent after their epoch {counts[Law.SETTLED_AFTER_EPOCH]}"
+    if verdict.reasons:
+        yield "not provable:" if verdict.kind.value == "unknown" else "also not provable:"
+        yield from (f"  {reason}" for reason in verdict.reasons)
+    for law in Law:
+        if counts[law]:
+            weak = ", not proven while records are missing" if law in verdict.unproven else ""
+            yield f"{law.value}: {counts[law]}{weak}"
+            shown = [finding for finding in verdict.findings if finding.law is law][:_FINDINGS_SHOWN]
+            yield from (line for finding in shown for line in _finding_lines(finding))
+            if counts[law] > len(shown):
+                yield f"  and {counts[law] - len(shown)} more"
+    yield f"owner changes: {len(verdict.moves)}"
+    for move in verdict.moves[:_MOVES_SHOWN]:
+        yield (
+            f"  queue {move.queue}: {move.from_member} -> {move.to_member}, {move.cause}, "
+            f"{move.pause_ms} ms from last handling to first"
+        )
+    if len(verdict.moves) > _MOVES_SHOWN:
+        yield f"  and {len(verdict.moves) - _MOVES_SHOWN} more"
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.text}"
+    for witness in finding.witnesses:
+        facts = {name: value for name, value in asdict(witness).items() if value is not None and name != "record"}
+        yield f"    {witness.record} " + " ".join(f"{name}={value}" for name, value in facts.items())
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    witnesses = [
+        {name: value for name, value in asdict(witness).items() if value is not None} for witness in finding.witnesses
+    ]
+    return {"law": finding.law.value, "text": finding.text, "records": witnesses}
+
+
+def _move(move: Move) -> dict[str, object]:
+    return {
+        "queue": move.queue,
+        "from": move.from_member,
+        "to": move.to_member,
+        "cause": move.cause,
+        "pause_ms": move.pause_ms,
+    }

@@ -1,0 +1,174 @@
+"""A connection without a socket, on virtual time: silence, slow readers, ends."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId, Published
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.server.connection import LOGIN_TIMEOUT_S, Connection
+from lbg_runtime.broker.server.session import Session
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.smf.message import make_relay
+
+KEEP_ALIVE = bytes.fromhex("038b00010000000c0000000c")
+# Client name "cl-1", VPN "default", a keep-alive interval of 3 s.
+LOGIN = bytes.fromhex(
+    "038c0001 0000000c 00000032 8100 00000026 050000000a 636c2d3100 860000000d 64656661756c7400 1800000009 00000003"
+)
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written, until it is told that the peer reads no more."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 4711)})
+        self.written: list[bytes] = []
+        self.reading = True
+        self.closing = False
+        self.aborted = False
+        self.on_write: Callable[[], None] = lambda: None
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+        self.on_write()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+        self.aborted = True
+
+
+class Owner:
+    """Flushes at once, as the server does at the end of a turn."""
+
+    def __init__(self) -> None:
+        self.lost_count = 0
+
+    def opened(self, connection: Connection) -> None:
+        pass
+
+    def written_to(self, connection: Connection) -> None:
+        connection.flush()
+
+    def lost(self, connection: Connection) -> None:
+        self.lost_count += 1
+
+
+def connect() -> tuple[Connection, Wire]:
+    engine = Engine()
+
+    def make_session(connection: Connection) -> Session:
+        return Session(engine, lambda effects: None, lambda client: None, "anonymous")
+
+    connection, wire = Connection(Owner(), make_session), Wire()
+    connection.connection_made(wire)
+    return connection, wire
+
+
+def delivery(number: int, size: int = 1000) -> Deliver:
+    relay = make_relay("a/b", bytes(size))
+    message = Published("a/b", relay, relay.size_bytes)
+    return Deliver(ClientId(1), FlowId(2), DeliveryId(number), DeliveryId(number - 1), message, redelivered=False)
+
+
+async def test_a_connection_without_a_login_is_dropped_in_time() -> None:
+    _, wire = connect()
+    await asyncio.sleep(LOGIN_TIMEOUT_S - 0.1)
+    assert not wire.aborted
+    with capture_logs() as logs:
+        await asyncio.sleep(0.2)
+    assert wire.aborted
+    assert [(log["event"], log["reason"]) for log in logs] == [("peer_dropped", "no login in time")]
+
+
+async def test_a_client_that_falls_silent_is_dropped_after_three_intervals() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    for _ in range(10):
+        await asyncio.sleep(3)
+        connection.data_received(KEEP_ALIVE)
+    await asyncio.sleep(9)
+    assert not wire.aborted
+    await asyncio.sleep(2)
+    assert wire.aborted
+
+
+async def test_bytes_that_are_not_the_protocol_end_the_connection_with_one_line() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    with capture_logs() as logs:
+        connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    assert wire.aborted
+    (line,) = logs
+    assert line == {
+        "event": "peer_dropped",
+        "log_level": "warning",
+        "peer": "127.0.0.1:4711",
+        "client_name": "cl-1",
+        "reason": "version 7 where 3 is spoken",
+        "offset": 0,
+    }
+
+
+async def test_deliveries_wait_unwritten_while_the_peer_does_not_read() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    wire.written.clear()
+    wire.on_write = connection.pause_writing
+    for number in range(1, 2001):
+        connection.session.apply(delivery(number))
+    connection.flush()
+    connection.flush()
+    assert len(wire.written) == 1
+    assert len(wire.written[0]) < 300_000
+    wire.on_write = lambda: None
+    connection.resume_writing()
+    assert sum(map(len, wire.written)) == 2000 * (12 + 29 + 9 + 1000)
+
+
+async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    connection.pause_writing()
+    for _ in range(10):
+        connection.data_received(KEEP_ALIVE * 10_000)
+    assert not wire.reading
+    connection.resume_writing()
+    assert wire.reading
+
+
+async def test_a_refused_client_is_told_and_then_closed_even_if_it_does_not_read() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN.replace(b"default", b"nowhere"))
+    assert b"Message VPN Not Allowed" in wire.written[0]
+    assert wire.closing
+    assert not wire.aborted
+    await asyncio.sleep(10)
+    assert wire.aborted
+
+
+async def test_nothing_is_left_running_after_the_end() -> None:
+    connection, _ = connect()
+    connection.connection_lost(None)
+    connection.data_received(LOGIN)
+    connection.flush()
+    before = asyncio.get_running_loop().time()
+    await asyncio.sleep(60)
+    assert asyncio.get_running_loop().time() - before == pytest.approx(60)

@@ -1,0 +1,140 @@
+"""The server on real sockets, with peers that are no clients."""
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.errors import BrokerRefusal, UserError
+
+pytestmark = pytest.mark.real_time
+
+KEEP_ALIVE = bytes.fromhex("038b00010000000c0000000c")
+KEEP_ALIVE_REPLY = bytes.fromhex("038b00ff0000000c0000000c")
+LOGIN = bytes.fromhex(
+    "038c0001 0000000c 00000032 8100 00000026 050000000a 636c2d3100 860000000d 64656661756c7400 1800000009 00000003"
+)
+BOUND_S = 10
+
+
+@contextlib.asynccontextmanager
+async def peer(server: BrokerServer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(BOUND_S):
+        header = await reader.readexactly(12)
+        return header + await reader.readexactly(int.from_bytes(header[8:], "big") - 12)
+
+
+async def test_a_login_over_a_socket_in_single_bytes() -> None:
+    async with BrokerServer(port=0) as server, peer(server) as (reader, writer):
+        for position in range(len(LOGIN)):
+            writer.write(LOGIN[position : position + 1])
+            await writer.drain()
+        assert b"OK" in await read_frame(reader)
+        assert server.client_names() == ["cl-1"]
+
+
+async def test_garbage_of_one_peer_is_nothing_to_another() -> None:
+    chance = random.Random(1)
+    async with BrokerServer(port=0) as server, peer(server) as (reader, writer):
+        writer.write(LOGIN)
+        await read_frame(reader)
+        with capture_logs() as logs:
+            for number in range(50):
+                async with peer(server) as (bad_reader, bad_writer):
+                    start = LOGIN.replace(b"cl-1", b"x%03d" % number) if number % 2 else b""
+                    # A small length, so that none of them is a frame of which the end is still to come.
+                    bad_writer.write(start + bytes((chance.choice((0x03, 0x47, 0x16)),)) + bytes(7) + chance.randbytes(500))
+                    with contextlib.suppress(ConnectionError):
+                        async with asyncio.timeout(BOUND_S):
+                            await bad_reader.read()
+                writer.write(KEEP_ALIVE)
+                assert await read_frame(reader) == KEEP_ALIVE_REPLY
+        dropped = [log for log in logs if log["event"] == "peer_dropped"]
+        assert len(dropped) == 50
+        assert server.client_names() == ["cl-1"]
+
+
+async def test_peers_that_say_nothing_hold_nobody_up() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(BrokerServer(port=0))
+        for _ in range(20):
+            await stack.enter_async_context(peer(server))
+        reader, writer = await stack.enter_async_context(peer(server))
+        writer.write(LOGIN)
+        assert b"OK" in await read_frame(reader)
+
+
+async def test_a_client_is_cut_off_by_name_and_its_name_is_free_again() -> None:
+    async with BrokerServer(port=0) as server:
+        for _ in range(3):
+            async with peer(server) as (reader, writer):
+                writer.write(LOGIN)
+                await read_frame(reader)
+                assert server.abort_connections("nobody") == 0
+                assert server.abort_connections("cl-1") == 1
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                    await read_frame(reader)
+            assert server.client_names() == []
+
+
+async def test_the_older_connection_of_a_name_is_closed() -> None:
+    async with BrokerServer(port=0) as server, peer(server) as first, peer(server) as second:
+        for reader, writer in (first, second):
+            writer.write(LOGIN)
+            await read_frame(reader)
+        async with asyncio.timeout(BOUND_S):
+            assert await first[0].read() == b""
+        assert server.client_names() == ["cl-1"]
+
+
+async def test_a_port_in_use_is_a_users_mistake() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = BrokerServer(port=taken.getsockname()[1])
+        with pytest.raises(UserError, match="in use"):
+            await server.start()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+async def test_an_address_of_nobody_is_a_users_mistake(host: str) -> None:
+    with pytest.raises(UserError):
+        await BrokerServer(host, 0).start()
+
+
+async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
+    server = BrokerServer(port=0)
+    await server.start()
+    async with peer(server) as (reader, writer):
+        writer.write(LOGIN)
+        await read_frame(reader)
+        await server.stop()
+        await server.stop()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await read_frame(reader)
+    with pytest.raises(ConnectionError):
+        await asyncio.open_connection("127.0.0.1", server.port)
+
+
+async def test_queues_are_made_with_their_subscriptions() -> None:
+    server = BrokerServer(port=0)
+    server.create_queue("q", ["a/>", "b"])
+    with pytest.raises(BrokerRefusal, match="Endpoint Already Exists"):
+        server.create_queue("q")
+    server.delete_queue("q")
+    server.create_queue("q")

@@ -1,0 +1,575 @@
+"""One client's conversation, without a socket: frames in, frames out, on a real engine."""
+
+import base64
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.broker.engine.effects import ClientId, Effect
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.server.session import Session
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.smf.assured_items import AssuredBody, AssuredItem, AssuredKind, ItemKind, decode_assured, encode_assured
+from lbg_runtime.smf.client_ctrl import LOGIN, ClientCtrl, ClientItem, ClientKind, decode_client_ctrl, encode_client_ctrl
+from lbg_runtime.smf.frame import (
+    ASSURED,
+    Frame,
+    FrameReader,
+    LightKind,
+    Parameter,
+    ParameterKind,
+    Protocol,
+    decode_frame,
+    encode_frame,
+)
+from lbg_runtime.smf.response import OK, Response, response_of
+from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
+
+TAG = Parameter(LightKind.CORRELATION_TAG, b"\0\0\7", light=True)
+
+
+class Desk:
+    """An engine and the sessions at it."""
+
+    def __init__(self) -> None:
+        self.engine = Engine()
+        self._sessions: dict[ClientId, Session] = {}
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._sessions[effect.client].apply(effect)
+
+    def new_session(self) -> Session:
+        session = Session(self.engine, self.carry_out, lambda client: self._sessions.update({client: session}), "anonymous")
+        return session
+
+    def log_in(self, name: str = "client") -> Session:
+        session = self.new_session()
+        session.receive(login(name))
+        assert response_of(answers(session)[0]) == OK
+        return session
+
+    def create_queue(self, name: str, *subscriptions: str, **queue_settings) -> None:
+        self.engine.create_queue("default", QueueName(name), QueueSettings(**queue_settings))
+        for subscription in subscriptions:
+            self.engine.add_queue_subscription("default", QueueName(name), subscription)
+
+    def depth(self, name: str) -> int:
+        return self.engine.queue_depth("default", QueueName(name))
+
+
+def answers(session: Session) -> list[Frame]:
+    """What the session has written since the last call, frame by frame."""
+    reader = FrameReader(1 << 30)
+    while session.outbox:
+        reader.feed(b"".join(session.outbox.take()))
+    frames = []
+    while (raw := reader.next_frame()) is not None:
+        frames.append(decode_frame(raw))
+    return frames
+
+
+def login(name: str, *, vpn: str = "default", password: str = "password", keep_alive_s: int = 3) -> bytes:
+    items = (
+        ClientItem(ClientKind.CLIENT_NAME, name.encode() + b"\0"),
+        ClientItem(ClientKind.VPN, vpn.encode() + b"\0", 1),
+        ClientItem(ClientKind.KEEP_ALIVE, keep_alive_s.to_bytes(4, "big")),
+    )
+    credentials = (
+        Parameter(ParameterKind.USERNAME, base64.b64encode(b"user")),
+        Parameter(ParameterKind.PASSWORD, base64.b64encode(password.encode())),
+    )
+    return encode_frame(Frame(Protocol.CLIENT_CTRL, credentials, encode_client_ctrl(ClientCtrl(LOGIN, items, 1))))
+
+
+def control(kind: int, *items: tuple[ItemKind, bytes], tag: bool = True) -> bytes:
+    body = encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
+    return encode_frame(Frame(Protocol.ASSURED_CTRL, (TAG,) if tag else (), body, mark=0))
+
+
+def u32(value: int) -> bytes:
+    return value.to_bytes(4, "big")
+
+
+def u64(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def text(value: str) -> bytes:
+    return value.encode() + b"\0"
+
+
+def published(flow: int, message_id: int, topic: str, body: bytes = b"body", *, resent: bool = False) -> bytes:
+    parameters = [
+        Parameter(ParameterKind.TOPIC, text(topic), mark=2),
+        Parameter(ParameterKind.PRIORITY, b"\4"),
+        Parameter(ParameterKind.DELIVERY_MODE, b"\1", mark=2),
+        Parameter(ParameterKind.FLOW_ID, u32(flow)),
+        Parameter(ParameterKind.PREVIOUS_ID, u64(message_id - 1), mark=2),
+        Parameter(ParameterKind.MESSAGE_ID, u64(message_id), mark=2),
+    ]
+    if resent:
+        parameters.append(Parameter(ParameterKind.REDELIVERED, mark=2))
+    return encode_frame(Frame(Protocol.MESSAGE, tuple(parameters), body, flags=ASSURED | 8))
+
+
+def item(frame: Frame, kind: ItemKind) -> int:
+    return next(int.from_bytes(i.value, "big") for i in decode_assured(frame.body).items if i.kind == kind)
+
+
+def text_item(frame: Frame, kind: ItemKind) -> str:
+    return next(i.value.decode()[:-1] for i in decode_assured(frame.body).items if i.kind == kind)
+
+
+def kind_of(frame: Frame) -> int:
+    return decode_assured(frame.body).kind if frame.protocol == Protocol.ASSURED_CTRL else -1
+
+
+def open_flow(session: Session, name: str = "") -> tuple[int, str, int]:
+    session.receive(control(AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, text(name)), tag=False))
+    (answer,) = answers(session)
+    assert response_of(answer) == OK
+    return item(answer, ItemKind.FLOW_ID), text_item(answer, ItemKind.FLOW_NAME), item(answer, ItemKind.LAST_ACKED)
+
+
+def bind(session: Session, queue: str, *, window: int = 255, last_received: int | None = None) -> int:
+    extra = () if last_received is None else ((ItemKind.LAST_RECEIVED, u64(last_received)),)
+    session.receive(
+        control(
+            AssuredKind.BIND,
+            (ItemKind.QUEUE, text(queue)),
+            (ItemKind.WINDOW, bytes((0 if last_received is None else window,))),
+            (ItemKind.DURABILITY, b"\1"),
+            (ItemKind.WANTS_CHANGES, b"\1"),
+            *extra,
+        )
+    )
+    answer = answers(session)[0]
+    assert response_of(answer) == OK
+    assert answer.tag == TAG.value
+    flow = item(answer, ItemKind.FLOW_ID)
+    if last_received is None:
+        session.receive(ack(flow, window=window))
+    return flow
+
+
+def ack(flow: int, received: int | None = None, window: int | None = None, ranges: tuple[bytes, ...] = ()) -> bytes:
+    items: list[tuple[ItemKind, bytes]] = [(ItemKind.FLOW_ID, u32(flow))]
+    if received is not None:
+        items.append((ItemKind.LAST_ACKED, u64(received)))
+    if window is not None:
+        items.append((ItemKind.WINDOW, bytes((window,))))
+    items += [(ItemKind.APPLICATION_ACK, value) for value in ranges]
+    return control(AssuredKind.CLIENT_ACK, *items, tag=False)
+
+
+def delivered(frame: Frame) -> tuple[int, int, bool]:
+    """Id, previous id and flag of a delivery."""
+    message_id, previous = frame.find(ParameterKind.MESSAGE_ID), frame.find(ParameterKind.PREVIOUS_ID)
+    assert message_id is not None
+    assert previous is not None
+    redelivered = frame.find(ParameterKind.REDELIVERED) is not None
+    return int.from_bytes(message_id, "big"), int.from_bytes(previous, "big"), redelivered
+
+
+# -- login
+
+
+def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
+    session = Desk().new_session()
+    session.receive(login("name"))
+    (answer,) = answers(session)
+    body = decode_client_ctrl(answer.body)
+    assert body.find(ClientKind.CLIENT_NAME) == b"name\0"
+    assert body.find(ClientKind.VPN) == b"default\0"
+    inbox = body.find(ClientKind.INBOX)
+    assert inbox is not None
+    assert inbox.startswith(b"#P2P/v:lbg/")
+    assert inbox.endswith(b"/name\0")
+    capabilities = body.find(ClientKind.CAPABILITIES)
+    assert capabilities is not None
+    # 27 booleans, transacted sessions (0x04 of the second byte) and compression cleared.
+    assert capabilities[:5] == bytes.fromhex("1bbffbffe0")
+    assert body.find(ClientKind.EXTENDED_CAPABILITIES) == bytes.fromhex("0004000000070103 05000000070101")
+
+
+def test_a_client_without_a_name_is_given_one() -> None:
+    session = Desk().new_session()
+    session.receive(login(""))
+    assert decode_client_ctrl(answers(session)[0].body).find(ClientKind.CLIENT_NAME) == b"anonymous\0"
+
+
+@pytest.mark.parametrize(
+    ("frame", "response"),
+    [
+        (login("a", vpn="nowhere"), Response(403, "Message VPN Not Allowed")),
+        (login("a/*"), Response(400, "Client Name Parse Error")),
+        (login("a>"), Response(400, "Client Name Parse Error")),
+        (login("n" * 161), Response(400, "Client Name Parse Error")),
+    ],
+)
+def test_a_refused_login_is_told_why_and_ends(frame: bytes, response: Response) -> None:
+    session = Desk().new_session()
+    session.receive(frame)
+    (answer,) = answers(session)
+    assert response_of(answer) == response
+    assert answer.body == bytes.fromhex("010000000006")
+    assert session.ended
+    assert session.client is None
+
+
+def test_nothing_but_a_login_is_taken_first() -> None:
+    with pytest.raises(ProtocolError, match="before the login"):
+        Desk().new_session().receive(bytes.fromhex("038b00010000000c0000000c"))
+
+
+def test_a_large_frame_is_not_waited_for_before_the_login() -> None:
+    with pytest.raises(ProtocolError, match="65536 are allowed"):
+        Desk().new_session().receive(bytes.fromhex("038c00010000000c00100000"))
+
+
+def test_a_second_client_of_a_name_ends_the_first() -> None:
+    desk = Desk()
+    first = desk.log_in("same")
+    desk.log_in("same")
+    assert first.end_reason == "Client Name Taken Over"
+    first.receive(login("same"))
+    assert answers(first) == []
+
+
+def test_a_keep_alive_is_answered() -> None:
+    session = Desk().log_in()
+    session.receive(bytes.fromhex("038b00010000000c0000000c"))
+    assert b"".join(session.outbox.take()) == bytes.fromhex("038b00ff0000000c0000000c")
+
+
+# -- publishing
+
+
+def test_a_read_batch_is_acknowledged_once_and_with_a_response() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    flow, _, _ = open_flow(session)
+    session.receive(b"".join(published(flow, number, "t") for number in (1, 2, 3)))
+    (answer,) = answers(session)
+    assert (item(answer, ItemKind.LAST_ACKED), response_of(answer)) == (3, OK)
+    assert desk.depth("q") == 3
+
+
+def test_what_a_publisher_sends_again_is_acknowledged_and_not_kept_twice() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    flow, _, _ = open_flow(session)
+    session.receive(published(flow, 1, "t") + published(flow, 2, "t"))
+    answers(session)
+    session.receive(published(flow, 1, "t", resent=True))
+    (answer,) = answers(session)
+    assert item(answer, ItemKind.LAST_ACKED) == 2
+    assert desk.depth("q") == 2
+
+
+def test_the_flag_of_a_resent_message_is_not_passed_on() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    flow, _, _ = open_flow(session)
+    session.receive(published(flow, 1, "t", resent=True))
+    answers(session)
+    consumer = bind(session, "q")
+    (message,) = answers(session)
+    assert delivered(message) == (1, 0, False)
+    assert message.find(ParameterKind.FLOW_ID) == u32(consumer)
+    assert message.body == b"body"
+
+
+def test_a_publisher_that_comes_back_resumes_by_name() -> None:
+    desk = Desk()
+    first = desk.log_in("same")
+    flow, name, last_id = open_flow(first)
+    assert last_id == 0
+    first.receive(published(flow, 1, "t") + published(flow, 2, "t"))
+    second = desk.log_in("same")
+    _, again, last_id = open_flow(second, name)
+    assert (again, last_id) == (name, 2)
+
+
+def test_a_refused_message_comes_after_the_acknowledgement_of_all_before_it() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t", max_message_bytes=100)
+    flow, _, _ = open_flow(session)
+    session.receive(
+        published(flow, 1, "t") + published(flow, 2, "t", bytes(200)) + published(flow, 3, "t") + published(flow, 4, "t")
+    )
+    told = [(item(answer, ItemKind.LAST_ACKED), response_of(answer)) for answer in answers(session)]
+    assert told == [(1, OK), (2, Response(400, "Document Is Too Large")), (4, OK)]
+    assert desk.depth("q") == 3
+
+
+def test_a_message_on_a_flow_that_is_not_open_ends_the_connection() -> None:
+    with pytest.raises(ProtocolError, match="not open"):
+        Desk().log_in().receive(published(99, 1, "t"))
+
+
+# -- consuming
+
+
+def test_nothing_is_delivered_while_the_window_is_closed_and_no_more_than_it_takes() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    publisher, _, _ = open_flow(session)
+    session.receive(b"".join(published(publisher, number, "t") for number in range(1, 6)))
+    answers(session)
+    flow = bind(session, "q", window=0)
+    assert answers(session) == []
+    session.receive(ack(flow, window=2))
+    assert [delivered(message) for message in answers(session)] == [(1, 0, False), (2, 1, False)]
+    session.receive(ack(flow, received=1, window=2))
+    assert [delivered(message) for message in answers(session)] == [(3, 2, False)]
+
+
+def test_acknowledged_ranges_end_as_they_say() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    publisher, _, _ = open_flow(session)
+    session.receive(b"".join(published(publisher, number, "t") for number in range(1, 6)))
+    answers(session)
+    flow = bind(session, "q")
+    answers(session)
+    session.receive(ack(flow, ranges=(u64(0) + u64(2), u64(4) + u64(4) + b"\1", u64(5) + u64(5) + b"\3")))
+    # 1 and 2 are gone, 5 is rejected, 4 comes again under a new id; 3 waits for its end.
+    assert [delivered(message) for message in answers(session)] == [(6, 5, True)]
+    assert desk.depth("q") == 2
+    assert desk.engine.queue_status("default", QueueName("q")).rejected_count == 1
+
+
+def test_an_unbind_is_answered_before_the_next_flow_is_told_and_fed() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    publisher, _, _ = open_flow(session)
+    first = bind(session, "q")
+    second = bind(session, "q")
+    session.receive(published(publisher, 1, "t"))
+    answers(session)
+    session.receive(control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(first)), tag=False))
+    unbound, changed, message = answers(session)
+    assert (kind_of(unbound), item(unbound, ItemKind.FLOW_ID)) == (AssuredKind.UNBIND, first)
+    assert (kind_of(changed), item(changed, ItemKind.FLOW_ID), item(changed, ItemKind.ACTIVE)) == (
+        AssuredKind.FLOW_CHANGE,
+        second,
+        1,
+    )
+    assert response_of(changed) is None
+    assert delivered(message) == (2, 0, True)
+
+
+def test_the_answer_to_a_flow_change_is_not_answered() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    flow = bind(session, "q")
+    session.receive(control(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, u32(flow)), (ItemKind.ACTIVE, b"\0"), tag=False))
+    assert answers(session) == []
+
+
+def test_a_handle_that_is_bound_again_keeps_its_old_ids_and_gets_new_ones_above() -> None:
+    desk = Desk()
+    session = desk.log_in("same")
+    desk.create_queue("q", "t")
+    publisher, _, _ = open_flow(session)
+    flow = bind(session, "q")
+    session.receive(b"".join(published(publisher, number, "t") for number in range(1, 4)))
+    answers(session)
+    again = desk.log_in("same")
+    # Only the first two had arrived.
+    second = bind(again, "q", last_received=2)
+    assert second != flow
+    desk.engine.queue_status("default", QueueName("q"))
+    again.receive(ack(second, ranges=(u64(0) + u64(2),)))
+    assert desk.depth("q") == 1
+
+
+def test_an_acknowledgement_on_a_flow_that_has_ended_does_nothing() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q")
+    flow = bind(session, "q")
+    desk.carry_out(desk.engine.delete_queue("default", QueueName("q")))
+    (ended,) = answers(session)
+    assert (kind_of(ended), response_of(ended)) == (AssuredKind.UNBIND, Response(503, "Queue Deleted"))
+    session.receive(ack(flow, received=5, window=255, ranges=(u64(0) + u64(9),)))
+    assert answers(session) == []
+
+
+def test_a_flow_of_another_client_cannot_be_touched() -> None:
+    desk = Desk()
+    owner, stranger = desk.log_in("owner"), desk.log_in("stranger")
+    desk.create_queue("q", "t")
+    publisher, _, _ = open_flow(owner)
+    flow = bind(owner, "q")
+    owner.receive(published(publisher, 1, "t"))
+    stranger.receive(ack(flow, ranges=(u64(0) + u64(9),)))
+    stranger.receive(control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(flow)), tag=False))
+    assert desk.depth("q") == 1
+    assert len(desk.engine.queue_flows("default", QueueName("q"))) == 1
+    with pytest.raises(ProtocolError):
+        stranger.receive(published(publisher, 2, "t"))
+
+
+def test_a_request_that_is_not_known_is_refused_and_the_connection_lives() -> None:
+    session = Desk().log_in()
+    session.receive(control(0x0A))
+    (answer,) = answers(session)
+    assert (response_of(answer), answer.tag) == (Response(400, "Not Supported"), TAG.value)
+
+
+# -- subscriptions
+
+
+def test_a_subscription_is_answered_by_repeating_it() -> None:
+    session = Desk().log_in()
+    session.receive(bytes.fromhex("038f0001000000100000001c23000002800000000c0c612f2a2f6300"))
+    assert b"".join(session.outbox.take()) == bytes.fromhex(
+        "038f00ff0000001800000024 23000002 0808000000c84f4b 800000000c0c 612f2a2f6300"
+    )
+
+
+def test_a_subscription_restored_after_a_reconnect_is_not_answered() -> None:
+    session = Desk().log_in()
+    body = encode_subscription(SubscriptionRequest(SubscriptionKind.ADD, 0x04, "a/b"))
+    session.receive(encode_frame(Frame(Protocol.SUBSCRIPTION, (), body)))
+    assert answers(session) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "queue", "response"),
+    [
+        (SubscriptionKind.REMOVE, "never/added", "", Response(400, "Subscription Not Found")),
+        (SubscriptionKind.ADD, "", "", Response(400, "Subscription Parse Error")),
+        (SubscriptionKind.ADD_TO_QUEUE, "t", "nowhere", Response(503, "Unknown Queue")),
+    ],
+)
+def test_a_refused_subscription_is_told_why(kind, topic: str, queue: str, response: Response) -> None:
+    session = Desk().log_in()
+    request = SubscriptionRequest(kind, 0x0C, topic, queue)
+    session.receive(encode_frame(Frame(Protocol.SUBSCRIPTION, (TAG,), encode_subscription(request))))
+    (answer,) = answers(session)
+    assert response_of(answer) == response
+    assert decode_subscription(answer.body) == request
+
+
+# -- any bytes
+
+CONVERSATION = [
+    login("client"),
+    control(AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, text("")), tag=False),
+    encode_frame(
+        Frame(
+            Protocol.SUBSCRIPTION, (TAG,), encode_subscription(SubscriptionRequest(SubscriptionKind.ADD, 0x0C, "t/>"))
+        )
+    ),
+    control(AssuredKind.CREATE, (ItemKind.QUEUE, text("made")), (ItemKind.ACCESS, b"\2")),
+    encode_frame(
+        Frame(
+            Protocol.SUBSCRIPTION,
+            (TAG,),
+            encode_subscription(SubscriptionRequest(SubscriptionKind.ADD_TO_QUEUE, 0x0C, "t/*", "made")),
+        )
+    ),
+    control(AssuredKind.BIND, (ItemKind.QUEUE, text("made")), (ItemKind.WINDOW, b"\xff"), (ItemKind.WANTS_CHANGES, b"\1")),
+    published(1, 1, "t/1"),
+    published(1, 2, "t/2"),
+    ack(2, received=1, window=255, ranges=(u64(0) + u64(1), u64(2) + u64(2) + b"\1")),
+    bytes.fromhex("038b00010000000c0000000c"),
+    control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(2)), tag=False),
+]
+
+
+def test_the_conversation_that_is_garbled_below_is_sound() -> None:
+    desk = Desk()
+    session = desk.new_session()
+    session.receive(b"".join(CONVERSATION))
+    assert all(response_of(answer) in (OK, None) for answer in answers(session))
+    assert desk.depth("made") == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_garbled_conversation_ends_in_a_protocol_error_or_in_answers(data) -> None:
+    stream = bytearray(b"".join(CONVERSATION))
+    spared = len(CONVERSATION[0]) if data.draw(st.booleans(), label="spare the login") else 0
+    for _ in range(data.draw(st.integers(1, 4), label="changes")):
+        position = data.draw(st.integers(spared, len(stream) - 1), label="position")
+        stream[position] = data.draw(st.integers(0, 255), label="value")
+    session = Desk().new_session()
+    position = 0
+    try:
+        while position < len(stream):
+            size = data.draw(st.integers(1, 200), label="piece")
+            session.receive(bytes(stream[position : position + size]))
+            position += size
+    except ProtocolError:
+        pass
+    for answer in answers(session):
+        response_of(answer)
+
+
+numbers = st.one_of(st.integers(0, 8), st.integers(0, (1 << 64) - 1), st.just((1 << 63) - 1))
+flows = st.one_of(st.integers(1, 6), st.integers(0, (1 << 32) - 1)).map(u32)
+ranges = st.tuples(numbers, numbers, st.sampled_from([b"", b"\0", b"\1", b"\2", b"\3"])).map(
+    lambda drawn: u64(drawn[0]) + u64(drawn[1]) + drawn[2]
+)
+requests = st.one_of(
+    st.sampled_from(CONVERSATION[1:]),
+    st.builds(published, st.integers(1, 6), numbers.filter(bool), st.sampled_from(["t/1", "t/2", "other"])),
+    st.builds(
+        ack,
+        flows.map(lambda flow: int.from_bytes(flow, "big")),
+        st.none() | numbers,
+        st.none() | st.integers(0, 255),
+        st.lists(ranges, max_size=3).map(tuple),
+    ),
+    st.builds(
+        lambda number, window, kind: control(
+            AssuredKind.BIND,
+            (ItemKind.QUEUE, text("made")),
+            (ItemKind.LAST_RECEIVED, u64(number)),
+            (ItemKind.WINDOW, bytes((window,))),
+            (ItemKind.FLOW_TYPE, bytes((kind,))),
+            (ItemKind.WANTS_CHANGES, b"\1"),
+        ),
+        numbers,
+        st.integers(0, 255),
+        st.sampled_from([2, 3]),
+    ),
+    st.builds(lambda flow: control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, flow)), flows),
+    st.builds(lambda flow: control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, flow)), flows),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(asked=st.lists(requests, max_size=30))
+def test_sound_requests_in_any_order_with_any_numbers_are_survived(asked: list[bytes]) -> None:
+    desk = Desk()
+    desk.create_queue("made", "t/*")
+    session = desk.log_in("one")
+    for number, request in enumerate(asked):
+        try:
+            session.receive(request)
+        except ProtocolError:
+            assert session.client is not None
+            desk.carry_out(desk.engine.disconnect(session.client))
+            session = desk.log_in("one")
+        if number % 5 == 4:
+            answers(session)
+    for answer in answers(session):
+        response_of(answer)

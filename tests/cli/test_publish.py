@@ -1,0 +1,240 @@
+"""`lbg publish` as users run it: a process, the official client, a broker on loopback."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.publish import PublishSummary
+
+PublishCommand = Callable[..., list[str]]
+BOUND_S = 30
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[BrokerServer]:
+    async with BrokerServer(port=0) as server:
+        yield server
+
+
+def _write_config(folder: Path, port: int, **group: object) -> Path:
+    path = folder / "config.yaml"
+    settings = {
+        "connection": {"transport": "solace", "host": f"tcp://127.0.0.1:{port}", "client_name": "member"},
+        "group": {"name": "orders", "hash_prefix": "o", "hash_count": 100, "queue_count": 8, **group},
+    }
+    path.write_bytes(orjson.dumps(settings))
+    return path
+
+
+async def _start(config: Path, *arguments: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lbg_runtime.cli", "publish", "--config", str(config), "--topic", "orders/created"),
+        *arguments,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def _end(process: Process, given: bytes | None = None) -> tuple[int, bytes, bytes]:
+    """Exit code, standard output and standard error."""
+    try:
+        async with asyncio.timeout(BOUND_S):
+            output, errors = await process.communicate(given)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, output, errors
+
+
+def _ledger(folder: Path) -> list[dict[str, object]]:
+    (path,) = folder.glob("*.ledger.jsonl")
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def _confirmed(folder: Path) -> int:
+    return sum(
+        int(str(line["last_seq"])) - int(str(line["first_seq"])) + 1
+        for line in _ledger(folder)
+        if line["kind"] == "confirmed"
+    )
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+class TestProcess:
+    """Each test is one process of its own."""
+
+    async def test_a_counted_load_is_confirmed_and_on_the_ledger(self, broker: BrokerServer, tmp_path: Path) -> None:
+        config = _write_config(tmp_path, broker.port)
+        ledger = tmp_path / "ledger"
+        process = await _start(config, "--count", "500", "--keys", "20", "--ledger", str(ledger), "--json")
+        code, output, _ = await _end(process)
+        summary = orjson.loads(output)
+        assert code == 0
+        assert (summary["sent"], summary["confirmed"], summary["stopped_by"]) == (500, 500, None)
+        assert _confirmed(ledger) == 500
+        assert _ledger(ledger)[-1]["clean"] is True
+
+    async def test_lines_of_standard_input_are_messages_with_keys_of_their_own(
+        self, broker: BrokerServer, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port)
+        process = await _start(config, "--key-from", "json:/id", "--ledger", str(tmp_path))
+        code, output, _ = await _end(process, b'{"id": 1}\n{"id": "b"}\n{"id": 1}\n')
+        assert code == 0
+        assert output.startswith(b"3 of 3 messages confirmed")
+        ranges = {line["key"]: line["last_seq"] for line in _ledger(tmp_path) if line["kind"] == "confirmed"}
+        assert ranges == {"1": 2, "b": 1}
+
+    async def test_the_first_line_without_a_key_ends_it_with_its_number_and_all_before_it_confirmed(
+        self, broker: BrokerServer, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port, key="json:/id")
+        process = await _start(config, "--ledger", str(tmp_path))
+        code, _, errors = await _end(process, b'{"id": 1}\n{}\n{"id": 3}\n')
+        assert code == 2
+        assert b"standard input, line 2: no key" in errors
+        assert b"Traceback" not in errors
+        assert _confirmed(tmp_path) == 1
+
+    async def test_sigterm_ends_the_load_with_everything_confirmed(self, broker: BrokerServer, tmp_path: Path) -> None:
+        config = _write_config(tmp_path, broker.port)
+        process = await _start(config, "--rate", "300", "--keys", "5", "--ledger", str(tmp_path), "--json")
+        await _until_ledger_grows(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        code, output, _ = await _end(process)
+        summary = orjson.loads(output)
+        assert code == 0
+        assert summary["stopped_by"] == "SIGTERM"
+        assert summary["confirmed"] == summary["sent"] == _confirmed(tmp_path)
+        assert _ledger(tmp_path)[-1]["clean"] is True
+
+    async def test_sigint_ends_waiting_for_a_line_with_the_code_of_an_interruption(
+        self, broker: BrokerServer, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port)
+        process = await _start(config, "--key", "k", "--ledger", str(tmp_path), "--json")
+        assert process.stdin is not None
+        process.stdin.write(b"first\n")
+        await _until_ledger_grows(tmp_path)
+        process.send_signal(signal.SIGINT)
+        code, output, _ = await _end_with_open_input(process)
+        assert code == 130
+        assert orjson.loads(output)["confirmed"] == 1
+
+    async def test_a_lost_connection_costs_no_message(self, broker: BrokerServer, tmp_path: Path) -> None:
+        config = _write_config(tmp_path, broker.port)
+        process = await _start(config, "--rate", "400", "--keys", "5", "--ledger", str(tmp_path), "--json")
+        await _until_ledger_grows(tmp_path)
+        await broker.stop()
+        await broker.start()
+        lines = len(_ledger(tmp_path))
+        await _until_ledger_grows(tmp_path, beyond=lines + 5)
+        process.send_signal(signal.SIGTERM)
+        code, output, _ = await _end(process)
+        summary = orjson.loads(output)
+        assert code == 0
+        assert summary["confirmed"] == summary["sent"] == _confirmed(tmp_path)
+
+    async def test_an_unreachable_broker_is_told_in_one_line(self, tmp_path: Path) -> None:
+        config = _write_config(tmp_path, 1)
+        code, _, errors = await _end(await _start(config, "--count", "1"))
+        assert code == 2
+        assert b"Traceback" not in errors
+        assert errors.strip().splitlines()[-1].startswith(b"lbg: connection.host: tcp://127.0.0.1:1")
+
+    async def test_a_ledger_that_cannot_be_written_stops_the_start(self, broker: BrokerServer, tmp_path: Path) -> None:
+        config = _write_config(tmp_path, broker.port)
+        (tmp_path / "file").touch()
+        process = await _start(config, "--count", "1", "--ledger", str(tmp_path / "file" / "folder"))
+        code, _, errors = await _end(process)
+        assert code == 2
+        assert errors.strip().splitlines()[-1].startswith(b"lbg: ledger:")
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            (("--key", "k", "--key-from", "topic"), b"--key-from"),
+            (("--key", "k", "--keys", "3"), b"--keys"),
+            (("--count", "3", "--key-from", "topic"), b"--key-from"),
+            (("--key-from", "nonsense"), b"--key-from"),
+        ],
+    )
+    async def test_options_that_contradict_each_other_are_a_usage_error(
+        self, tmp_path: Path, options: tuple[str, ...], named: bytes
+    ) -> None:
+        code, _, errors = await _end(await _start(_write_config(tmp_path, 1), *options))
+        assert code == 2
+        assert errors.startswith(b"lbg: " + named + b":")
+
+
+async def _until_ledger_grows(folder: Path, beyond: int = 1) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while _longest_ledger(folder) <= beyond:  # noqa: ASYNC110  # a file of another process has no event to wait for
+            await asyncio.sleep(0.05)
+
+
+def _longest_ledger(folder: Path) -> int:
+    return max((len(path.read_bytes().splitlines()) for path in folder.glob("*.ledger.jsonl")), default=0)
+
+
+async def _end_with_open_input(process: Process) -> tuple[int, bytes, bytes]:
+    """As `_end`, but the pipe to its standard input stays open."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(BOUND_S):
+            output, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
+            return await process.wait(), output, errors
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _summary(**facts: object) -> PublishSummary:
+    values: dict[str, object] = {
+        "publisher": "p",
+        "sent": 3,
+        "confirmed": 3,
+        "refused": 0,
+        "unknown": 0,
+        "seconds": 1.0,
+        "per_second": 3,
+        "ledger": None,
+        "ledger_dropped": 0,
+        "stopped_by": None,
+    }
+    return PublishSummary(**{**values, **facts})  # type: ignore[arg-type]  # facts of a test
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        (_summary(), 0),
+        (_summary(stopped_by="SIGTERM"), 0),
+        (_summary(stopped_by="SIGINT"), 130),
+        (_summary(confirmed=2, refused=1), 1),
+        (_summary(confirmed=2, unknown=1, stopped_by="SIGINT"), 1),
+        (_summary(ledger_dropped=1), 1),
+    ],
+)
+def test_the_exit_code_is_0_only_where_every_message_is_confirmed(summary: PublishSummary, code: int) -> None:
+    assert summary.exit_code == code
+
+
+def test_the_text_names_what_is_refused_and_unknown() -> None:
+    text = _summary(confirmed=1, refused=1, unknown=1).as_text()
+    assert text.startswith("1 of 3 messages confirmed")
+    assert "1 refused" in text
+    assert "1 may or may not be on the broker" in text

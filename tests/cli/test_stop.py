@@ -1,0 +1,33 @@
+"""A command hears who asks it to leave."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from lbg_runtime.cli.stop import StopCause, stop_requests
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
+
+
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGTERM, StopCause.SIGTERM), (signal.SIGINT, StopCause.SIGINT)])
+async def test_a_signal_is_told_by_its_name(number: int, cause: StopCause) -> None:
+    heard: asyncio.Queue[StopCause] = asyncio.Queue()
+    with stop_requests(heard.put_nowait, watch_parent=False):
+        os.kill(os.getpid(), number)
+        assert await heard.get() is cause
+
+
+async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: asyncio.Queue[StopCause] = asyncio.Queue()
+    with stop_requests(heard.put_nowait, watch_parent=True):
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        assert await heard.get() is StopCause.PARENT_GONE
+
+
+async def test_afterwards_signals_are_what_they_were() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_requests(lambda _: None, watch_parent=True):
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before

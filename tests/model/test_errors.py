@@ -1,0 +1,64 @@
+"""Errors keep their facts, also across processes."""
+
+import copy
+import pickle
+
+import pytest
+
+from lbg_runtime.model import errors
+from lbg_runtime.model.errors import (
+    BindFailed,
+    BrokerRefusal,
+    ConfigError,
+    ConnectFailed,
+    HandlerError,
+    InvariantViolated,
+    LbgError,
+    ProtocolError,
+    PublisherClosed,
+    PublishFailed,
+    PublishRefused,
+    TransportError,
+    UserError,
+)
+
+EXAMPLES = [
+    LbgError("what"),
+    UserError("where", "found", "expected"),
+    ConfigError("group.name", "''", "a name"),
+    HandlerError("handlers.orders", "not async", "async def"),
+    TransportError("what"),
+    ConnectFailed("tcp://h:1", "refused", permanent=True),
+    BindFailed("q", "Unknown Queue", permanent=True),
+    PublishFailed("t", "down"),
+    PublishRefused("t", "Spool Over Quota"),
+    PublisherClosed("t"),
+    ProtocolError("what", 12),
+    BrokerRefusal(503, "Unknown Queue"),
+    InvariantViolated("what"),
+]
+
+
+def test_every_class_of_the_tree_has_an_example() -> None:
+    classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LbgError)}
+    assert classes == {type(example) for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])  # noqa: S301
+def test_an_error_arrives_whole_in_another_process(error: LbgError, travel: object) -> None:
+    arrived = travel(error)  # type: ignore[operator]  # a function, in a list of two kinds
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived) == vars(error)
+
+
+def test_a_cause_and_notes_travel_as_far_as_python_lets_them() -> None:
+    error = UserError("where", "found", "expected")
+    error.add_note("seen by member-1")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["seen by member-1"]  # noqa: S301
+
+
+def test_a_refusal_is_final_and_a_failure_is_not() -> None:
+    assert PublishFailed.retriable
+    assert not PublishRefused.retriable

@@ -1,0 +1,223 @@
+"""What the runtime's tests build from: settings, a dispatcher with a list of ends, members on a memory broker."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Delivery,
+    Message,
+)
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.supervisor import StopReport
+from lbg_runtime.transport.memory.broker import MemoryBroker
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+QUEUE = QueueName("orders/0")
+
+
+def make_settings(**sections: dict[str, object]) -> Settings:
+    """Settings of a group of 4 queues and 8 shards, with the given sections laid over."""
+    document: dict[str, dict[str, object]] = {
+        "group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4},
+        "membership": {"index": 0, "count": 1},
+    }
+    for name, section in sections.items():
+        document[name] = {**document.get(name, {}), **section}
+    return parse_settings(document, "test", {})
+
+
+def make_delivery(delivery_id: int, key: str = "a", *, topic: str = "h/0/orders/new", epoch: int = 1) -> Delivery:
+    """A delivery of queue 0 with a key, as our publisher stamps it."""
+    message = Message(topic, str(delivery_id).encode(), {PARTITION_KEY_PROPERTY: key})
+    return Delivery(QUEUE, Epoch(epoch), DeliveryId(delivery_id), message, redelivered=False, received_at_ns=0)
+
+
+@dataclass
+class DispatcherRig:
+    """A dispatcher whose ends are collected in `ends`."""
+
+    dispatcher: Dispatcher
+    ends: list[Handling] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.dispatcher.attach(QUEUE, self._take)
+
+    def _take(self, handling: Handling) -> None:
+        self.ends.append(handling)
+        self._changed.set()
+
+    def outcomes(self) -> dict[int, object]:
+        """Outcome by delivery id, of what has ended."""
+        return {handling.delivery.delivery_id: handling.outcome for handling in self.ends}
+
+    async def until_ended(self, count: int, within_s: float = 3_600) -> None:
+        """Wait for this many ends."""
+        async with asyncio.timeout(within_s):
+            while len(self.ends) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """With the runners at work; they are cancelled at the end."""
+        task = asyncio.ensure_future(self.dispatcher.run())
+        await asyncio.sleep(0)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+@pytest.fixture(scope="session")
+def rig() -> Callable[..., DispatcherRig]:
+    """Makes a dispatcher for one handler function of `orders/>`, or for given `Handlers`."""
+
+    def make(
+        function: object = None, *, handlers: Handlers | None = None, **sections: dict[str, object]
+    ) -> DispatcherRig:
+        if handlers is None:
+            handlers = Handlers()
+            handlers.handler("orders/>")(function)
+        settings = make_settings(**sections)
+        return DispatcherRig(
+            Dispatcher(
+                handlers,
+                settings.group.shape(),
+                settings.group.key,
+                settings.dispatch,
+                settings.failure,
+                random.Random(1),
+            )
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def delivery() -> Callable[..., Delivery]:
+    """Makes a delivery: number, key."""
+    return make_delivery
+
+
+@pytest.fixture(scope="session")
+def settings() -> Callable[..., Settings]:
+    """Makes settings: sections by name."""
+    return make_settings
+
+
+class MemberTrial:
+    """Members and a publisher on one memory broker; every message says who handled it, and when."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.broker = MemoryBroker()
+        self.journals = tmp_path / "journals"
+        self.handled: list[tuple[str, str, int]] = []
+        """Member, key and sequence number of every handling that came to its end."""
+        self.sessions: dict[str, MemoryTransport] = {}
+        self._publisher: MemoryTransport | None = None
+        self._sequence: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+
+    def member(
+        self, index: int = 0, count: int = 1, *, work: Callable[[Message], Awaitable[None]] | None = None, **sections
+    ) -> App:
+        """A member whose handler does `work`, else returns at once."""
+        name = f"member-{index}"
+        handlers = Handlers()
+
+        @handlers.handler("orders/>")
+        async def handle(message: Message) -> None:
+            if work is not None:
+                await work(message)
+            self.handled.append((name, message.key, message.key_sequence))
+            self._changed.set()
+
+        sections = {
+            "group": {"provision": "create_missing"},
+            "ops": {"journal": {"path": str(self.journals)}},
+            **sections,
+        }
+        self.sessions[name] = MemoryTransport(self.broker, f"{name}-{len(self.sessions)}")
+        settings = make_settings(**sections)
+        return App(handlers, settings, member_index=index, member_count=count, session=self.sessions[name])
+
+    @asynccontextmanager
+    async def running(self, *apps: App) -> AsyncIterator[list[asyncio.Task[StopReport]]]:
+        """With these members at work; those still there at the end are stopped."""
+        tasks = [asyncio.ensure_future(app.run()) for app in apps]
+        try:
+            yield tasks
+        finally:
+            for app in apps:
+                app.stop()
+            await asyncio.wait(tasks, timeout=120)
+
+    async def publish(self, count: int, keys: int = 4) -> None:
+        """Publish so many messages over so many keys, as our publisher stamps them."""
+        if self._publisher is None:
+            self._publisher = MemoryTransport(self.broker, "publisher")
+            await self._publisher.open()
+        for number in range(count):
+            key = f"k{number % keys}"
+            self._sequence[key] += 1
+            shard = number % keys % 8
+            stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: self._sequence[key]}
+            await self._publisher.send(Message(f"h/{shard}/orders/new", b"x", stamps))
+
+    async def until(self, reached: Callable[[], bool], within_s: float = 600) -> None:
+        """Wait until this is so; looked at whenever something was handled, and once a second."""
+        async with asyncio.timeout(within_s):
+            while not reached():
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 1)
+
+    def sequences(self) -> dict[str, list[int]]:
+        """Sequence numbers in the order of handling, by key."""
+        found: dict[str, list[int]] = {}
+        for _, key, sequence in self.handled:
+            found.setdefault(key, []).append(sequence)
+        return found
+
+    def depths(self) -> list[int]:
+        """Messages left in each queue."""
+        return [self.broker.engine.queue_depth("default", QueueName(f"orders/{index}")) for index in range(4)]
+
+    def active(self) -> dict[int, str]:
+        """By queue, the member that the broker feeds."""
+        found = {}
+        for queue in self.broker.engine.queue_names("default"):
+            for flow in self.broker.engine.queue_flows("default", queue):
+                if flow.active:
+                    found[int(queue.removeprefix("orders/"))] = flow.client_name.rpartition("-")[0]
+        return found
+
+    def records(self) -> list[dict[str, object]]:
+        """All journal records, in the order of the files' names."""
+        return [json.loads(line) for path in sorted(self.journals.iterdir()) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> MemberTrial:
+    """A fresh broker and nobody on it."""
+    return MemberTrial(tmp_path)

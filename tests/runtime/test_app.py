@@ -1,0 +1,314 @@
+"""Whole members on a memory broker: start, rebind cycle, outages, leaving."""
+
+import asyncio
+import json
+
+import pytest
+
+from lbg_runtime.model.errors import ConfigError, HandlerError
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+QUICK_CYCLE = {"rebind": {"interval": "5s"}}
+
+
+async def _wait(_message):
+    await asyncio.sleep(0.05)
+
+
+async def test_a_member_alone_handles_everything_in_order(trial):
+    async with trial.running(trial.member(work=_wait)) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(100)
+        await trial.until(lambda: len(trial.handled) == 100)
+    assert trial.sequences() == {f"k{number}": list(range(1, 26)) for number in range(4)}
+    assert trial.depths() == [0] * 4
+    assert task.result().is_clean
+    assert task.result().exit_code == 0
+
+
+async def test_a_stop_finishes_what_was_read_and_leaves_the_rest_unflagged(trial):
+    async def work(_message):
+        await asyncio.sleep(0.01)
+
+    app = trial.member(work=work, dispatch={"max_in_flight": 4})
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        # More than a transport has under way at once.
+        await trial.publish(4000)
+        await trial.until(lambda: len(trial.handled) >= 10)
+        app.stop()
+        report = await task
+    assert report.is_clean
+    assert trial.active() == {}
+    handled_before = len(trial.handled)
+    assert 0 < sum(trial.depths()) == 4000 - handled_before
+    async with trial.running(trial.member(work=_wait)):
+        await trial.until(lambda: len(trial.handled) == 4000)
+    assert trial.sequences() == {f"k{number}": list(range(1, 1001)) for number in range(4)}
+    assert not any(record.get("redelivered") for record in trial.records())
+
+
+async def test_queues_come_to_their_primary_within_a_cycle_and_nothing_is_repeated(trial):
+    first = trial.member(0, 2, work=_wait, **QUICK_CYCLE)
+    second = trial.member(1, 2, work=_wait, **QUICK_CYCLE)
+    async with trial.running(first):
+        await trial.until(lambda: len(trial.active()) == 4)
+        assert set(trial.active().values()) == {"member-0"}
+        publishing = asyncio.ensure_future(_publish_slowly(trial, 300))
+        async with trial.running(second) as (task,):
+            at_home = {0: "member-0", 1: "member-1", 2: "member-0", 3: "member-1"}
+            await trial.until(lambda: trial.active() == at_home, within_s=20)
+            await publishing
+            await trial.until(lambda: len(trial.handled) == 300)
+            second.stop()
+            assert (await task).is_clean
+        await trial.until(lambda: set(trial.active().values()) == {"member-0"} and len(trial.active()) == 4)
+    assert trial.sequences() == {f"k{number}": list(range(1, 76)) for number in range(4)}
+    assert {member for member, _, _ in trial.handled} == {"member-0", "member-1"}
+    assert not any(record.get("redelivered") for record in trial.records())
+
+
+async def _publish_slowly(trial, count):
+    for _ in range(count // 4):
+        await trial.publish(4)
+        await asyncio.sleep(0.1)
+
+
+async def test_a_failing_key_survives_the_cycle_and_stays_in_order(trial):
+    good_at_s = asyncio.get_running_loop().time() + 60
+
+    async def work(message):
+        if message.key == "k1" and asyncio.get_running_loop().time() < good_at_s:
+            raise ValueError("not yet")
+
+    sections = {"rebind": {"interval": "5s", "drain_timeout": "2s"}}
+    async with trial.running(trial.member(0, 2, work=work, **sections), trial.member(1, 2, work=work, **sections)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(40)
+        await trial.until(lambda: len(trial.handled) == 30, within_s=30)
+        assert "k1" not in trial.sequences()
+        await trial.until(lambda: len(trial.handled) == 40)
+    assert trial.sequences() == {f"k{number}": list(range(1, 11)) for number in range(4)}
+
+
+async def test_a_lost_connection_loses_and_reorders_nothing(trial):
+    app = trial.member(work=_wait)
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        for _ in range(5):
+            await trial.publish(40)
+            await asyncio.sleep(0.12)
+            trial.sessions["member-0"].drop_connection(3)
+            await asyncio.sleep(5)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert task.result().is_clean
+    _assert_prefix_order(trial.sequences(), 50)
+
+
+async def test_a_member_that_dies_is_replaced_and_at_most_what_ran_is_repeated(trial):
+    async with trial.running(trial.member(0, 2, work=_wait)) as (victim,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.running(trial.member(1, 2, work=_wait)):
+            await trial.until(lambda: len(trial.broker.engine.queue_flows("default", "orders/0")) == 2)
+            await trial.publish(200)
+            await trial.until(lambda: len(trial.handled) >= 40)
+            trial.sessions["member-0"].kill()
+            victim.cancel()
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert 200 <= len(trial.handled) <= 204
+    assert {member for member, _, _ in trial.handled} == {"member-0", "member-1"}
+    _assert_prefix_order(trial.sequences(), 50)
+
+
+def _assert_prefix_order(sequences, count):
+    """First handlings come in order and none is missing."""
+    for key, numbers in sequences.items():
+        first = list(dict.fromkeys(numbers))
+        assert first == list(range(1, count + 1)), key
+
+
+async def test_stop_now_cancels_what_runs_and_it_comes_again_flagged(trial):
+    started = asyncio.Event()
+
+    async def hang(_message):
+        started.set()
+        await asyncio.sleep(1_000_000)
+
+    app = trial.member(work=hang)
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(8)
+        await started.wait()
+        app.stop()
+        app.stop_now()
+        report = await task
+    assert report.left_behind == 8
+    assert report.exit_code == 1
+    assert trial.active() == {}
+    assert sum(trial.depths()) == 8
+    cancelled = [record for record in trial.records() if record["kind"] == "dispatch"]
+    assert {(record["outcome"], record["t_settle"]) for record in cancelled} == {("cancelled", None)}
+    async with trial.running(trial.member()):
+        await trial.until(lambda: len(trial.handled) == 8)
+    assert trial.sequences() == {f"k{number}": [1, 2] for number in range(4)}
+
+
+async def test_a_stop_cancels_handlers_at_its_deadline(trial):
+    started = asyncio.Event()
+
+    async def hang(_message):
+        started.set()
+        await asyncio.sleep(1_000_000)
+
+    app = trial.member(work=hang, rebind={"drain_timeout": "20s"}, failure={"timeout": "1h"})
+    loop = asyncio.get_running_loop()
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(4)
+        await started.wait()
+        asked_at_s = loop.time()
+        app.stop()
+        report = await task
+    assert 20 <= loop.time() - asked_at_s < 21
+    assert report.exit_code == 1
+    assert report.still_bound == 0
+    assert sum(trial.depths()) == 4
+
+
+async def test_a_cancelled_member_unbinds_before_it_passes_the_cancellation_on(trial):
+    async def hang(_message):
+        await asyncio.sleep(1_000_000)
+
+    app = trial.member(work=hang)
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(4)
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert trial.active() == {}
+    assert sum(trial.depths()) == 4
+    released = [record for record in trial.records() if record.get("event") == "released"]
+    assert len(released) == 4
+    assert trial.records()[-1]["kind"] == "close"
+    assert trial.records()[-1]["clean"] is False
+
+
+async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial):
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def stuck(_message):
+        started.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    app = trial.member(work=stuck, rebind={"drain_timeout": "5s"})
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(1)
+        await started.wait()
+        app.stop()
+        await asyncio.sleep(30)
+        # The other flows are gone; the process would be ended by its exit guard here.
+        assert set(trial.active()) == {0}
+        release.set()
+        report = await task
+    assert report.exit_code == 1
+
+
+async def test_queues_that_are_missing_are_waited_for_where_members_may_not_create_them(trial):
+    app = trial.member(group={"provision": "none"})
+    async with trial.running(app):
+        await asyncio.sleep(30)
+        assert trial.broker.engine.queue_names("default") == ()
+        shape = app.settings.group.shape()
+        for index, queue in enumerate(shape.queue_names()):
+            trial.broker.create_queue(queue, shape.subscriptions(index))
+        await trial.until(lambda: len(trial.active()) == 4, within_s=30)
+        await trial.publish(8)
+        await trial.until(lambda: len(trial.handled) == 8)
+
+
+async def test_a_queue_that_is_deleted_and_made_again_is_bound_again(trial):
+    app = trial.member()
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4)
+        trial.broker.delete_queue("orders/1")
+        await asyncio.sleep(15)
+        trial.broker.create_queue("orders/1", app.settings.group.shape().subscriptions(1))
+        await trial.until(lambda: len(trial.active()) == 4, within_s=30)
+        await trial.publish(8)
+        await trial.until(lambda: len(trial.handled) == 8)
+
+
+async def test_a_member_whose_user_may_not_create_queues_says_so(trial):
+    trial.broker.is_reachable = True
+    app = trial.member()
+
+    async def refuse(queue, subscriptions):
+        from lbg_runtime.model.errors import TransportError
+
+        raise TransportError(f"cannot provision {queue}: Permission Not Allowed")
+
+    trial.sessions["member-0"].provision = refuse
+    with pytest.raises(ConfigError, match=r"group\.provision: cannot provision orders/0: Permission Not Allowed"):
+        await app.run()
+
+
+async def test_a_stop_before_the_session_is_open_is_heard(trial):
+    app = trial.member()
+    app.stop()
+    assert (await app.run()).is_clean
+
+
+async def test_handled_messages_are_told_on_the_republish_topic(trial):
+    listener, notes = MemoryTransport(trial.broker, "listener"), []
+    await listener.open()
+    await listener.subscribe("live/>", notes.append)
+    async with trial.running(trial.member(ops={"journal": {"republish_topic": "live/orders"}})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(4)
+        await trial.until(lambda: len(notes) == 4)
+    assert json.loads(notes[0].payload) == {
+        "member": "member-0",
+        "queue": "orders/0",
+        "shard": 0,
+        "key": "k0",
+        "seq": 1,
+        "publisher": "p",
+        "topic": "orders/new",
+        "redelivered": False,
+    }
+
+
+async def test_the_journal_tells_the_whole_life(trial):
+    async with trial.running(trial.member(work=_wait)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(8)
+        await trial.until(lambda: len(trial.handled) == 8)
+        await asyncio.sleep(3)
+    records = trial.records()
+    assert records[0]["kind"] == "journal"
+    assert records[0]["member"] == "member-0"
+    assert records[-1] == {
+        "written": len(records) - 1, "dropped": 0, "clean": True, "t": records[-1]["t"], "kind": "close",
+    }  # fmt: skip
+    dispatches = [record for record in records if record["kind"] == "dispatch"]
+    assert [record["local_seq"] for record in sorted(dispatches, key=lambda record: record["start_mono_ns"])] == list(
+        range(1, 9)
+    )
+    assert all(record["t_settle"] is not None and record["outcome"] == "accepted" for record in dispatches)
+    changes = [record["event"] for record in records if record["kind"] == "flow" and record["queue"] == 0]
+    assert changes == ["bound", "active", "draining", "released"]
+    assert sum(record["handled"] for record in records if record["kind"] == "status" and record["queue"] == 0) >= 2
+
+
+def test_an_app_without_handlers_is_refused(settings):
+    with pytest.raises(HandlerError, match="no handler at all"):
+        App(Handlers(), settings())

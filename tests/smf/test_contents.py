@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.model.message import Message
+from lbg_runtime.smf.contents import Contents, PayloadKind, decode_contents, encode_contents, message_of, relay_of
+from lbg_runtime.smf.sdt import Destination, DestinationKind, encode_sdt
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False), st.text(), st.binary()
+)
+maps = st.dictionaries(st.text(), scalars, max_size=4)
+
+
+@given(
+    contents=st.builds(
+        Contents, st.binary(max_size=300), st.sampled_from(PayloadKind), maps, maps, is_reply=st.booleans()
+    )
+)
+def test_contents_are_read_as_they_were_written(contents: Contents) -> None:
+    assert decode_contents(*encode_contents(contents)) == contents
+
+
+@given(properties=maps, payload=st.binary(), message_id=st.none() | st.text(), sent_at_ms=st.none() | st.integers(0, 1 << 50))
+def test_a_message_is_the_same_after_the_way_through_a_broker(properties, payload, message_id, sent_at_ms) -> None:
+    message = Message("a/b", payload, properties, message_id, sent_at_ms)
+    assert message_of("a/b", relay_of(message)) == message
+
+
+def test_the_metadata_of_a_string_message_is_what_a_client_writes() -> None:
+    attachment = encode_sdt("hello")
+    properties = {"QUEUE_PARTITION_KEY": "x", "JMSXGroupID": "grp-1"}
+    summary, body = encode_contents(Contents(attachment, PayloadKind.STRING, properties=properties))
+    expected = bytes.fromhex("01000000472f0000004718040700 2b0000003e 1c047000 2b00000035") + b"".join(
+        encode_sdt(text) for pair in properties.items() for text in pair
+    )
+    assert body == attachment + expected
+    assert summary == bytes((0x22, len(attachment), 0x42, len(expected)))
+
+
+def test_plain_bytes_need_no_summary() -> None:
+    assert encode_contents(Contents(b"plain")) == (None, b"plain")
+    assert decode_contents(None, b"plain") == Contents(b"plain")
+
+
+def test_payloads_are_what_they_were() -> None:
+    for kind, payload in (
+        (PayloadKind.STRING, "täxt"),
+        (PayloadKind.MAP, {"a": 1}),
+        (PayloadKind.STREAM, [1, "b"]),
+    ):
+        assert Contents(encode_sdt(payload), kind).payload == payload  # type: ignore[arg-type]  # a list is a stream
+    assert Contents(b"raw").payload == b"raw"
+
+
+def test_properties_without_a_place_in_a_message_are_left_out() -> None:
+    from lbg_runtime.smf.message import make_relay
+
+    where = Destination(DestinationKind.TOPIC, "t")
+    contents = Contents(b"", headers={"mi": 5, "ts": "x"}, properties={"a": 1, "where": where, "map": {}, "list": []})
+    summary, body = encode_contents(contents)
+    message = message_of("t", make_relay("t", body, summary))
+    assert (dict(message.properties), message.message_id, message.sent_at_ms) == ({"a": 1}, None, None)
+
+
+@given(summary=st.binary(max_size=12), body=st.binary(max_size=60))
+def test_any_summary_and_body_are_contents_or_a_protocol_error(summary: bytes, body: bytes) -> None:
+    try:
+        decode_contents(summary, body)
+    except ProtocolError as error:
+        assert error.what  # noqa: PT017  # which error it is depends on the bytes
+
+
+@pytest.mark.parametrize(
+    ("summary", "body", "what"),
+    [
+        ("23 00", "", "cut short"),
+        ("22 05", "00", "a section of 5 bytes in a body of 1"),
+        ("42 01", "01", "without a block"),
+        ("42 05", "0101000000", "without a block"),
+        ("42 05", "0100000001", "cut short"),
+        ("42 07", "01000000020002", "not a preamble and a map"),
+    ],
+)
+def test_contents_that_cannot_be_read_are_refused(summary: str, body: str, what: str) -> None:
+    with pytest.raises(ProtocolError, match=what):
+        decode_contents(bytes.fromhex(summary), bytes.fromhex(body))
+
+
+def test_a_string_message_without_a_string_is_refused() -> None:
+    from lbg_runtime.smf.message import make_relay
+
+    summary, body = encode_contents(Contents(encode_sdt(5), PayloadKind.STRING))
+    with pytest.raises(ProtocolError, match="not a string"):
+        message_of("t", make_relay("t", body, summary))

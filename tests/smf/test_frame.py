@@ -1,0 +1,136 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.frame import (
+    Frame,
+    FrameReader,
+    Parameter,
+    Protocol,
+    decode_frame,
+    encode_frame,
+    encode_parameter,
+)
+
+parameters = st.one_of(
+    st.builds(
+        Parameter,
+        kind=st.integers(1, 31),
+        value=st.binary(max_size=20) | st.binary(min_size=250, max_size=300),
+        mark=st.integers(0, 3),
+    ),
+    st.builds(
+        Parameter,
+        kind=st.integers(0, 7),
+        value=st.binary(max_size=3),
+        light=st.just(True),
+        mark=st.integers(0, 3),
+    ),
+)
+frames = st.builds(
+    Frame,
+    protocol=st.integers(0, 63),
+    parameters=st.lists(parameters, max_size=5).map(tuple),
+    body=st.binary(max_size=50),
+    flags=st.integers(0, 31).map(lambda bits: bits << 3),
+    mark=st.integers(0, 3),
+    service=st.integers(0, 255),
+    hops=st.integers(0, 255),
+)
+
+
+def cut(stream: bytes, sizes: list[int]) -> list[bytes]:
+    """The stream in pieces of these sizes, again and again."""
+    pieces, position, number = [], 0, 0
+    while position < len(stream):
+        size = sizes[number % len(sizes)]
+        pieces.append(stream[position : position + size])
+        position += size
+        number += 1
+    return pieces
+
+
+def read_all(pieces: list[bytes], limit_bytes: int = 1 << 20) -> list[bytes]:
+    reader = FrameReader(limit_bytes)
+    found = []
+    for piece in pieces:
+        reader.feed(piece)
+        while (raw := reader.next_frame()) is not None:
+            found.append(raw)
+    return found
+
+
+@given(frame=frames)
+def test_every_frame_is_read_as_it_was_written(frame: Frame) -> None:
+    assert decode_frame(encode_frame(frame)) == frame
+
+
+@given(sent=st.lists(frames, max_size=6), sizes=st.lists(st.integers(1, 40), min_size=1))
+def test_frames_are_found_whatever_pieces_they_come_in(sent: list[Frame], sizes: list[int]) -> None:
+    encoded = [encode_frame(frame) for frame in sent]
+    assert read_all(cut(b"".join(encoded), sizes)) == encoded
+
+
+@given(stream=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
+def test_any_bytes_are_frames_or_a_protocol_error(stream: bytes, sizes: list[int]) -> None:
+    try:
+        for raw in read_all(cut(stream, sizes)):
+            decode_frame(raw)
+    except ProtocolError as error:
+        assert error.what  # noqa: PT017  # which error it is depends on the bytes
+
+
+@given(data=st.binary(min_size=1, max_size=200))
+def test_any_parameters_are_read_or_a_protocol_error(data: bytes) -> None:
+    size = 12 + len(data)
+    raw = bytes((3, 0x8D, 0, 1)) + size.to_bytes(4, "big") * 2 + data
+    try:
+        decode_frame(raw)
+    except ProtocolError as error:
+        assert 12 <= error.offset < size  # noqa: PT017  # the place of the fault is within the parameters
+
+
+def test_padding_between_parameters_is_passed_over() -> None:
+    raw = bytes.fromhex("038d0001 00000012 00000012 00 030304 00 00")
+    assert decode_frame(raw).parameters == (Parameter(3, b"\4"),)
+
+
+def test_a_long_value_takes_the_long_form() -> None:
+    assert encode_parameter(Parameter(0x18, bytes(252)))[:2] == bytes((0x18, 254))
+    assert encode_parameter(Parameter(0x18, bytes(254)))[:6] == bytes.fromhex("180000000104")
+
+
+def test_a_lightweight_parameter_holds_three_bytes_at_most() -> None:
+    with pytest.raises(ValueError, match="3 bytes"):
+        encode_parameter(Parameter(0, bytes(4), light=True))
+
+
+def test_frames_before_an_impossible_one_are_still_read() -> None:
+    keep_alive = encode_frame(Frame(Protocol.KEEP_ALIVE))
+    reader = FrameReader(1000)
+    reader.feed(keep_alive * 2 + b"GET / HTTP/1.1\r\n")
+    assert [reader.next_frame(), reader.next_frame()] == [keep_alive, keep_alive]
+    with pytest.raises(ProtocolError, match="version 7"):
+        reader.next_frame()
+
+
+@pytest.mark.parametrize(
+    ("header", "what"),
+    [
+        ("048b0001 0000000c 0000000c", "version 4"),
+        ("038b0001 0000000b 0000000c", "a header of 11 bytes"),
+        ("038b0001 0000000d 0000000c", "a header of 13 bytes in a frame of 12"),
+        ("038b0001 0000000c 000003e9", "1001 bytes where 1000 are allowed"),
+    ],
+)
+def test_an_impossible_header_is_refused_before_its_body_is_waited_for(header: str, what: str) -> None:
+    reader = FrameReader(1000)
+    reader.feed(bytes.fromhex(header))
+    with pytest.raises(ProtocolError, match=what):
+        reader.next_frame()
+
+
+def test_a_frame_of_another_length_than_it_says_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="12 bytes long and is 13"):
+        decode_frame(bytes.fromhex("038b00010000000c0000000c00"))

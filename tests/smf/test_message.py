@@ -1,0 +1,110 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.frame import (
+    ASSURED,
+    DISCARDED,
+    Frame,
+    LightKind,
+    Parameter,
+    ParameterKind,
+    Protocol,
+    decode_frame,
+    encode_frame,
+)
+from lbg_runtime.smf.message import Relay, make_relay, read_published
+
+TOPIC = Parameter(ParameterKind.TOPIC, b"a/b\0", mark=2)
+PRIORITY = Parameter(ParameterKind.PRIORITY, b"\4")
+TTL = Parameter(ParameterKind.TIME_TO_LIVE, bytes(8))
+OF_ONE_HOP = (
+    Parameter(LightKind.ACK_IMMEDIATELY, light=True),
+    Parameter(LightKind.CORRELATION_TAG, b"\0\0\1", light=True),
+    Parameter(ParameterKind.MESSAGE_ID, bytes(7) + b"\7", mark=2),
+    Parameter(ParameterKind.PREVIOUS_ID, bytes(7) + b"\6", mark=2),
+    Parameter(ParameterKind.REDELIVERED, mark=2),
+    Parameter(ParameterKind.FLOW_ID, b"\0\0\0\5"),
+    Parameter(ParameterKind.DELIVERY_MODE, b"\1", mark=2),
+    Parameter(ParameterKind.RESPONSE, b"\0\0\1\xf7no"),
+)
+
+
+def message(*parameters: Parameter, flags: int = ASSURED, body: bytes = b"body") -> bytes:
+    return encode_frame(Frame(Protocol.MESSAGE, parameters, body, flags=flags, service=0x20))
+
+
+def whole(prefix: bytes, relay: Relay) -> Frame:
+    return decode_frame(prefix + relay.carried + relay.body)
+
+
+@given(order=st.permutations([TOPIC, PRIORITY, TTL, *OF_ONE_HOP]))
+def test_what_belongs_to_one_hop_is_taken_out_wherever_it_stands(order: list[Parameter]) -> None:
+    published = read_published(message(*order))
+    assert (published.topic, published.assured) == ("a/b", True)
+    assert (published.flow_id, published.message_id) == (5, 7)
+    carried = tuple(parameter for parameter in order if parameter not in OF_ONE_HOP)
+    assert whole(published.relay.direct_prefix(), published.relay).parameters == carried
+
+
+def test_a_delivery_says_its_own_ids_and_keeps_everything_else() -> None:
+    relay = read_published(message(TOPIC, *OF_ONE_HOP, PRIORITY, flags=ASSURED | 8)).relay
+    delivery = whole(relay.delivery_prefix(9, 8, 3, redelivered=True), relay)
+    assert delivery.parameters == (
+        Parameter(ParameterKind.MESSAGE_ID, bytes(7) + b"\x09", mark=2),
+        Parameter(ParameterKind.PREVIOUS_ID, bytes(7) + b"\x08", mark=2),
+        Parameter(ParameterKind.FLOW_ID, b"\0\0\0\3", mark=2),
+        Parameter(ParameterKind.REDELIVERED, mark=2),
+        Parameter(ParameterKind.DELIVERY_MODE, b"\1", mark=2),
+        TOPIC,
+        PRIORITY,
+    )
+    assert (delivery.flags, delivery.service, delivery.body) == (ASSURED | 8, 0x20, b"body")
+
+
+def test_a_direct_message_becomes_an_assured_delivery_and_back() -> None:
+    relay = read_published(message(TOPIC, flags=8)).relay
+    assert whole(relay.delivery_prefix(1, 0, 3, redelivered=False), relay).flags == ASSURED | 8
+    relay = read_published(message(TOPIC, *OF_ONE_HOP)).relay
+    direct = whole(relay.direct_prefix(), relay)
+    assert (direct.flags, direct.parameters) == (0, (TOPIC,))
+
+
+def test_lost_messages_are_told_with_the_next_direct_one() -> None:
+    relay = make_relay("a/b", b"body")
+    assert whole(relay.direct_prefix(discarded=True), relay).flags & DISCARDED
+    assert not whole(relay.direct_prefix(), relay).flags & DISCARDED
+
+
+def test_a_message_made_here_reads_like_a_published_one() -> None:
+    relay = make_relay("täglich/1", b"body", b"\x22\4")
+    published = read_published(relay.direct_prefix() + relay.carried + relay.body)
+    assert published.topic == "täglich/1"
+    assert published.relay == relay
+
+
+@pytest.mark.parametrize(
+    ("parameters", "what"),
+    [
+        ((PRIORITY,), "without a topic"),
+        ((Parameter(ParameterKind.TOPIC, b""),), "closing zero"),
+        ((Parameter(ParameterKind.TOPIC, b"a/b"),), "closing zero"),
+        ((Parameter(ParameterKind.TOPIC, b"\xff\0"),), "not UTF-8"),
+        ((TOPIC, Parameter(ParameterKind.FLOW_ID, b"\0")), "an id of 1 bytes where 4 are"),
+        ((TOPIC, Parameter(ParameterKind.MESSAGE_ID, b"\0")), "an id of 1 bytes where 8 are"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_refused(parameters: tuple[Parameter, ...], what: str) -> None:
+    with pytest.raises(ProtocolError, match=what):
+        read_published(message(*parameters))
+
+
+@given(data=st.binary(max_size=100))
+def test_any_parameters_of_a_message_are_read_or_a_protocol_error(data: bytes) -> None:
+    size = 12 + len(data)
+    raw = bytes((3, 0x8D, 0, 1)) + size.to_bytes(4, "big") * 2 + data
+    try:
+        read_published(raw)
+    except ProtocolError as error:
+        assert 12 <= error.offset <= size  # noqa: PT017  # the place of the fault is within the parameters

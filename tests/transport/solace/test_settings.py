@@ -1,0 +1,41 @@
+"""Settings show no secret and speak the client's language."""
+
+from lbg_runtime.transport.solace.settings import SolaceSettings
+
+SETTINGS = SolaceSettings(
+    hosts=("tcps://one:55443", "tcps://two:55443"),
+    client_name="member-1",
+    vpn="sales",
+    username="worker",
+    password="hush",
+    trust_store_path="/trusted",
+    validate_certificate=False,
+)
+
+
+def test_the_password_is_in_no_representation() -> None:
+    assert "hush" not in repr(SETTINGS)
+    assert "hush" not in str(SETTINGS)
+
+
+def test_properties_carry_every_setting() -> None:
+    properties = SETTINGS.properties()
+    assert properties["solace.messaging.transport.host"] == "tcps://one:55443,tcps://two:55443"
+    assert properties["solace.messaging.service.vpn-name"] == "sales"
+    assert properties["solace.messaging.client.name"] == "member-1"
+    assert properties["solace.messaging.authentication.basic.username"] == "worker"
+    assert properties["solace.messaging.authentication.basic.password"] == "hush"
+    assert properties["solace.messaging.tls.trust-store-path"] == "/trusted"
+    assert properties["solace.messaging.tls.cert-validated"] is False
+
+
+def test_an_outage_is_retried_for_ever_and_the_first_connection_is_not() -> None:
+    properties = SETTINGS.properties()
+    assert properties["solace.messaging.transport.reconnection-attempts"] == -1
+    assert properties["solace.messaging.transport.connection-retries"] == 0
+
+
+def test_the_names_are_those_that_the_client_knows() -> None:
+    from solace.messaging.config._ccsmp_property_mapping import CCSMP_SESSION_PROP_MAPPING
+
+    assert set(SETTINGS.properties()) <= set(CCSMP_SESSION_PROP_MAPPING)

@@ -1,0 +1,71 @@
+"""Blocking calls run to their end whatever happens to who waits for them."""
+
+import asyncio
+import threading
+
+import anyio
+import pytest
+
+from lbg_runtime.transport.solace.threads import ControlThreads
+
+pytestmark = pytest.mark.real_time
+
+
+async def test_run_returns_what_the_call_returns_and_raises_what_it_raises() -> None:
+    threads = ControlThreads()
+    assert await threads.run(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(divmod, 7, 0)
+    await threads.close()
+
+
+async def test_a_cancelled_run_ends_with_the_call_and_not_before() -> None:
+    threads = ControlThreads()
+    proceed, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        proceed.wait(10)
+        ended.set()
+
+    running = asyncio.ensure_future(threads.run(call))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        running.cancel()
+    await asyncio.sleep(0)
+    assert not running.done()
+    proceed.set()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert ended.is_set()
+    await threads.close()
+
+
+async def test_a_cancelled_scope_of_anyio_does_not_cut_a_run_short() -> None:
+    threads = ControlThreads()
+    proceed, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        proceed.wait(10)
+        ended.set()
+
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        loop.call_soon(proceed.set)
+        await threads.run(call)
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert ended.is_set()
+    await threads.close()
+
+
+async def test_closing_waits_for_what_was_begun() -> None:
+    threads = ControlThreads()
+    proceed = threading.Event()
+    begun = threads.begin(proceed.wait, 10)
+    closing = asyncio.ensure_future(threads.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    proceed.set()
+    await closing
+    assert begun.done()

@@ -1,0 +1,57 @@
+"""The transport on the official client guarantees what every transport does; over sockets of this machine."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.testing.conformance import TransportConformance
+from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME, TransportHarness
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+
+class SolaceHarness:
+    """A development broker in this process, on a port that the system chose."""
+
+    def __init__(self, broker: BrokerServer) -> None:
+        self.broker = broker
+        self.transports: list[SolaceTransport] = []
+
+    def make_transport(self, client_name: str, *, password: str = PASSWORD) -> SolaceTransport:
+        settings = SolaceSettings(
+            hosts=(f"tcp://{self.broker.host}:{self.broker.port}",),
+            client_name=client_name,
+            username=USERNAME,
+            password=password,
+            connect_timeout_ms=5_000,
+            reconnect_wait_ms=50,
+        )
+        transport = SolaceTransport(settings)
+        self.transports.append(transport)
+        return transport
+
+    def cut(self, client_name: str) -> None:
+        assert self.broker.abort_connections(client_name) == 1
+
+    async def begin_outage(self) -> None:
+        await self.broker.stop()
+
+    async def end_outage(self) -> None:
+        await self.broker.start()
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[TransportHarness]:
+    async with BrokerServer(port=0) as broker:
+        broker.engine.add_user("default", USERNAME, PASSWORD)
+        harness = SolaceHarness(broker)
+        yield harness
+        for transport in harness.transports:
+            await transport.close()
+
+
+class TestSolaceTransport(TransportConformance):
+    """See `TransportConformance`."""

@@ -1,0 +1,287 @@
+"""Single changes to a correct run: for each law one that breaks it and nothing else, and random noise."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from lbg_runtime.model.record import ConfirmedRecord, DispatchRecord, FlowRecord
+from lbg_runtime.validator.findings import Law
+from tests.validator.history import HASH_COUNT, MS, QUEUE_COUNT, SECOND, Journal, Run, wall_us
+
+Change = Callable[[Run], bool]
+"""Alters the run in place; returns whether the run had a place for it."""
+
+
+def _all(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
+    """Handlings with their places, in order of time."""
+    places = [
+        (journal, place, record)
+        for journal in run.journals
+        for place, record in enumerate(journal.records)
+        if isinstance(record, DispatchRecord)
+    ]
+    return sorted(places, key=lambda item: item[2].start_mono_ns)
+
+
+def _message(record: DispatchRecord) -> tuple[str | None, str | None, int | None]:
+    return record.publisher, record.key, record.seq
+
+
+def _handled_once(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
+    every = _all(run)
+    messages = [_message(record) for _, _, record in every]
+    return [item for item in every if messages.count(_message(item[2])) == 1 and item[2].outcome != "cancelled"]
+
+
+def _events(journal: Journal, record: DispatchRecord) -> dict[str, FlowRecord]:
+    epoch = (record.queue, record.bind_epoch)
+    return {flow.event: flow for flow in journal.flows if (flow.queue, flow.bind_epoch) == epoch}
+
+
+def lose_last_of_key(run: Run) -> bool:
+    """The handling of the last message of a key is gone."""
+    last = {
+        (ledger.header.publisher, record.key): record.last_seq for ledger in run.ledgers for record in ledger.confirmed
+    }
+    for journal, place, record in _handled_once(run):
+        if last.get((record.publisher or "", record.key or "")) == record.seq:
+            del journal.records[place]
+            return True
+    return False
+
+
+def confirm_one_more(run: Run) -> bool:
+    """The ledger knows of a message after the last handled one."""
+    known = [(record.key, record.last_seq) for record in run.ledgers[0].confirmed]
+    known += [(record.key, record.seq) for record in run.ledgers[0].unconfirmed]
+    if not known:
+        return False
+    key = known[0][0]
+    last = max(seq for other, seq in known if other == key)
+    shard = next(
+        record.shard for record in [*run.ledgers[0].confirmed, *run.ledgers[0].unconfirmed] if record.key == key
+    )
+    run.ledgers[0].confirmed.append(ConfirmedRecord(key, shard, last + 1, last + 1, 0, 0))
+    return True
+
+
+def only_cancel(run: Run) -> bool:
+    """A message's only handling was cancelled."""
+    for journal, place, record in _handled_once(run):
+        if any(
+            entry.key == record.key and entry.first_seq <= (record.seq or 0) <= entry.last_seq
+            for ledger in run.ledgers
+            if ledger.header.publisher == record.publisher
+            for entry in ledger.confirmed
+        ):
+            journal.records[place] = replace(record, outcome="cancelled", t_settle=None)
+            return True
+    return False
+
+
+def swap_two(run: Run) -> bool:
+    """Two messages of a key change places."""
+    once = _handled_once(run)
+    for (one, place, first), (other, other_place, second) in _neighbours(once):
+        if first.publisher == second.publisher:
+            one.records[place] = replace(first, seq=second.seq)
+            other.records[other_place] = replace(second, seq=first.seq)
+            return True
+    return False
+
+
+def _neighbours(
+    items: list[tuple[Journal, int, DispatchRecord]],
+) -> Iterator[tuple[tuple[Journal, int, DispatchRecord], tuple[Journal, int, DispatchRecord]]]:
+    """Handlings that follow each other on a key."""
+    last: dict[str | None, tuple[Journal, int, DispatchRecord]] = {}
+    for item in items:
+        key = item[2].key
+        if key in last:
+            yield last[key], item
+        last[key] = item
+
+
+def run_into_next(run: Run) -> bool:
+    """A handling lasts into the next one of its key, in one life and epoch."""
+    for (journal, place, first), (other, _, second) in _neighbours(_all(run)):
+        if journal is other and first.bind_epoch == second.bind_epoch and first.outcome != "cancelled":
+            done = second.start_mono_ns + 1
+            settle = None if first.t_settle is None else wall_us(done) + 1
+            journal.records[place] = replace(first, done_mono_ns=done, t_done=wall_us(done), t_settle=settle)
+            return True
+    return False
+
+
+def outlive_flow(run: Run) -> bool:
+    """A cut-off member's handler still runs when the next owner handles the key."""
+    for (journal, place, first), (other, _, second) in _neighbours(_all(run)):
+        broken = {"inactive", "down"} & set(_events(journal, first))
+        if journal is not other and broken and journal.close is not None:
+            done = second.start_mono_ns + 1
+            journal.records[place] = replace(first, done_mono_ns=done, t_done=wall_us(done), t_settle=None)
+            return True
+    return False
+
+
+def repeat_settled(run: Run) -> bool:
+    """A message comes again although its settlement had long arrived."""
+    for journal, place, record in _handled_once(run):
+        events = _events(journal, record)
+        if journal.close is not None and "released" in events and not {"inactive", "down"} & set(events):
+            start, done = record.done_mono_ns + 100, record.done_mono_ns + 200
+            again = replace(record, start_mono_ns=start, done_mono_ns=done, t_done=wall_us(done), redelivered=True)
+            journal.records.insert(place + 1, again)
+            return True
+    return False
+
+
+def clear_flag(run: Run) -> bool:
+    """A repeat after a crash is not flagged."""
+    resendable = {
+        (ledger.header.publisher, record.key, record.seq)
+        for ledger in run.ledgers
+        for record in ledger.unconfirmed
+        if record.fate == "unknown"
+    }
+    seen = set()
+    for journal, place, record in _all(run):
+        message = _message(record)
+        if message in seen and message not in resendable and record.redelivered:
+            journal.records[place] = replace(record, redelivered=False)
+            return True
+        if record.outcome != "cancelled":
+            seen.add(message)
+    return False
+
+
+def settle_after_release(run: Run) -> bool:
+    """A settlement is sent after the flow was released."""
+    for journal, place, record in _handled_once(run):
+        released = _events(journal, record).get("released")
+        if released is not None and journal.close is not None:
+            journal.records[place] = replace(record, t_settle=released.t + 3)
+            return True
+    return False
+
+
+def settle_in_next_epoch(run: Run) -> bool:
+    """A settlement is sent after the next epoch of the life became active, and the release record is missing."""
+    for journal, place, record in _handled_once(run):
+        later = [
+            flow
+            for flow in journal.flows
+            if flow.event == "active" and flow.queue == record.queue and flow.bind_epoch > record.bind_epoch
+        ]
+        events = _events(journal, record)
+        if later and "released" in events and not {"inactive", "down"} & set(events) and journal.close is not None:
+            journal.records[place] = replace(record, t_settle=later[0].t + 3)
+            journal.records.remove(events["released"])
+            return True
+    return False
+
+
+def activate_early(run: Run) -> bool:
+    """The next owner is fed while the last one still is."""
+    actives = sorted(
+        (
+            (flow.queue, flow.mono_ns, flow, journal)
+            for journal in run.journals
+            for flow in journal.flows
+            if flow.event == "active"
+        ),
+        key=lambda item: item[:2],
+    )
+    for journal, _, record in _handled_once(run):
+        following = [item for item in actives if item[0] == record.queue and item[1] > record.start_mono_ns]
+        if following and following[0][3] is not journal:
+            _, _, flow, other = following[0]
+            moment = record.receive_mono_ns - 100
+            other.records[other.records.index(flow)] = replace(flow, mono_ns=moment, t=wall_us(moment))
+            return True
+    return False
+
+
+def scatter_key(run: Run) -> bool:
+    """One publisher puts a key in another shard of the same queue."""
+    for ledger in run.ledgers:
+        for place, record in enumerate(ledger.confirmed):
+            shard = (record.shard + QUEUE_COUNT) % HASH_COUNT
+            ledger.confirmed[place] = replace(record, shard=shard)
+            return True
+    return False
+
+
+def shift_stripe(run: Run) -> bool:
+    """A key's shard lies in a queue that is not its own."""
+    if not _all(run):
+        return False
+    key, shard = _all(run)[0][2].key, (_all(run)[0][2].shard or 0) + 1
+    for journal in run.journals:
+        journal.records = [
+            replace(record, shard=shard) if isinstance(record, DispatchRecord) and record.key == key else record
+            for record in journal.records
+        ]
+    for ledger in run.ledgers:
+        ledger.confirmed = [replace(r, shard=shard) if r.key == key else r for r in ledger.confirmed]
+        ledger.unconfirmed = [replace(r, shard=shard) if r.key == key else r for r in ledger.unconfirmed]
+    return True
+
+
+BREAKING: list[tuple[Law, Change]] = [
+    (Law.LOSS, lose_last_of_key),
+    (Law.LOSS, confirm_one_more),
+    (Law.LOSS, only_cancel),
+    (Law.ORDER, swap_two),
+    (Law.OVERLAP_IN_PROCESS, run_into_next),
+    (Law.OVERLAP_ACROSS_PROCESSES, outlive_flow),
+    (Law.DUPLICATE_WITHOUT_FAULT, repeat_settled),
+    (Law.DUPLICATE_UNFLAGGED, clear_flag),
+    (Law.SETTLED_AFTER_EPOCH, settle_after_release),
+    (Law.SETTLED_AFTER_EPOCH, settle_in_next_epoch),
+    (Law.TWO_ACTIVE, activate_early),
+    (Law.KEY_ON_TWO_SHARDS, scatter_key),
+    (Law.SHARD_IN_WRONG_QUEUE, shift_stripe),
+]
+
+
+@st.composite
+def noise(draw: st.DrawFn, run: Run) -> Run:
+    """The run with a few records altered at random, whatever law that breaks."""
+    for _ in range(draw(st.integers(1, 6))):
+        journal = draw(st.sampled_from(run.journals))
+        if not journal.records:
+            continue
+        place = draw(st.integers(0, len(journal.records) - 1))
+        record = journal.records[place]
+        shift = draw(st.sampled_from([-3 * SECOND, -5 * MS, -1, 1, 5 * MS, 3 * SECOND]))
+        kind = draw(st.sampled_from(["drop", "copy", "time", "fact"]))
+        if kind == "drop":
+            del journal.records[place]
+        elif isinstance(record, FlowRecord):
+            moment = record.mono_ns + shift
+            journal.records[place] = replace(record, mono_ns=moment, t=wall_us(moment))
+        elif isinstance(record, DispatchRecord):
+            if kind == "copy":
+                other = draw(st.sampled_from(run.journals))
+                other.records.append(_shifted(record, shift))
+            elif kind == "time":
+                journal.records[place] = _shifted(record, shift)
+            else:
+                facts = {"seq": 1, "key": "k0", "outcome": "failed", "t_settle": None, "bind_epoch": 1, "queue": 0}
+                facts |= {"shard": 5, "publisher": None, "redelivered": not record.redelivered}
+                name = draw(st.sampled_from(sorted(facts)))
+                journal.records[place] = replace(record, **{name: facts[name]})
+    return run
+
+
+def _shifted(record: DispatchRecord, by_ns: int) -> DispatchRecord:
+    return replace(
+        record,
+        receive_mono_ns=record.receive_mono_ns + by_ns,
+        start_mono_ns=record.start_mono_ns + by_ns,
+        done_mono_ns=record.done_mono_ns + by_ns,
+        t_done=record.t_done + by_ns // 1000,
+        t_settle=None if record.t_settle is None else record.t_settle + by_ns // 1000,
+    )

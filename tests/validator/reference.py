@@ -1,0 +1,225 @@
+"""The laws once more, as slowly and as plainly as they can be written, for runs on one host.
+
+Reads the records, not the tables, and shares no code with the kernel. Quadratic where that is the plain way.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import combinations
+
+from lbg_runtime.model.record import DispatchRecord, FlowRecord
+from tests.validator.history import MS, Run
+
+ACK_WINDOW_NS = 1500 * MS
+
+
+@dataclass(frozen=True)
+class Handling:
+    """A dispatch record and whose it is."""
+
+    life: int
+    record: DispatchRecord
+
+    @property
+    def start(self) -> int:
+        return self.record.start_mono_ns
+
+    @property
+    def done(self) -> int:
+        return self.record.done_mono_ns
+
+    @property
+    def settle(self) -> int | None:
+        if self.record.t_settle is None:
+            return None
+        return self.done + (self.record.t_settle - self.record.t_done) * 1000
+
+    @property
+    def is_complete(self) -> bool:
+        return self.record.outcome in ("accepted", "rejected")
+
+    @property
+    def message(self) -> tuple[str, str, int] | None:
+        if self.record.publisher is None or self.record.key is None or self.record.seq is None:
+            return None
+        return self.record.publisher, self.record.key, self.record.seq
+
+    @property
+    def epoch(self) -> tuple[int, int, int]:
+        return self.life, self.record.queue, self.record.bind_epoch
+
+
+def count(run: Run) -> dict[str, int]:
+    """The counts that the kernel is to find."""
+    handlings = [Handling(life, record) for life, journal in enumerate(run.journals) for record in journal.dispatches]
+    flows = [(life, record) for life, journal in enumerate(run.journals) for record in journal.flows]
+    by_epoch: dict[tuple[int, int, int], list[FlowRecord]] = defaultdict(list)
+    for life, record in flows:
+        by_epoch[life, record.queue, record.bind_epoch].append(record)
+    by_message: dict[tuple[int, tuple[str, str, int]], list[Handling]] = defaultdict(list)
+    for handling in sorted(handlings, key=lambda h: (h.start, h.done)):
+        if handling.message is not None:
+            by_message[handling.record.queue, handling.message].append(handling)
+
+    def is_exposed(handling: Handling) -> bool:
+        return _is_exposed(run, handling, by_epoch[handling.epoch])
+
+    found = {
+        "loss": _count_lost(run, handlings),
+        "order": _count_late(by_message),
+        "settled_after_epoch": sum(_is_settled_late(h, by_epoch) for h in handlings),
+        "two_active": _count_two_active(handlings, by_epoch),
+        "shard_in_wrong_queue": sum(
+            h.record.shard is not None and h.record.shard % run.journals[h.life].header.queue_count != h.record.queue
+            for h in handlings
+        ),
+        "key_on_two_shards": _count_scattered_keys(run, handlings),
+        "published": len(_confirmed(run)),
+        "handled_first": sum(any(h.is_complete for h in group) for group in by_message.values()),
+        "fenced": sum(h.is_complete and h.settle is None for h in handlings),
+        "unnumbered": sum(h.message is None for h in handlings),
+    }
+    found |= _count_overlaps(handlings)
+    found |= _count_duplicates(run, by_message, is_exposed)
+    return found
+
+
+def _confirmed(run: Run) -> set[tuple[str, str, int]]:
+    return {
+        (ledger.header.publisher, record.key, seq)
+        for ledger in run.ledgers
+        for record in ledger.confirmed
+        for seq in range(record.first_seq, record.last_seq + 1)
+    }
+
+
+def _count_lost(run: Run, handlings: list[Handling]) -> int:
+    return len(_confirmed(run) - {h.message for h in handlings if h.is_complete and h.message})
+
+
+def _count_late(by_message: dict[tuple[int, tuple[str, str, int]], list[Handling]]) -> int:
+    late = 0
+    for (queue, (publisher, key, seq)), group in by_message.items():
+        complete = [h.start for h in group if h.is_complete]
+        if complete:
+            late += any(
+                other_queue == queue
+                and (other_publisher, other_key) == (publisher, key)
+                and other_seq > seq
+                and min(h.start for h in other) < min(complete)
+                for (other_queue, (other_publisher, other_key, other_seq)), other in by_message.items()
+            )
+    return late
+
+
+def _count_overlaps(handlings: list[Handling]) -> dict[str, int]:
+    lanes: dict[tuple[int, str], list[Handling]] = defaultdict(list)
+    for handling in sorted(handlings, key=lambda h: (h.start, h.done)):
+        if handling.record.key is not None:
+            lanes[handling.record.queue, handling.record.key].append(handling)
+    in_process = across = 0
+    for lane in lanes.values():
+        for place, later in enumerate(lane):
+            inside = [earlier for earlier in lane[:place] if earlier.done > later.start]
+            if any(earlier.life == later.life for earlier in inside):
+                in_process += 1
+            elif inside:
+                across += 1
+    return {"overlap_in_process": in_process, "overlap_across_processes": across}
+
+
+def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord]) -> bool:
+    if not handling.is_complete:
+        return False
+    journal, settle = run.journals[handling.life], handling.settle
+    ended_uncleanly = journal.close is None or not journal.close.clean
+    if ended_uncleanly and not any(flow.event == "released" for flow in flows):
+        last = journal.last_mono_ns
+        assert last is not None
+        if settle is None or settle >= last - ACK_WINDOW_NS:
+            return True
+    breaks = [flow.mono_ns for flow in flows if flow.event in ("inactive", "down")]
+    if not breaks:
+        return False
+    if settle is None:
+        return True
+    following = [moment for moment in breaks if moment >= settle]
+    if following and min(following) - settle <= ACK_WINDOW_NS:
+        return True
+    turns = [flow for flow in flows if flow.event in ("active", "inactive", "down") and flow.mono_ns < settle]
+    return bool(turns) and max(turns, key=lambda flow: flow.mono_ns).event != "active"
+
+
+def _count_duplicates(run, by_message, is_exposed) -> dict[str, int]:  # type: ignore[no-untyped-def]
+    resendable = {
+        (ledger.header.publisher, record.key, record.seq)
+        for ledger in run.ledgers
+        for record in ledger.unconfirmed
+        if record.fate == "unknown"
+    }
+    total = faultless_total = unflagged_total = unfinished = flagged = 0
+    for (_, message), group in by_message.items():
+        complete = [place for place, handling in enumerate(group) if handling.is_complete]
+        if not complete:
+            continue
+        repeats = range(complete[0] + 1, len(group))
+        total += len(repeats)
+        unfinished += sum(not group[place].is_complete for place in repeats)
+        flagged += sum(group[place].record.redelivered for place in repeats)
+        faultless = sum(group[place - 1].is_complete and not is_exposed(group[place - 1]) for place in repeats)
+        unflagged = sum(not group[place].record.redelivered for place in repeats)
+        excuse = 1 if message in resendable else 0
+        faultless_total += max(0, faultless - excuse)
+        unflagged_total += max(0, unflagged - excuse)
+    exposed = sum(is_exposed(handling) for group in by_message.values() for handling in group)
+    return {
+        "duplicates": total,
+        "duplicates_flagged": flagged,
+        "duplicate_without_fault": faultless_total,
+        "duplicate_unflagged": unflagged_total,
+        "duplicate_bound": exposed + unfinished + len(resendable),
+    }
+
+
+def _is_settled_late(handling: Handling, by_epoch: dict[tuple[int, int, int], list[FlowRecord]]) -> bool:
+    if handling.settle is None:
+        return False
+    ends = [flow.mono_ns for flow in by_epoch[handling.epoch] if flow.event in ("released", "down")]
+    for (life, queue, number), flows in by_epoch.items():
+        if (life, queue) == handling.epoch[:2] and number > handling.record.bind_epoch:
+            ends += [flow.mono_ns for flow in flows if flow.event == "active"]
+    return any(handling.settle - 1000 > end for end in ends)
+
+
+def _count_two_active(handlings: list[Handling], by_epoch: dict[tuple[int, int, int], list[FlowRecord]]) -> int:
+    """For runs in which no epoch is active twice."""
+    tenures: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for epoch in {*by_epoch, *(h.epoch for h in handlings)}:
+        flows, own = by_epoch.get(epoch, []), [h for h in handlings if h.epoch == epoch]
+        active = [flow.mono_ns for flow in flows if flow.event == "active"] or [h.start for h in own]
+        if not active:
+            continue
+        proofs = [min(active)] + [h.record.receive_mono_ns for h in own]
+        broken = any(flow.event in ("inactive", "down") for flow in flows)
+        if not broken:
+            proofs += [flow.mono_ns for flow in flows if flow.event == "draining"]
+            if any(flow.event == "released" for flow in flows):
+                proofs += [h.done for h in own]
+        tenures[epoch[1]].append((min(active), max(proofs)))
+    found = 0
+    for spans in tenures.values():
+        ordered = sorted(spans)
+        later = {two for one, two in combinations(range(len(ordered)), 2) if ordered[one][1] > ordered[two][0]}
+        found += len(later)
+    return found
+
+
+def _count_scattered_keys(run: Run, handlings: list[Handling]) -> int:
+    shards: dict[str, set[int]] = defaultdict(set)
+    for handling in handlings:
+        if handling.record.key is not None and handling.record.shard is not None:
+            shards[handling.record.key].add(handling.record.shard)
+    for ledger in run.ledgers:
+        for record in [*ledger.confirmed, *ledger.unconfirmed]:
+            shards[record.key].add(record.shard)
+    return sum(len(found) > 1 for found in shards.values())

@@ -1,0 +1,125 @@
+"""Correct runs are valid, each law is caught alone, and the kernel agrees with the plain reference."""
+
+import copy
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
+from lbg_runtime.validator.judge import judge, validate
+from lbg_runtime.validator.kernel import examine
+from lbg_runtime.validator.schema import RunTables
+from tests.validator.changes import BREAKING, Change, noise
+from tests.validator.history import QUEUE_COUNT, Run, runs, story
+from tests.validator.reference import count
+
+EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
+
+def broken_laws(verdict: Verdict) -> set[Law]:
+    return {law for law, found in verdict.counts.items() if found}
+
+
+def counts_of(verdict: Verdict) -> dict[str, int]:
+    accounts = verdict.accounts
+    return {
+        **{law.value: found for law, found in verdict.counts.items()},
+        "published": accounts.published,
+        "handled_first": accounts.handled_first,
+        "duplicates": accounts.duplicates,
+        "duplicates_flagged": accounts.duplicates_flagged,
+        "duplicate_bound": accounts.duplicate_bound,
+        "fenced": accounts.fenced,
+        "unnumbered": accounts.unnumbered,
+    }
+
+
+def by_queue(tables: RunTables) -> list[RunTables]:
+    """The parts as the kernel's docstring asks for them."""
+
+    def of(queue: int) -> RunTables:
+        def ledger_rows(table: object) -> object:
+            shard = pc.fill_null(table.column("shard"), 0)  # type: ignore[attr-defined]
+            mod = pc.subtract(shard, pc.multiply(pc.divide(shard, QUEUE_COUNT), QUEUE_COUNT))
+            return table.filter(pc.equal(mod, queue))  # type: ignore[attr-defined]
+
+        return RunTables(
+            tables.dispatches.filter(pc.equal(tables.dispatches.column("queue"), queue)),
+            tables.flows.filter(pc.equal(tables.flows.column("queue"), queue)),
+            ledger_rows(tables.confirmed),
+            ledger_rows(tables.unconfirmed),
+            tables.journals,
+            tables.ledgers,
+        )
+
+    return [of(queue) for queue in range(QUEUE_COUNT)]
+
+
+def test_a_run_with_moves_a_crash_and_allowed_redeliveries_is_valid() -> None:
+    verdict = validate(story().tables())
+
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.duplicates > 0
+    assert verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+    assert {move.cause for move in verdict.moves} >= {"rebind", "crash", "stop"}
+
+
+@given(run=runs())
+@EXAMPLES
+def test_every_correct_run_is_valid(run: Run) -> None:
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+
+
+@pytest.mark.parametrize(("law", "change"), BREAKING, ids=[change.__name__ for _, change in BREAKING])
+def test_a_run_that_breaks_one_law_is_caught_by_that_law_and_no_other(law: Law, change: Change) -> None:
+    run = story()
+    assert change(run)
+
+    verdict = validate(run.tables())
+
+    assert broken_laws(verdict) == {law}
+    assert verdict.kind is VerdictKind.INVALID
+    assert [finding.law for finding in verdict.findings] == [law] * verdict.counts[law]
+    assert all(finding.witnesses for finding in verdict.findings)
+
+
+@given(run=runs(), breaking=st.sampled_from(BREAKING))
+@EXAMPLES
+def test_a_single_violation_in_a_random_run_is_detected(run: Run, breaking: tuple[Law, Change]) -> None:
+    law, change = breaking
+    if not change(run):
+        return
+
+    verdict = validate(run.tables())
+
+    assert verdict.counts[law] > 0
+    assert verdict.kind is VerdictKind.INVALID
+
+
+@given(run=runs(), data=st.data())
+@EXAMPLES
+def test_the_kernel_agrees_with_the_plain_reference_on_damaged_runs(run: Run, data: st.DataObject) -> None:
+    damaged = data.draw(noise(copy.deepcopy(run)))
+
+    expected = count(damaged)
+    found = counts_of(validate(damaged.tables()))
+
+    assert {name: found[name] for name in expected} == expected
+
+
+@given(run=runs(), data=st.data())
+@EXAMPLES
+def test_one_queue_at_a_time_gives_the_same_verdict_as_all_at_once(run: Run, data: st.DataObject) -> None:
+    tables = data.draw(noise(run)).tables()
+
+    whole = validate(tables)
+    parts = judge([examine(part) for part in by_queue(tables)], tables.journals, tables.ledgers)
+
+    assert parts.kind is whole.kind
+    assert counts_of(parts) == counts_of(whole)
+    assert parts.moves == whole.moves
