@@ -34,11 +34,11 @@ def broker(
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; raises `UserError`."""
+    """Host and port of `HOST:PORT`, the host in brackets or not; raises `UserError`."""
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= 65_535):
         raise UserError("--smf", repr(text), "HOST:PORT with a port from 0 to 65535")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _configure_log(*, as_json: bool) -> None:
@@ -48,7 +48,8 @@ def _configure_log(*, as_json: bool) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(),
+            # Names that a peer chose may hold line breaks; written as literals they stay in one line.
+            structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(repr_native_str=True),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -10,8 +10,10 @@ import typer
 
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
+from lbg_runtime.cli.demo.stage import demo
 from lbg_runtime.cli.publish import publish
 from lbg_runtime.cli.run import run
+from lbg_runtime.cli.validate import validate
 from lbg_runtime.model.errors import LbgError, UserError
 
 app = typer.Typer(
@@ -22,8 +24,10 @@ app = typer.Typer(
 )
 app.command()(broker)
 app.command()(check)
+app.command()(demo)
 app.command()(publish)
 app.command()(run)
+app.command()(validate)
 
 
 @app.callback()

@@ -17,6 +17,9 @@ from lbg_runtime.model.errors import ConfigError
 
 SECRET_KEYS = frozenset({"password"})
 
+MAX_DEPTH = 6
+"""Of nested sections; the deepest setting lies three deep."""
+
 _EXPECTED_TYPES = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -69,6 +72,9 @@ def parse_settings(document: Mapping[str, object], source: str, environ: Mapping
 def _interpolated(
     value: object, source: str, path: tuple[str, ...], environ: Mapping[str, str], problems: list[ConfigError]
 ) -> object:
+    if len(path) > MAX_DEPTH:  # YAML can hold a section that contains itself
+        problems.append(ConfigError(_where(source, path), "nested too deep", f"at most {MAX_DEPTH} levels"))
+        return None
     match value:
         case str():
             try:
@@ -116,9 +122,9 @@ def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
         case "enum":
             expected = f"one of {details['ctx']['expected']}".replace("'", "")
         case "greater_than_equal":
-            expected = f"at least {details['ctx']['ge']}"
+            expected = f"at least {details['ctx']['ge']:g}"
         case "less_than_equal":
-            expected = f"at most {details['ctx']['le']}"
+            expected = f"at most {details['ctx']['le']:g}"
         case kind:
             expected = _EXPECTED_TYPES.get(kind) or details["msg"].removeprefix("Input should be ")
     return ConfigError(_where(source, path), _shown(path, details["input"]), expected)

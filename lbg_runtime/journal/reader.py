@@ -26,6 +26,8 @@ _LONGEST_LINE_BYTES = 16 << 20
 _CLOCKS = {"dispatch": ("t_done", "done_mono_ns"), "flow": ("t", "mono_ns")}
 """Columns that show the same moment on the wall clock (microseconds) and on the monotonic clock (nanoseconds)."""
 
+_TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
+
 _Row = dict[str, object]
 
 
@@ -239,18 +241,23 @@ def _parse_line(line: bytes) -> object:
         return None
 
 
-def _to_batch(rows: list[_Row], schema: pa.Schema, file_kind: str, file_number: int) -> pa.RecordBatch | None:
+def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_number: int) -> pa.RecordBatch | None:
     """The records as a batch of the schema, or None where a value is missing or impossible."""
-    for row in rows:
-        row[file_kind] = file_number
-    try:
-        batch = pa.RecordBatch.from_pylist(rows, schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return None
-    for field, column in zip(schema, batch.columns, strict=True):
-        if not field.nullable and column.null_count:
+    columns = []
+    for field in schema:
+        if field.name == file_kind:
+            columns.append(pa.repeat(pa.scalar(file_number, field.type), len(rows)))
+            continue
+        values = [row.get(field.name) for row in rows]
+        # Arrow would cut a float down to an integer.
+        if not _TYPES[field.type].issuperset(set(map(type, values)) - ({type(None)} if field.nullable else set())):
+            return None
+        try:
+            column = pa.array(values, field.type)
+        except (pa.ArrowInvalid, OverflowError):
             return None
         # Counts and indices; a negative one would be another row's in the kernel's codes.
         if field.type == pa.int32() and (pc.min(column).as_py() or 0) < 0:
             return None
-    return batch
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

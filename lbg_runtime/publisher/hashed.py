@@ -5,6 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Literal, Self
 
@@ -25,6 +26,7 @@ from lbg_runtime.model.message import (
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.publisher.window import UnconfirmedWindow
 from lbg_runtime.transport.base import Messenger
@@ -34,7 +36,12 @@ MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
 LEDGER_FLUSH_MS = 500
 CLOSE_TIMEOUT_MS = 30_000
 
-log = structlog.get_logger(__name__)
+Fate = Literal["refused", "unknown"]
+"""As `UnconfirmedRecord` has it."""
+
+_LOG_EVENTS: Mapping[Fate, str] = {"refused": "publish_refused", "unknown": "publish_unknown"}
+
+_log = structlog.get_logger(__name__)
 
 
 def wall_clock_us() -> int:
@@ -42,36 +49,12 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """The broker has taken the message over; it lies in every queue that subscribes to its topic.
-
-    Where no queue does, PubSub+ confirms and drops it, unless the client profile says to reject such messages.
-    """
-
-    key: str
-    shard: int
-    key_sequence: int
-    """Number of the message within its key, from 1."""
-    topic: str
-    """Full topic, hash prefix and shard included."""
-    message_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherCounts:
-    """What became of the messages of one publisher. The last three add up to `sent` once it is closed."""
-
-    sent: int
-    confirmed: int
-    refused: int
-    unknown: int
-    """Messages that may or may not be on the broker."""
-
-    @property
-    def unconfirmed(self) -> int:
-        """Messages on their way: sent, and nothing heard of them yet."""
-        return self.sent - self.confirmed - self.refused - self.unknown
+class _Phase(Enum):
+    OPEN = "open"
+    CLOSING = "closing"
+    """Takes no more messages, waits for answers."""
+    CLOSED = "closed"
+    """The ledger has its last line; answers that still come are not heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +140,7 @@ class HashedPublisher:
         self._unknown_count = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._closing = False
-        self._closed = False
+        self._phase = _Phase.OPEN
         self._ledger_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -196,7 +178,7 @@ class HashedPublisher:
         message without a key, or with a key or a topic that cannot be used, and `PublisherClosed`; nothing was sent
         then. A caller cancelled while it waits has sent nothing.
         """
-        if self._closing:
+        if self._phase is not _Phase.OPEN:
             raise PublisherClosed(topic)
         addressed = self._address(topic, payload, key, properties)
         if not await self._window.reserve(len(payload)):
@@ -209,8 +191,9 @@ class HashedPublisher:
         Messages without an answer after `timeout_ms`, or when the caller is cancelled, become unknown, and the ledger
         says that it was not closed cleanly.
         """
-        self._closing = True
-        self._window.close()
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.CLOSING
+            self._window.close()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._idle.wait()
@@ -234,17 +217,13 @@ class HashedPublisher:
         if key is None and self._key_source is not None:
             key = self._key_source.extract(topic, properties, payload)
         if key is None:
-            raise UserError(
-                "key", f"none in a message to {topic}", "a key given to publish, or found by the key source"
-            )
+            raise UserError("key", f"none in a message to {topic}", "a key given, or found by the key source")
         if not _is_text(key):
             raise UserError("key", ascii(key), "text that UTF-8 can carry")
         shard = shard_of(self._hash_function, key, self._group.hash_count)
         hashed_topic = self._group.hashed_topic(shard, topic)
         if not topic or not _is_text(topic) or not is_valid_topic(hashed_topic):
-            raise UserError(
-                "topic", ascii(topic), "1 to 250 bytes of UTF-8, with the hash prefix and the shard before it"
-            )
+            raise UserError("topic", ascii(topic), "1 to 250 bytes, hash prefix and shard included")
         return _Addressed(key, shard, hashed_topic, payload, properties)
 
     def _send(self, addressed: _Addressed) -> asyncio.Future[Confirmation]:
@@ -306,16 +285,14 @@ class HashedPublisher:
             if self._ledger_timer is None:
                 self._ledger_timer = asyncio.get_running_loop().call_later(LEDGER_FLUSH_MS / 1000, self._flush_ledger)
 
-    def _on_unconfirmed(
-        self, sent: _Sent, error: BaseException, fate: Literal["refused", "unknown"], reason: str
-    ) -> None:
+    def _on_unconfirmed(self, sent: _Sent, error: BaseException, fate: Fate, reason: str) -> None:
         if fate == "refused":
             self._refused_count += 1
         else:
             self._unknown_count += 1
         confirmation = sent.confirmation
-        log.error(
-            f"publish_{fate}",
+        _log.error(
+            _LOG_EVENTS[fate],
             publisher=self.publisher_id,
             topic=confirmation.topic,
             key=confirmation.key,
@@ -334,9 +311,9 @@ class HashedPublisher:
             )
 
     def _finish(self) -> None:
-        if self._closed:
+        if self._phase is _Phase.CLOSED:
             return
-        self._closed = True
+        self._phase = _Phase.CLOSED
         clean = not self._unanswered
         for sent in self._unanswered.values():
             reason = "no answer before the publisher was closed"

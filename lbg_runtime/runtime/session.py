@@ -4,9 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+import structlog
+
 from lbg_runtime.config.settings import ConnectionSettings, TransportKind
 from lbg_runtime.model.errors import ConfigError, ConnectFailed
 from lbg_runtime.transport.base import Messenger, Transport
+
+_log = structlog.get_logger(__name__)
 
 DEFAULT_SMF_PORT = 55555
 
@@ -28,6 +32,7 @@ async def open_session(settings: ConnectionSettings, client_name: str) -> AsyncI
     host, port = listen_address(settings.host[0])
     async with BrokerServer(host, port) as server:
         address = f"tcp://{server.host}:{server.port}"
+        _log.info("embedded_broker_started", host=address)
         async with _open_solace(settings, (address,), client_name) as session:
             yield session
 

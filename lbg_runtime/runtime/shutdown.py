@@ -34,8 +34,10 @@ async def follow_parent(stop: Callable[[], None]) -> None:
 
 
 class ExitGuard:
-    """Ends the process with exit code 1 when it is still there after a time: a handler may ignore its cancellation, or
-    hold the event loop itself, and then nothing on the loop can bring the end about."""
+    """Ends the process with exit code 1 when it is still there after a time.
+
+    A handler may ignore its cancellation, or hold the event loop itself; then nothing on the loop can bring the end.
+    """
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None

@@ -20,7 +20,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.sim.history import Delivered, FlowClosed, Handle, Happening, SpoolSeen, Stamp
 from lbg_runtime.sim.link import Link
-from lbg_runtime.sim.schedule import Schedule
+from lbg_runtime.sim.schedule import Call, Schedule
 
 EffectSink = Callable[[Effect], None]
 
@@ -29,6 +29,7 @@ EffectSink = Callable[[Effect], None]
 class _Connection:
     link: Link
     sink: EffectSink
+    lost: Call
     flows: dict[FlowId, Handle]
 
 
@@ -49,14 +50,16 @@ class SimBroker:
 
     # -- frames from clients
 
-    def connect(self, link: Link, client_name: str, sink: EffectSink, answer: Callable[[ClientId], None]) -> None:
-        """Log a client in; `sink` takes what the broker sends it from then on, at the client."""
+    def connect(
+        self, link: Link, client_name: str, sink: EffectSink, lost: Call, answer: Callable[[ClientId], None]
+    ) -> None:
+        """Log a client in; from then on, at the client, `sink` takes what the broker sends it, `lost` the end of it."""
         client, effects = self._engine.connect(DEFAULT_VPN, "", "", client_name)
         # The flows of an older connection of that name have ended before anything else happens.
         for effect in effects:
             if isinstance(effect, ClientEnded):
                 self._close_connection(effect.client)
-        self._connections[client] = _Connection(link, sink, {})
+        self._connections[client] = _Connection(link, sink, lost, {})
         link.send_down(lambda: answer(client))
         self._carry_out(effects)
 
@@ -130,7 +133,9 @@ class SimBroker:
         if handle is None:
             return
         now_ms = self._schedule.now_ms
-        self._history.append(FlowClosed(now_ms, handle.queue, flow, cut_ms=now_ms))
+        # Where the connection is broken already, that is what its member lost.
+        cut_ms = now_ms if connection is None or connection.link.cut_ms is None else connection.link.cut_ms
+        self._history.append(FlowClosed(now_ms, handle.queue, flow, cut_ms))
         self._carry_out([FlowEnded(client, flow, 503, "Queue Shutdown"), *self._engine.unbind(flow)])
 
     def is_empty(self) -> bool:
@@ -141,7 +146,7 @@ class SimBroker:
 
     def _close_connection(self, client: ClientId) -> None:
         connection = self._connections.pop(client)
-        connection.link.cut()
+        connection.link.close(connection.lost)
         for flow, handle in connection.flows.items():
             self._history.append(FlowClosed(self._schedule.now_ms, handle.queue, flow, connection.link.cut_ms))
 

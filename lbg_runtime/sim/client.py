@@ -50,16 +50,17 @@ class SimClient:
         def sink(effect: Effect) -> None:
             self._process.run(lambda: self._take(link, effect))
 
+        def lost() -> None:
+            self._process.run(lambda: self._notice_loss(link))
+
         def answer(client: ClientId) -> None:
             self._process.run(lambda: self._connected(link, client))
 
-        link.send_up(lambda: self._broker.connect(link, self._client_name, sink, answer))
+        link.send_up(lambda: self._broker.connect(link, self._client_name, sink, lost, answer))
 
     def bind(self, name: Handle, tell: Callable[[MachineEvent], None]) -> SimHandle:
         """Bind a new handle; `tell` gets what becomes of it."""
-        handle = SimHandle(
-            name, self, self._broker, self._process, self._schedule, self._settings, self._history, tell
-        )
+        handle = SimHandle(name, self, self._broker, self._process, self._schedule, self._settings, self._history, tell)
         if self.link is None or self.client_id is None:
             handle.state = HandleState.DEAD
             self._process.after(1, lambda: tell(BindRefused(name.epoch, "not connected", permanent=False)))

@@ -34,6 +34,13 @@ class Link:
             self.cut_ms = self._schedule.now_ms
         self._up_is_cut = self._down_is_cut = True
 
+    def close(self, call: Call) -> None:
+        """The broker ends the connection: what it sent still arrives, then `call` runs at the client."""
+        if self.cut_ms is None:
+            self.cut_ms = self._schedule.now_ms
+        self._up_is_cut = True
+        self.send_down(call)
+
     def end_after_frames(self, call: Call) -> None:
         """The client's process is gone: what it sent still arrives, then `call` runs at the broker."""
         if self.cut_ms is None:

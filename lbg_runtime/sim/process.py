@@ -6,7 +6,7 @@ from lbg_runtime.sim.schedule import Call, Schedule
 
 
 class Process:
-    """Everything that happens inside one member goes through `run`, so that a pause holds it back and an end stops it."""
+    """All that happens inside one member goes through `run`, so that a pause holds it back and an end ends it."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule

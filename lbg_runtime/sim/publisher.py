@@ -96,12 +96,15 @@ class SimPublisher:
                 for message_id in list(self._unconfirmed):
                     self._send(message_id)
 
+        def lost() -> None:
+            self._notice_loss(link)
+
         def connected(client: ClientId) -> None:
             if self._link is link:
                 self._client = client
                 link.send_up(lambda: self._broker.open_publisher(client, self._flow_name, opened))
 
-        link.send_up(lambda: self._broker.connect(link, self._name, _ignore, connected))
+        link.send_up(lambda: self._broker.connect(link, self._name, _ignore, lost, connected))
 
     def _notice_loss(self, link: Link) -> None:
         if self._link is link:

@@ -90,6 +90,12 @@ def draw_settings(chance: SeededChance) -> SimSettings:
     queue_count = chance.between(1, 5)
     planned = chance.between(1, 4)
     slow_run = chance.happens(0.3)
+    drain_timeout_ms = chance.pick((0, 100, 1_000, 3_000))
+    longest_ms = chance.pick((1, 20, 60))
+    attempts, retry_ms = 3, chance.pick((0, 20, 300))
+    # Tries start anew with every delivery. Poison whose tries do not fit into a drain would go from hand to hand for
+    # ever, at the pace of this simulation's rebind cycles.
+    poison_ends = attempts * (longest_ms + retry_ms) < drain_timeout_ms and not slow_run
     return SimSettings(
         queue_count=queue_count,
         hash_count=queue_count * chance.between(1, 4),
@@ -111,22 +117,22 @@ def draw_settings(chance: SeededChance) -> SimSettings:
         rebind=RebindSettings(
             interval_ms=chance.pick((300, 1_000, 4_000)),
             jitter=chance.pick((0.0, 0.5, 1.0)),
-            drain_timeout_ms=chance.pick((0, 100, 1_000, 3_000)),
+            drain_timeout_ms=drain_timeout_ms,
             bind_backoff_min_ms=50,
             bind_backoff_max_ms=1_000,
             # Two one-way delays: what was under way when intake stopped has then arrived.
             quiet_gap_ms=chance.pick((0, 2, 60)),
         ),
         handlers=HandlerSettings(
-            longest_ms=chance.pick((1, 20, 60)),
+            longest_ms=longest_ms,
             slow_share=chance.pick((0.0, 0.05, 0.3)) if slow_run else 0.0,
             slow_ms=chance.pick((300, 2_000)),
             fail_share=chance.pick((0.0, 0.0, 0.1, 0.3)),
-            poison_share=chance.pick((0.0, 0.0, 0.03)),
+            poison_share=chance.pick((0.0, 0.03)) if poison_ends else 0.0,
             hang_share=chance.pick((0.0, 0.0, 0.02)),
             timeout_ms=chance.pick((500, 3_000)),
-            attempts=3,
-            retry_ms=chance.pick((0, 20, 300)),
+            attempts=attempts,
+            retry_ms=retry_ms,
         ),
         faults=tuple(kind for kind in FaultKind if chance.happens(0.5)),
         fault_gap_ms=chance.pick((200, 1_000, 4_000)),

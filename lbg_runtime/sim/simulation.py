@@ -1,11 +1,11 @@
 """One run from one seed: the world, its faults, and the way to its end."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from lbg_runtime.core.events import ReleaseCause
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.sim.broker import SimBroker
@@ -15,7 +15,7 @@ from lbg_runtime.sim.history import Happening, Stalled
 from lbg_runtime.sim.laws import Violation, check_laws, duplicate_count
 from lbg_runtime.sim.member import Parts, SimMember
 from lbg_runtime.sim.publisher import SimPublisher
-from lbg_runtime.sim.schedule import Schedule
+from lbg_runtime.sim.schedule import Call, Schedule, SimulationLoops
 from lbg_runtime.sim.settings import FaultKind, SimSettings, draw_settings
 
 QUIET_MS = 300_000
@@ -44,12 +44,17 @@ def simulate(seed: int, settings: SimSettings | None = None, parts: Parts | None
     chance = SeededChance(seed)
     chosen = settings or draw_settings(chance.fork("settings"))
     world = _World(chosen, chance, parts or Parts())
-    world.run()
+    violations: list[Violation] = []
+    try:
+        world.run()
+    except (InvariantViolated, SimulationLoops) as error:
+        violations.append(Violation("machines_keep_their_invariants", world.now_ms, str(error)))
     facts = Facts(world.history)
+    violations += check_laws(facts, chosen)
     return SimResult(
         seed=seed,
         settings=chosen,
-        violations=tuple(check_laws(facts, chosen)),
+        violations=tuple(violations),
         history=world.history,
         published=len(facts.confirmed),
         handled=sum(1 for delivery in facts.deliveries.values() if delivery.handlings),
@@ -78,6 +83,11 @@ class _World:
             for name in (f"p{number}" for number in range(1, settings.publishers + 1))
         ]
 
+    @property
+    def now_ms(self) -> int:
+        """The virtual time."""
+        return self._schedule.now_ms
+
     def run(self) -> None:
         """Start, suffer, recover, finish, stop."""
         for index in range(self._settings.first_members):
@@ -93,7 +103,7 @@ class _World:
             member.stop()
         self._wait(STOP_MS, lambda: not self._alive(), "a member does not stop")
 
-    def _wait(self, longest_ms: int, is_done: "_Condition", what: str) -> None:
+    def _wait(self, longest_ms: int, is_done: Callable[[], bool], what: str) -> None:
         if not self._schedule.run(self._schedule.now_ms + longest_ms, is_done):
             self.history.append(Stalled(self._schedule.now_ms, what))
 
@@ -173,7 +183,7 @@ class _World:
         delay_ms = chance.between(0, 2_000)
         self._when_ended(member, lambda: self._schedule.after(delay_ms, lambda: self._start(index)))
 
-    def _when_ended(self, member: SimMember, call: "_Call") -> None:
+    def _when_ended(self, member: SimMember, call: Call) -> None:
         if member.is_alive:
             self._schedule.after(10, lambda: self._when_ended(member, call))
         else:

@@ -32,6 +32,11 @@ class VerdictKind(Enum):
     INVALID = "invalid"
     UNKNOWN = "unknown"
 
+    @property
+    def exit_code(self) -> int:
+        """What a command that judges a run exits with."""
+        return {VerdictKind.VALID: 0, VerdictKind.INVALID: 1, VerdictKind.UNKNOWN: 3}[self]
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:

@@ -41,6 +41,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         counts.update(part.counts)
     findings = [finding for part in parts for finding in part.findings]
     unlisted = _settle_loss(parts, counts, findings)
+    strangers = sorted({name or "?" for name in unlisted} - {name or "" for name in texts(ledgers, "publisher")})
     _settle_key_shards(parts, counts, findings)
     accounts = _sum_accounts([part.accounts for part in parts])
 
@@ -48,10 +49,10 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     journal_reasons, ledger_reasons = _incomplete_journals(journals), _incomplete_ledgers(ledgers)
     reasons = mixed + journal_reasons + ledger_reasons + _unclosed_ledgers(ledgers)
     reasons += _disagreement("hash_count", journals, ledgers) + _disagreement("queue_count", journals)
-    reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), unlisted)
+    reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), len(unlisted), strangers)
     weak: set[Law] = set(Law) if mixed else set()
     weak |= set(_NEEDS_EVERY_JOURNAL) if journal_reasons else set()
-    weak |= set(_NEEDS_EVERY_LEDGER) if ledger_reasons else set()
+    weak |= set(_NEEDS_EVERY_LEDGER) if ledger_reasons or strangers else set()
     unproven = tuple(law for law in Law if counts[law] and law in weak)
     if any(counts[law] for law in Law if law not in weak):
         kind = VerdictKind.INVALID
@@ -68,8 +69,8 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     )
 
 
-def _settle_loss(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> int:
-    """Write down the losses; return how many handled messages no ledger lists.
+def _settle_loss(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> list[str | None]:
+    """Write down the losses; return the publisher of each handled message that no ledger lists.
 
     A message that one queue lacks may have been handled through another, where it is unlisted: a wrong stripe, no loss.
     """
@@ -91,7 +92,7 @@ def _settle_loss(parts: Sequence[Examination], counts: Counter[Law], findings: l
         text = f"{publisher_name}/{key_name}: {numbers} confirmed, never handled to an end"
         witness = Witness(record="confirmed", publisher=publisher_name, key=key_name, seq=low)
         findings.append(Finding(Law.LOSS, text, (witness,)))
-    return int(np.count_nonzero(holder < 0))
+    return [names.text(code) for code in publisher[holder < 0].tolist()]
 
 
 def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> None:
@@ -180,10 +181,12 @@ def _unclosed_ledgers(ledgers: pa.Table) -> list[str]:
     ]
 
 
-def _unaccounted(accounts: Accounts, doubtful: int, unlisted: int) -> list[str]:
+def _unaccounted(accounts: Accounts, doubtful: int, unlisted: int, strangers: list[str]) -> list[str]:
     reasons = []
     if not accounts.published:
         reasons.append("no message was confirmed, so nothing was proven")
+    if strangers:
+        reasons.append(f"messages of publishers without a ledger were handled: {', '.join(strangers[:5])}")
     if unlisted:
         reasons.append(f"{unlisted} handled messages are in no ledger")
     if accounts.unnumbered:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
@@ -147,11 +148,14 @@ class TestProcess:
         assert summary["confirmed"] == summary["sent"] == _confirmed(tmp_path)
 
     async def test_an_unreachable_broker_is_told_in_one_line(self, tmp_path: Path) -> None:
-        config = _write_config(tmp_path, 1)
-        code, _, errors = await _end(await _start(config, "--count", "1"))
+        with socket.socket() as bound:
+            # Bound and not listening: nobody else can have the port, and every connection is refused.
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
+            code, _, errors = await _end(await _start(_write_config(tmp_path, port), "--count", "1"))
         assert code == 2
         assert b"Traceback" not in errors
-        assert errors.strip().splitlines()[-1].startswith(b"lbg: connection.host: tcp://127.0.0.1:1")
+        assert errors.strip().splitlines()[-1].startswith(b"lbg: connection.host: tcp://127.0.0.1:%d" % port)
 
     async def test_a_ledger_that_cannot_be_written_stops_the_start(self, broker: BrokerServer, tmp_path: Path) -> None:
         config = _write_config(tmp_path, broker.port)

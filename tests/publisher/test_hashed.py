@@ -13,7 +13,8 @@ from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.publisher import hashed
-from lbg_runtime.publisher.hashed import Confirmation, HashedPublisher, PublisherCounts
+from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
+from lbg_runtime.publisher.hashed import HashedPublisher
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger
 
 

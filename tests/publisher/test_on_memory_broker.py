@@ -11,7 +11,8 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.message import Message
-from lbg_runtime.publisher.hashed import HashedPublisher, PublisherCounts
+from lbg_runtime.publisher.confirmation import PublisherCounts
+from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.ledger import open_ledger
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport

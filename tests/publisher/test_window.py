@@ -52,6 +52,18 @@ async def test_a_message_larger_than_the_window_goes_alone() -> None:
     assert await waiting
 
 
+async def test_the_room_of_one_large_message_lets_several_small_ones_in() -> None:
+    window = UnconfirmedWindow(10, 100)
+    await window.reserve(90)
+    waiting = [asyncio.create_task(window.reserve(30)) for _ in range(4)]
+    await _settled()
+    window.release(90)
+    await _settled()
+    assert [task.done() for task in waiting] == [True, True, True, False]
+    window.release(30)
+    assert await waiting[3]
+
+
 async def test_a_small_message_does_not_overtake_a_large_one_that_waits() -> None:
     window = UnconfirmedWindow(10, 100)
     await window.reserve(60)

@@ -1,6 +1,7 @@
 """A delivery from dispatch to its one end: order per key, failures, time, cancellation."""
 
 import asyncio
+import itertools
 
 import pytest
 from structlog.testing import capture_logs
@@ -86,7 +87,7 @@ async def test_waits_between_attempts_grow_to_the_maximum(rig, delivery):
     async with made.running():
         made.dispatcher.dispatch(delivery(1))
         await made.until_ended(1)
-    waits = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    waits = [later - earlier for earlier, later in itertools.pairwise(starts)]
     for count, wait in enumerate(waits):
         longest = min(0.1 * 2**count, 5)
         assert longest / 2 - 0.002 <= wait <= longest + 0.002

@@ -135,7 +135,7 @@ def test_an_object_that_modules_share_is_taken_once(module):
 
 def test_two_modules_that_want_one_subscription_are_refused(module):
     names = [module("shop_one", GOOD.format(topic="orders/>")), module("shop_two", GOOD.format(topic="orders/>"))]
-    with pytest.raises(HandlerError, match="shop_two:handle .* a second handler for 'orders/>'"):
+    with pytest.raises(HandlerError, match=r"shop_two:handle .* a second handler for 'orders/>'"):
         load_handlers(names)
 
 

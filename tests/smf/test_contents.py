@@ -22,7 +22,12 @@ def test_contents_are_read_as_they_were_written(contents: Contents) -> None:
     assert decode_contents(*encode_contents(contents)) == contents
 
 
-@given(properties=maps, payload=st.binary(), message_id=st.none() | st.text(), sent_at_ms=st.none() | st.integers(0, 1 << 50))
+@given(
+    properties=maps,
+    payload=st.binary(),
+    message_id=st.none() | st.text(),
+    sent_at_ms=st.none() | st.integers(0, 1 << 50),
+)
 def test_a_message_is_the_same_after_the_way_through_a_broker(properties, payload, message_id, sent_at_ms) -> None:
     message = Message("a/b", payload, properties, message_id, sent_at_ms)
     assert message_of("a/b", relay_of(message)) == message

@@ -1,4 +1,4 @@
-"""Whole frames as a real client sent them, or took them; what is read of them, and that writing gives the same bytes."""
+"""Whole frames as a real client sent or took them: what is read of them, and that writing gives the same bytes."""
 
 import pytest
 from hypothesis import given
@@ -109,17 +109,17 @@ PROMOTION = bytes.fromhex("038900ff0000000c0000001b 030c0000000f 060600000004 20
 UNBIND = bytes.fromhex("030900010000000c00000018 03050000000c 860600000002")
 UNBOUND = bytes.fromhex("038900ff0000001400000020 0808000000c84f4b 03050000000c 060600000002")
 SUBSCRIPTION = bytes.fromhex("038f0001000000100000001c 23000002 800000000c0c 612f2a2f6300")
-SUBSCRIPTION_REPLY = bytes.fromhex(
-    "038f00ff0000001800000024 23000002 0808000000c84f4b 800000000c0c 612f2a2f6300"
-)
-QUEUE_SUBSCRIPTION = bytes.fromhex(
-    "038f00010000001000000023 23000003 82000000130c 0670726f763100 0570762f3e00"
-)
+SUBSCRIPTION_REPLY = bytes.fromhex("038f00ff0000001800000024 23000002 0808000000c84f4b 800000000c0c 612f2a2f6300")
+QUEUE_SUBSCRIPTION = bytes.fromhex("038f00010000001000000023 23000003 82000000130c 0670726f763100 0570762f3e00")
 KEEP_ALIVE = bytes.fromhex("038b00010000000c0000000c")
 KEEP_ALIVE_REPLY = bytes.fromhex("038b00ff0000000c0000000c")
 
 GOLDEN = {
-    name: value for name, value in globals().items() if name.isupper() and isinstance(value, bytes) and len(value) >= 12
+    name: value
+    for name, value in globals().items()
+    if name.isupper()
+    and isinstance(value, bytes)
+    and len(value) >= 12
     and name not in ("MESSAGE_BODY", "OLD_OPEN_FLOW_BODY")
 }
 each_golden = pytest.mark.parametrize("raw", GOLDEN.values(), ids=GOLDEN.keys())

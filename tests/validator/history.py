@@ -51,6 +51,7 @@ class Journal:
     header: JournalHeader
     records: list[DispatchRecord | FlowRecord | StatusRecord] = field(default_factory=list)
     close: CloseRecord | None = None
+    wall_offset_ns: int = WALL_OFFSET_NS
 
     @property
     def dispatches(self) -> list[DispatchRecord]:
@@ -65,7 +66,7 @@ class Journal:
         moments = [record.done_mono_ns for record in self.dispatches] + [record.mono_ns for record in self.flows]
         walls = [record.t for record in self.records if isinstance(record, StatusRecord)]
         walls += [self.close.t] if self.close else []
-        return max(moments + [wall * 1000 - WALL_OFFSET_NS for wall in walls]) if moments else None
+        return max(moments + [wall * 1000 - self.wall_offset_ns for wall in walls]) if moments else None
 
 
 @dataclass
@@ -105,7 +106,7 @@ class Run:
                 **end(journal.close),
                 "file": f"{number}.member.jsonl",
                 "last_mono_ns": journal.last_mono_ns,
-                "wall_offset_ns": WALL_OFFSET_NS,
+                "wall_offset_ns": journal.wall_offset_ns,
             }
             for number, journal in enumerate(self.journals)
         ]
@@ -432,12 +433,10 @@ class World:
         )
 
 
-STORY = tuple(
-    Step(name)
-    for name in (
-        "publish publish publish handle move publish publish handle refuse send_twice crash publish handle disconnect "
-        "publish handle cancel join move publish handle"
-    ).split()
+STORY = (
+    *(Step.PUBLISH, Step.PUBLISH, Step.PUBLISH, Step.HANDLE, Step.MOVE, Step.PUBLISH, Step.PUBLISH, Step.HANDLE),
+    *(Step.REFUSE, Step.SEND_TWICE, Step.CRASH, Step.PUBLISH, Step.HANDLE, Step.DISCONNECT, Step.PUBLISH, Step.HANDLE),
+    *(Step.CANCEL, Step.JOIN, Step.MOVE, Step.PUBLISH, Step.HANDLE),
 )
 """A run in which everything happens that may happen."""
 

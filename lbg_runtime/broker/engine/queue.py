@@ -27,8 +27,9 @@ class Queue:
     - What was delivered elsewhere and came back goes to the fed flow under a new id, flagged, even where that flow's
       client had it once. Giving such a message back to its old id would save that duplicate, but the client may have
       settled the old id while it counted for nothing, and would never do so again: the message would be stuck.
-    - Nothing but a delivery under an id that the client holds, made after all others, lets a client settle, so
-      nothing is removed that its settler was not the last to get.
+    - So a settlement counts only from the client that got the message last. Nothing is lost; what a second client
+      got may be handled twice. A settlement that died with the connection leaves its message unsettled until the
+      handle goes: the broker cannot tell it from one that is still to come.
     """
 
     def __init__(
@@ -260,7 +261,6 @@ class Queue:
                 # What was under way above that id got lost: the client waits for it under a new id.
                 remembered.deliveries.take(DeliveryId(last_received_id + 1), LARGEST_ID)
                 remembered.is_resumed = True
-                remembered.window.move(last_received_id, 0)
                 if remembered.deliveries:
                     return flow
                 del self._remembered[flow]

@@ -6,6 +6,7 @@ from typing import Protocol, cast
 
 import structlog
 
+from lbg_runtime.broker.server.compression import DeflateStreams, is_deflate
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.errors import ProtocolError
 
@@ -51,6 +52,9 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._streams: DeflateStreams | None = None
+        """Set by the first byte of a compressed connection."""
+        self._has_begun = False
         self._writable = True
         self._reading = True
         self._heard_at_s = 0.0
@@ -61,8 +65,8 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not derive from asyncio's classes, so there is nothing to check at run time.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
-        host, port = transport.get_extra_info("peername")[:2]
-        self.peer = f"{host}:{port}"
+        # There is no name where the peer has gone already.
+        self.peer = ":".join(map(str, (transport.get_extra_info("peername") or ("gone",))[:2]))
         self._heard_at_s = self._loop.time()
         self._set_watch(LOGIN_TIMEOUT_S, self._check_silence)
         self._owner.opened(self)
@@ -70,12 +74,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the session; bytes that are not the protocol end this connection and no other."""
         self._heard_at_s = self._loop.time()
-        try:
-            self.session.receive(data)
-        except ProtocolError as error:
-            self._drop(error.what, offset=error.offset)
-            return
-        self._owner.written_to(self)
+        if not self._has_begun:
+            self._has_begun = True
+            self._streams = DeflateStreams() if is_deflate(data[0]) else None
+        self._receive(data)
 
     def pause_writing(self) -> None:
         """The peer reads too slowly: what follows waits in the outbox."""
@@ -99,7 +101,8 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         while outbox and self._writable:
-            transport.write(b"".join(outbox.take()))
+            data = b"".join(outbox.take())
+            transport.write(data if self._streams is None else self._streams.deflate(data))
         self._throttle(transport)
         if self.session.end_reason is not None:
             transport.close()
@@ -111,8 +114,27 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _receive(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return  # It went while the rest of what had come was waiting for its turn.
+        try:
+            self.session.receive(data if self._streams is None else self._streams.inflate(data))
+        except ProtocolError as error:
+            self._drop(error.what, offset=error.offset)
+            return
+        if self.session.ended and self.session.client is None and self.session.login is not None:
+            login = self.session.login
+            reason = self.session.end_reason
+            _log.warning("login_refused", peer=self.peer, client_name=login.client_name, vpn=login.vpn, reason=reason)
+        self._owner.written_to(self)
+
     def _throttle(self, transport: asyncio.Transport) -> None:
-        reading = self.session.outbox.answer_bytes <= _MAX_ANSWER_BYTES
+        slow = self.session.outbox.answer_bytes > _MAX_ANSWER_BYTES
+        more = self._streams is not None and self._streams.has_more
+        if more and not slow:
+            # The rest of what has come, after the other connections had their turn.
+            self._loop.call_soon(self._receive, b"")
+        reading = not slow and not more
         if reading is self._reading:
             return
         self._reading = reading
@@ -122,14 +144,8 @@ class Connection(asyncio.Protocol):
             transport.pause_reading()
 
     def _drop(self, reason: str, offset: int = 0) -> None:
-        login = self.session.login
-        _log.warning(
-            "peer_dropped",
-            peer=self.peer,
-            client_name=login.client_name if login else None,
-            reason=reason,
-            offset=offset,
-        )
+        name = self.session.client_name
+        _log.warning("peer_dropped", peer=self.peer, client_name=name, reason=reason, offset=offset)
         self.abort()
 
     def _check_silence(self) -> None:

@@ -20,7 +20,7 @@ MAX_MESSAGE_BYTES = 30_000_000
 """The largest message of PubSub+; a frame may be a little longer."""
 
 _MAX_CLIENT_NAME_BYTES = 160
-_FORBIDDEN_IN_NAME = frozenset("*>\0")
+_FORBIDDEN_IN_NAME = frozenset("*>")
 
 # The booleans of four and a half bytes, first bit first. Left out: compression (clients that ask for it get it anyway)
 # and transacted sessions, so that a client asking for one fails at once.
@@ -45,8 +45,8 @@ def inbox_of(client_name: str) -> str:
 
 
 def is_valid_client_name(name: str) -> bool:
-    """Whether a client may be called so: it becomes part of topics."""
-    return len(name.encode()) <= _MAX_CLIENT_NAME_BYTES and _FORBIDDEN_IN_NAME.isdisjoint(name)
+    """Whether a client may be called so: it becomes part of topics and of log lines."""
+    return len(name.encode()) <= _MAX_CLIENT_NAME_BYTES and name.isprintable() and _FORBIDDEN_IN_NAME.isdisjoint(name)
 
 
 def login_body(request: LoginRequest) -> bytes:

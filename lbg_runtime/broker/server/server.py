@@ -1,7 +1,9 @@
 """The development broker as one object: a listener on loopback, the connections, and the engine they share."""
 
 import asyncio
+import os
 import secrets
+import socket
 from collections.abc import Iterable, Sequence
 from itertools import count
 from types import TracebackType
@@ -9,7 +11,7 @@ from typing import Self
 
 import structlog
 
-from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect
+from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import Engine, QueueSettings
 from lbg_runtime.broker.server.connection import Connection
 from lbg_runtime.broker.server.login import DEFAULT_VPN
@@ -34,33 +36,38 @@ class BrokerServer:
         self.host = host
         self.port = port
         self._listener: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._by_client: dict[ClientId, Connection] = {}
         self._to_flush: dict[Connection, None] = {}
         self._anonymous_names = (f"client-{number}" for number in count(1))
         self._no_connections = asyncio.Event()
+        self._no_connections.set()
+        self._is_stopped = False
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had."""
-        loop = asyncio.get_running_loop()
-        self._no_connections.set()
+        # One family, or a name with two of them would be given two different ports where the system chooses.
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        self._is_stopped = False
         try:
-            self._listener = await loop.create_server(
-                lambda: Connection(self, self._make_session), self.host, self.port
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._accept, self.host, self.port, family=family
             )
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise UserError(
-                f"smf {self.host}:{self.port}", reason, "an address of this machine with a free port"
-            ) from error
+        except OSError as error:
+            # The number says it in fewer words than the event loop's own text; a host that has no address has neither.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+            expected = "an address of this machine with a free port"
+            raise UserError(f"smf {self.host}:{self.port}", reason, expected) from error
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Stop listening and cut every connection; returns when all of them are gone. Idempotent."""
+        self._is_stopped = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         self.abort_connections()
+        # Not bounded: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         await self._no_connections.wait()
 
     async def __aenter__(self) -> Self:
@@ -96,7 +103,7 @@ class BrokerServer:
         chosen = [
             connection
             for connection in self._connections
-            if client_name is None or (connection.session.login and connection.session.login.client_name == client_name)
+            if client_name is None or client_name == connection.session.client_name
         ]
         for connection in chosen:
             connection.abort()
@@ -104,8 +111,8 @@ class BrokerServer:
 
     def client_names(self) -> list[str]:
         """Names of the clients that are logged in, sorted."""
-        logins = (connection.session.login for connection in self._by_client.values())
-        return sorted(login.client_name for login in logins if login)
+        sessions = (connection.session for connection in self._by_client.values())
+        return sorted(session.client_name for session in sessions if session.client_name and not session.ended)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Hand effects of the engine to the sessions they are for, in order."""
@@ -114,16 +121,16 @@ class BrokerServer:
             if connection is None:
                 continue  # The connection went in this very turn; the engine takes everything back when it hears of it.
             connection.session.apply(effect)
-            if isinstance(effect, ClientEnded):
-                del self._by_client[effect.client]
             self.written_to(connection)
 
     # -- called by connections
 
     def opened(self, connection: Connection) -> None:
         """Count a connection in."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._no_connections.clear()
+        if self._is_stopped:
+            connection.abort()  # It was accepted in the turn in which the listener closed.
 
     def written_to(self, connection: Connection) -> None:
         """Flush this connection at the end of this turn of the loop, in one write for all that happens until then."""
@@ -133,14 +140,11 @@ class BrokerServer:
 
     def lost(self, connection: Connection) -> None:
         """Count a connection out and give back what its client held."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._to_flush.pop(connection, None)
         session = connection.session
         if session.client is not None and self._by_client.pop(session.client, None) is not None:
-            login = session.login
-            _log.info(
-                "client_disconnected", client_name=login.client_name if login else None, reason=session.end_reason
-            )
+            _log.info("client_disconnected", client_name=session.client_name, reason=session.end_reason)
             self.carry_out(self.engine.disconnect(session.client))
         if not self._connections:
             self._no_connections.set()
@@ -151,8 +155,7 @@ class BrokerServer:
     def _make_session(self, connection: Connection) -> Session:
         def on_login(client: ClientId) -> None:
             self._by_client[client] = connection
-            login = connection.session.login
-            _log.info("client_connected", client_name=login.client_name if login else None, peer=connection.peer)
+            _log.info("client_connected", client_name=connection.session.client_name, peer=connection.peer)
 
         return Session(self.engine, self.carry_out, on_login, next(self._anonymous_names))
 

@@ -97,6 +97,7 @@ class Session:
         self.client: ClientId | None = None
         """Set by a successful login."""
         self.login: LoginRequest | None = None
+        """What the client said of itself, successful or not."""
         self.end_reason: str | None = None
         """Set when the connection is to be closed once the outbox is written."""
         self._engine = engine
@@ -108,6 +109,11 @@ class Session:
         self._publishers: dict[int, int] = {}
         """Last answered id of each publisher flow."""
         self._unacked_publishers: set[int] = set()
+
+    @property
+    def client_name(self) -> str | None:
+        """What the client calls itself, or None before its login."""
+        return None if self.login is None else self.login.client_name
 
     @property
     def ended(self) -> bool:
@@ -173,6 +179,7 @@ class Session:
             case OpenFlow():
                 self._answer_refusals(frame, AssuredKind.OPEN_FLOW, lambda: self._open(client, request, frame.tag))
             case CloseFlow(flow_id):
+                self._acknowledge_published()
                 self._publishers.pop(flow_id, None)
                 self._tell(flow_body(AssuredKind.CLOSE_FLOW, flow_id), OK, frame.tag)
             case CreateQueue():

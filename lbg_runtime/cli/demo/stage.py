@@ -21,7 +21,6 @@ SHAPE = GroupShape(GroupName("demo"), hash_prefix="demo", hash_count=100, queue_
 
 
 def demo(
-    *,
     json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
     rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 400,
     keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 200,
@@ -31,6 +30,11 @@ def demo(
 
     The journals and logs stay on disk when the verdict is not valid, and the last line says where.
     """
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.validator.findings import VerdictKind
+    from lbg_runtime.validator.judge import validate
+    from lbg_runtime.validator.report import as_object, as_text
+
     folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
     keep = True
     try:
@@ -38,13 +42,10 @@ def demo(
         story = Story(folder, SHAPE, rate, keys, rebind_interval, on_change=lambda: watch.show(story))
         with watch:
             anyio.run(story.play)
-        verdict = _judge(story.journals)
-        if json:
-            print(orjson.dumps(verdict.as_json()).decode())
-        else:
-            print(verdict.as_text())
-        keep = verdict.exit_code != 0
-        raise typer.Exit(verdict.exit_code)
+        verdict = validate(read_run(story.journals))
+        print(orjson.dumps(as_object(verdict)).decode() if json else as_text(verdict))
+        keep = verdict.kind is not VerdictKind.VALID
+        raise typer.Exit(verdict.kind.exit_code)
     finally:
         if keep:
             print(f"journals and logs: {folder}", file=sys.stderr)
@@ -78,7 +79,7 @@ class _Watch:
             return
         if story.headline != self._headline:
             self._headline = story.headline
-            self._console.print(f"* {self._headline}", highlight=False)
+            self._console.print(f"* {self._headline}", highlight=False, soft_wrap=True)
         for move in story.board.moves[self._moves_shown :]:
-            self._console.print(f"  {describe(move, names)}", highlight=False)
+            self._console.print(f"  {describe(move, names)}", highlight=False, soft_wrap=True)
         self._moves_shown = len(story.board.moves)

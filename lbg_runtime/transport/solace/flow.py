@@ -98,6 +98,7 @@ class SolaceFlow:
             _log.info("unbind_failed", queue=self._queue, epoch=self._epoch, reason=subcode_and_reason(error)[1])
         # Where `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
         native.destroy(self._service, receiver)
+        native.let_go(receiver)
 
     # -- for the flow runner
 
@@ -140,10 +141,12 @@ class SolaceFlow:
 
     def session_ended(self, reason: str) -> None:
         """The session is gone for good, and the native flow with it."""
+        self._let_go()
         self._end(reason)
 
     def silence(self) -> None:
         """The transport is closed, or the bind failed: report nothing more."""
+        self._let_go()
         self._state = HandleState.DEAD
         self._end_reason = "the transport was closed"
 
@@ -179,6 +182,11 @@ class SolaceFlow:
         if self._state is not HandleState.DEAD:
             self._ending = self._threads.begin(self.terminate)
             self._end(reason)
+
+    def _let_go(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            native.let_go(receiver)
 
     def _end(self, reason: str) -> None:
         state, self._state = self._state, HandleState.DEAD

@@ -62,6 +62,8 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) ->
         nonlocal was_up
         code = info.contents.flow_event
         text = (info.contents.info_p or b"").decode(errors="replace")
+        # First, so that the client has taken note of the end of a flow before anybody acts on it.
+        result = inner(flow, info, user)
         if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_UP_NOTICE.value:
             was_up = True
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_ACTIVE.value:
@@ -73,7 +75,7 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) ->
         # The first bind tells of its refusal by an exception.
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_BIND_FAILED_ERROR.value and was_up:
             post(NativeFlowEvent.REBIND_REFUSED, text)
-        return inner(flow, info, user)
+        return result
 
     receiver._event_callback_func_routine = flow_event_callback_type(on_event)
 
@@ -106,6 +108,13 @@ def destroy(service: Any, receiver: Any) -> None:
     """Free the native flow, unless the client has done so or the session is gone. Blocks."""
     if service.session_pointer and receiver.flow_p:
         CORE.solClient_flow_destroy(byref(receiver.flow_p))
+
+
+def let_go(receiver: Any) -> None:
+    """Break the chain by which the client keeps a terminated receiver for the life of the process."""
+    holder = getattr(receiver, "_persistent_message_receiver_thread_holder", None)
+    if holder is not None:
+        holder.value = None
 
 
 def release(service: Any) -> None:

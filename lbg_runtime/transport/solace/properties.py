@@ -1,7 +1,7 @@
 """User properties of a received message, read field by field.
 
-The client's own reader is not used: it copies a byte array's declared length out of a string that ends at the first zero
-byte. Any such property of a foreign publisher would be wrong, and a long one would end the process.
+The client's own reader is not used: it copies a byte array's declared length out of a string that ends at the first
+zero byte. Any such property of a foreign publisher would be wrong, and a long one would end the process.
 """
 
 from ctypes import c_char_p, c_void_p, string_at

@@ -58,13 +58,13 @@ class SolaceSession:
         return cls(service, publisher)
 
     def disconnect(self) -> None:
-        """End the session; flows that are bound go with it."""
+        """End the session and free what it holds, even where it has ended by itself; bound flows go with it."""
         try:
             self.service.disconnect()
+            native.release(self.service)
         except PubSubPlusClientError as error:
             # The process is leaving; the broker finds out by the closed socket.
             _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
-        native.release(self.service)
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """Create a queue and its subscriptions where missing; raises `TransportError`."""

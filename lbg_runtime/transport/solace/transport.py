@@ -46,11 +46,12 @@ class SolaceTransport:
     # -- Transport
 
     async def open(self) -> None:
-        """See `Transport.open`. The first connection is tried once on each host."""
+        """See `Transport.open`. Every host is tried once; after a failure the call can be made again."""
         host = self._settings.host_list
-        if self._inbox is not None or self._closed:
+        if self._session is not None or self._closed:
             raise ConnectFailed(host, "a transport is opened once", permanent=True)
-        self._inbox = Inbox(asyncio.get_running_loop())
+        if self._inbox is None:
+            self._inbox = Inbox(asyncio.get_running_loop())
         try:
             missing = await self._threads.run(_load_client)
         except ImportError as error:
@@ -146,11 +147,11 @@ class SolaceTransport:
         try:
             for subscription, sink in self._direct:
                 await self._threads.run(session.subscribe, subscription, inbox, sink)
-        except BaseException:
+            if self._closed or self._ended_life == life:
+                raise ConnectFailed(self._settings.host_list, "the session ended at once")
+        except (TransportError, asyncio.CancelledError):
             await self._threads.run(session.disconnect)
             raise
-        if self._ended_life == life:
-            raise ConnectFailed(self._settings.host_list, "the session ended at once")
         self._session = session
 
     def _ended(self, life: int, reason: str) -> None:

@@ -1,18 +1,18 @@
-"""A broker on a thread of its own, and real clients that talk to it. The clients are threaded, so the tests are sync."""
+"""A broker on a thread of its own, and real clients that talk to it. The clients are threaded: the tests are sync."""
 
 import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import pytest
+import uvloop
 from solace.messaging.config.message_acknowledgement_configuration import Outcome
+from solace.messaging.config.receiver_activation_passivation_configuration import ReceiverStateChangeListener
 from solace.messaging.messaging_service import MessagingService, ReconnectionListener
 from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
 from solace.messaging.receiver.message_receiver import MessageHandler
-from solace.messaging.config.receiver_activation_passivation_configuration import ReceiverStateChangeListener
 from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
 
@@ -29,7 +29,8 @@ class BrokerThread:
     """The server on its own loop; `call` runs something on it."""
 
     def __init__(self, port: int = 0) -> None:
-        self.loop = asyncio.new_event_loop()
+        # The loop of `lbg broker`; test_server.py is about the ordinary one.
+        self.loop = uvloop.new_event_loop()
         self.server = BrokerServer(port=port)
         self._thread = threading.Thread(target=self.loop.run_forever)
 
@@ -48,16 +49,10 @@ class BrokerThread:
         return self.server.port
 
     def call(self, act: Callable[..., T], *args: Any, **options: Any) -> T:
-        done: Future[T] = Future()
+        async def run() -> T:
+            return act(*args, **options)
 
-        def run() -> None:
-            try:
-                done.set_result(act(*args, **options))
-            except Exception as error:
-                done.set_exception(error)
-
-        self.loop.call_soon_threadsafe(run)
-        return done.result(BOUND_S)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(BOUND_S)
 
     def create_queue(self, name: str, *subscriptions: str, vpn: str = "default", **settings: Any) -> None:
         self.call(self.server.create_queue, name, subscriptions, settings=QueueSettings(**settings), vpn=vpn)
@@ -75,12 +70,12 @@ class BrokerThread:
         raise AssertionError(f"never came true; last seen {status}")
 
 
-def properties(port: int, vpn: str = "default", username: str = "user", password: str = "password") -> dict[str, Any]:
+def properties(port: int) -> dict[str, Any]:
     return {
         "solace.messaging.transport.host": f"tcp://127.0.0.1:{port}",
-        "solace.messaging.service.vpn-name": vpn,
-        "solace.messaging.authentication.scheme.basic.username": username,
-        "solace.messaging.authentication.scheme.basic.password": password,
+        "solace.messaging.service.vpn-name": "default",
+        "solace.messaging.authentication.scheme.basic.username": "user",
+        "solace.messaging.authentication.scheme.basic.password": "password",
         "solace.messaging.transport.connection-attempts-timeout": 5000,
         "solace.messaging.transport.reconnection-attempts": 100,
         "solace.messaging.transport.reconnection-attempts-wait-interval": 100,
@@ -129,7 +124,9 @@ class Client:
         for payload in payloads:
             publisher.publish_await_acknowledgement(self.message(payload), Topic.of(topic), 5000)
 
-    def receiver(self, queue_name: str, *, outcomes: bool = False, exclusive: bool = True, events: Any = None) -> "Received":
+    def receiver(
+        self, queue_name: str, *, outcomes: bool = False, exclusive: bool = True, events: Any = None
+    ) -> "Received":
         builder = self.service.create_persistent_message_receiver_builder().with_message_client_acknowledgement()
         if outcomes:
             builder = builder.with_required_message_outcome_support(Outcome.FAILED, Outcome.REJECTED)

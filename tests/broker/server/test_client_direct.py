@@ -1,11 +1,10 @@
 """The official client against the server: direct messages, subscriptions, request and reply, contents of messages."""
 
 import pytest
-from solace.messaging.resources.queue import Queue
+from solace.messaging.receiver.request_reply_message_receiver import RequestMessageHandler
 from solace.messaging.resources.share_name import ShareName
 from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
-from solace.messaging.receiver.request_reply_message_receiver import RequestMessageHandler
 
 from lbg_runtime.model.message import Message
 from lbg_runtime.smf.contents import message_of, relay_of
@@ -109,7 +108,15 @@ def test_a_request_gets_its_reply(broker, client, make_client):
 def test_every_type_of_payload_and_property_arrives_as_it_was_sent(broker, client, topic):
     name = topic.replace("/", "-")
     broker.create_queue(name, "contents/queue")
-    values = {"text": "täxt", "number": -5, "big": 2**62, "real": 0.5, "yes": True, "raw": bytearray(b"\1\xff"), "no": None}
+    values = {
+        "text": "täxt",
+        "number": -5,
+        "big": 2**62,
+        "real": 0.5,
+        "yes": True,
+        "raw": bytearray(b"\1\xff"),
+        "no": None,
+    }
     published = [
         ("täxt", "get_payload_as_string", "täxt"),
         (bytearray(b"\x00\xff" * 700), "get_payload_as_bytes", bytearray(b"\x00\xff" * 700)),

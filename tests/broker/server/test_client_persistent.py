@@ -9,6 +9,7 @@ from solace.messaging.errors.pubsubplus_client_error import PubSubPlusClientErro
 from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
+from solace.messaging.utils.converter import BytesToObject, ObjectToBytes
 
 pytestmark = pytest.mark.real_time
 
@@ -197,7 +198,9 @@ def test_a_paused_receiver_gets_nothing_beyond_its_window(broker, client):
     broker.create_queue("paused", "paused/>")
     publisher = client.publisher()
     receiver = (
-        client.service.create_persistent_message_receiver_builder().build(Queue.durable_exclusive_queue("paused")).start()
+        client.service.create_persistent_message_receiver_builder()
+        .build(Queue.durable_exclusive_queue("paused"))
+        .start()
     )
     # Nobody takes messages from it, so that the client closes the window once it holds enough of them.
     client.publish(publisher, "paused/a", *map(str, range(400)))
@@ -266,3 +269,53 @@ def test_a_large_message_goes_both_ways(broker, client):
     received = client.receiver("large")
     assert received.next().get_payload_as_bytes() == body
     received.close()
+
+
+def test_a_compressed_connection_does_the_same(broker, make_client):
+    broker.create_queue("compressed", "compressed/>")
+    client = make_client("compressed", **{"solace.messaging.transport.compression-level": 5})
+    body = bytearray(range(256)) * 3_000
+    publisher = client.publisher()
+    for _ in range(5):
+        publisher.publish_await_acknowledgement(client.message(body), Topic.of("compressed/a"), 10_000)
+    received = client.receiver("compressed")
+    assert all(message.get_payload_as_bytes() == body for message in received.take(5))
+    received.close()
+
+
+def test_a_publisher_with_a_small_buffer_waits_for_the_broker(broker, client, receipts):
+    broker.create_queue("waiting", "waiting/>")
+    builder = client.service.create_persistent_message_publisher_builder().on_back_pressure_wait(buffer_capacity=5)
+    publisher = builder.build().start()
+    publisher.set_message_publish_receipt_listener(receipts)
+    for number in range(300):
+        publisher.publish(client.message(str(number)), Topic.of("waiting/a"), user_context=number)
+    assert [receipts.inbox.get(timeout=20).user_context for _ in range(300)] == list(range(300))
+    publisher.terminate(500)
+    assert broker.status("waiting").depth == 300
+
+
+def test_a_receiver_that_acknowledges_by_itself_and_objects_of_the_applications_own(broker, client):
+    class Order:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    class ToBytes(ObjectToBytes):
+        def to_bytes(self, src):
+            return str(src.number).encode()
+
+    class FromBytes(BytesToObject):
+        def convert(self, src):
+            return Order(int(src))
+
+    broker.create_queue("automatic", "automatic/>")
+    publisher = client.publisher()
+    for number in range(10):
+        message = client.service.message_builder().build(Order(number), converter=ToBytes())
+        publisher.publish_await_acknowledgement(message, Topic.of("automatic/a"), 5000)
+    builder = client.service.create_persistent_message_receiver_builder().with_message_auto_acknowledgement()
+    received = client.received(builder.build(Queue.durable_exclusive_queue("automatic")).start())
+    orders = [message.get_and_convert_payload(FromBytes(), Order) for message in received.take(10)]
+    assert [order.number for order in orders] == list(range(10))
+    received.close()
+    broker.wait_for_status("automatic", lambda status: status.depth == 0)

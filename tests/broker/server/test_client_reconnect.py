@@ -35,6 +35,31 @@ def test_nothing_is_lost_or_doubled_when_a_publishing_client_is_cut_off(broker, 
     received.close()
 
 
+def test_what_was_accepted_and_not_yet_acknowledged_is_not_taken_again(broker, make_client, receipts, monkeypatch):
+    broker.create_queue("unacknowledged", "unacknowledged/>")
+    client = make_client("unacknowledged")
+    publisher = client.publisher()
+    publisher.set_message_publish_receipt_listener(receipts)
+    publish = broker.server.engine.publish
+    accepted = []
+
+    def cut_off_after(flow, message_id, message):
+        effects = publish(flow, message_id, message)
+        accepted.append(message_id)
+        if len(accepted) in (100, 101, 350, 600):
+            # The acknowledgement of what this read brought is never written.
+            broker.server.abort_connections("unacknowledged")
+        return effects
+
+    monkeypatch.setattr(broker.server.engine, "publish", cut_off_after)
+    for number in range(1000):
+        publisher.publish(client.message(str(number)), Topic.of("unacknowledged/a"), user_context=number)
+    confirmed = [receipts.inbox.get(timeout=20) for _ in range(1000)]
+    assert [receipt.user_context for receipt in confirmed] == list(range(1000))
+    assert accepted == list(range(1, 1001))
+    assert broker.status("unacknowledged").depth == 1000
+
+
 def test_a_receiver_that_is_cut_off_settles_what_it_holds_and_sees_the_rest_once(broker, make_client):
     # After a re-bind a client drops every id it has seen, and acknowledges by the old ids what it still holds.
     broker.create_queue("held", "held/>")

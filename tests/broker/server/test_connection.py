@@ -1,6 +1,7 @@
 """A connection without a socket, on virtual time: silence, slow readers, ends."""
 
 import asyncio
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -172,3 +173,18 @@ async def test_nothing_is_left_running_after_the_end() -> None:
     before = asyncio.get_running_loop().time()
     await asyncio.sleep(60)
     assert asyncio.get_running_loop().time() - before == pytest.approx(60)
+
+
+async def test_a_compressed_flood_is_taken_in_turns() -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    flood = deflater.compress(LOGIN + KEEP_ALIVE * 200_000) + deflater.flush(zlib.Z_SYNC_FLUSH)
+    connection, wire = connect()
+    connection.data_received(flood)
+    assert not wire.reading
+    turns = 0
+    while not wire.reading:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 9
+    inflated = zlib.decompressobj(-15).decompress(b"".join(wire.written))
+    assert inflated.count(bytes.fromhex("038b00ff")) == 200_000

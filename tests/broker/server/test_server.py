@@ -58,7 +58,9 @@ async def test_garbage_of_one_peer_is_nothing_to_another() -> None:
                 async with peer(server) as (bad_reader, bad_writer):
                     start = LOGIN.replace(b"cl-1", b"x%03d" % number) if number % 2 else b""
                     # A small length, so that none of them is a frame of which the end is still to come.
-                    bad_writer.write(start + bytes((chance.choice((0x03, 0x47, 0x16)),)) + bytes(7) + chance.randbytes(500))
+                    bad_writer.write(
+                        start + bytes((chance.choice((0x03, 0x47, 0x16)),)) + bytes(7) + chance.randbytes(500)
+                    )
                     with contextlib.suppress(ConnectionError):
                         async with asyncio.timeout(BOUND_S):
                             await bad_reader.read()

@@ -13,8 +13,22 @@ from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.smf.assured_items import AssuredBody, AssuredItem, AssuredKind, ItemKind, decode_assured, encode_assured
-from lbg_runtime.smf.client_ctrl import LOGIN, ClientCtrl, ClientItem, ClientKind, decode_client_ctrl, encode_client_ctrl
+from lbg_runtime.smf.assured_items import (
+    AssuredBody,
+    AssuredItem,
+    AssuredKind,
+    ItemKind,
+    decode_assured,
+    encode_assured,
+)
+from lbg_runtime.smf.client_ctrl import (
+    LOGIN,
+    ClientCtrl,
+    ClientItem,
+    ClientKind,
+    decode_client_ctrl,
+    encode_client_ctrl,
+)
 from lbg_runtime.smf.frame import (
     ASSURED,
     Frame,
@@ -44,7 +58,9 @@ class Desk:
             self._sessions[effect.client].apply(effect)
 
     def new_session(self) -> Session:
-        session = Session(self.engine, self.carry_out, lambda client: self._sessions.update({client: session}), "anonymous")
+        session = Session(
+            self.engine, self.carry_out, lambda client: self._sessions.update({client: session}), "anonymous"
+        )
         return session
 
     def log_in(self, name: str = "client") -> Session:
@@ -73,7 +89,7 @@ def answers(session: Session) -> list[Frame]:
     return frames
 
 
-def login(name: str, *, vpn: str = "default", password: str = "password", keep_alive_s: int = 3) -> bytes:
+def login(name: str, *, vpn: str = "default", keep_alive_s: int = 3) -> bytes:
     items = (
         ClientItem(ClientKind.CLIENT_NAME, name.encode() + b"\0"),
         ClientItem(ClientKind.VPN, vpn.encode() + b"\0", 1),
@@ -81,7 +97,7 @@ def login(name: str, *, vpn: str = "default", password: str = "password", keep_a
     )
     credentials = (
         Parameter(ParameterKind.USERNAME, base64.b64encode(b"user")),
-        Parameter(ParameterKind.PASSWORD, base64.b64encode(password.encode())),
+        Parameter(ParameterKind.PASSWORD, base64.b64encode(b"password")),
     )
     return encode_frame(Frame(Protocol.CLIENT_CTRL, credentials, encode_client_ctrl(ClientCtrl(LOGIN, items, 1))))
 
@@ -209,6 +225,7 @@ def test_a_client_without_a_name_is_given_one() -> None:
         (login("a", vpn="nowhere"), Response(403, "Message VPN Not Allowed")),
         (login("a/*"), Response(400, "Client Name Parse Error")),
         (login("a>"), Response(400, "Client Name Parse Error")),
+        (login("a\nb"), Response(400, "Client Name Parse Error")),
         (login("n" * 161), Response(400, "Client Name Parse Error")),
     ],
 )
@@ -305,11 +322,21 @@ def test_a_refused_message_comes_after_the_acknowledgement_of_all_before_it() ->
     desk.create_queue("q", "t", max_message_bytes=100)
     flow, _, _ = open_flow(session)
     session.receive(
-        published(flow, 1, "t") + published(flow, 2, "t", bytes(200)) + published(flow, 3, "t") + published(flow, 4, "t")
+        published(flow, 1, "t")
+        + published(flow, 2, "t", bytes(200))
+        + published(flow, 3, "t")
+        + published(flow, 4, "t")
     )
     told = [(item(answer, ItemKind.LAST_ACKED), response_of(answer)) for answer in answers(session)]
     assert told == [(1, OK), (2, Response(400, "Document Is Too Large")), (4, OK)]
     assert desk.depth("q") == 3
+
+
+def test_what_a_publisher_flow_accepted_is_acknowledged_before_it_closes() -> None:
+    session = Desk().log_in()
+    flow, _, _ = open_flow(session)
+    session.receive(published(flow, 1, "t") + control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
+    assert [kind_of(answer) for answer in answers(session)] == [AssuredKind.CLIENT_ACK, AssuredKind.CLOSE_FLOW]
 
 
 def test_a_message_on_a_flow_that_is_not_open_ends_the_connection() -> None:
@@ -377,7 +404,9 @@ def test_the_answer_to_a_flow_change_is_not_answered() -> None:
     session = desk.log_in()
     desk.create_queue("q", "t")
     flow = bind(session, "q")
-    session.receive(control(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, u32(flow)), (ItemKind.ACTIVE, b"\0"), tag=False))
+    session.receive(
+        control(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, u32(flow)), (ItemKind.ACTIVE, b"\0"), tag=False)
+    )
     assert answers(session) == []
 
 
@@ -485,7 +514,9 @@ CONVERSATION = [
             encode_subscription(SubscriptionRequest(SubscriptionKind.ADD_TO_QUEUE, 0x0C, "t/*", "made")),
         )
     ),
-    control(AssuredKind.BIND, (ItemKind.QUEUE, text("made")), (ItemKind.WINDOW, b"\xff"), (ItemKind.WANTS_CHANGES, b"\1")),
+    control(
+        AssuredKind.BIND, (ItemKind.QUEUE, text("made")), (ItemKind.WINDOW, b"\xff"), (ItemKind.WANTS_CHANGES, b"\1")
+    ),
     published(1, 1, "t/1"),
     published(1, 2, "t/2"),
     ack(2, received=1, window=255, ranges=(u64(0) + u64(1), u64(2) + u64(2) + b"\1")),
@@ -557,7 +588,7 @@ requests = st.one_of(
 
 
 @settings(max_examples=200, deadline=None)
-@given(asked=st.lists(requests, max_size=30))
+@given(asked=st.lists(st.lists(requests, min_size=1, max_size=4).map(b"".join), max_size=15))
 def test_sound_requests_in_any_order_with_any_numbers_are_survived(asked: list[bytes]) -> None:
     desk = Desk()
     desk.create_queue("made", "t/*")

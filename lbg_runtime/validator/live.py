@@ -1,0 +1,180 @@
+"""Order and ownership as they happen, from the notes that members send of what they handled.
+
+The source article's validation client. Notes are direct messages and one can be lost on its way, so a gap here is a
+hint, not a proof; the verdict on a run comes from its journals. Pure: the caller receives, prints and stops.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import orjson
+
+DEFAULT_MAX_KEYS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One message that a member handled."""
+
+    member: str
+    queue: str
+    shard: int | None
+    key: str | None
+    seq: int | None
+    publisher: str | None
+    topic: str
+    redelivered: bool
+
+
+class SequenceErrorKind(Enum):
+    """How a number can be other than the one after the last."""
+
+    GAP = "gap"
+    """Numbers are missing: not handled, handled later, or their notes were lost."""
+    REPEAT_FLAGGED = "repeat_flagged"
+    """A number was handled before, and the broker says that it may have been: what a crash leaves."""
+    REPEAT_UNFLAGGED = "repeat_unflagged"
+    """A number comes after a higher one, and not as a redelivery: out of order, or a second copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceError:
+    """A key's numbers do not follow each other."""
+
+    kind: SequenceErrorKind
+    expected: int
+    note: Note
+
+    def __str__(self) -> str:
+        note = self.note
+        flag = ", redelivered" if note.redelivered else ""
+        return (
+            f"sequence error: key {note.key} expected {self.expected} got {note.seq} "
+            f"(publisher {note.publisher}, member {note.member}, topic {note.topic}{flag})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMove:
+    """A shard is handled by another member than before."""
+
+    shard: int
+    old_member: str
+    note: Note
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} was {self.old_member}, now {self.note.member} (topic {self.note.topic})"
+
+
+LiveFinding = SequenceError | ShardMove
+
+
+@dataclass(slots=True)
+class _KeyState:
+    highest: int
+    last: int
+
+
+class LiveValidator:
+    """Fed one note after another, from one task. Remembers two numbers per key, for the `max_keys` keys seen last."""
+
+    def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
+        self.notes = 0
+        self.malformed = 0
+        self.unnumbered = 0
+        """Notes without publisher, key or number; only their shard is followed."""
+        self.moves = 0
+        self.sequence_errors = dict.fromkeys(SequenceErrorKind, 0)
+        """A run of repeated numbers counts once."""
+        self.forgotten_keys = 0
+        """Keys dropped for want of room; their next number is taken as it comes."""
+        self._max_keys = max_keys
+        self._keys: OrderedDict[tuple[str, str], _KeyState] = OrderedDict()
+        self._member_of_shard: dict[int, str] = {}
+
+    def feed(self, payload: bytes) -> list[LiveFinding]:
+        """Take a note as a member sent it; one that is not a note is counted and changes nothing else."""
+        note = parse_note(payload)
+        if note is None:
+            self.malformed += 1
+            return []
+        self.notes += 1
+        findings: list[LiveFinding] = []
+        if (error := self._follow_key(note)) is not None:
+            self.sequence_errors[error.kind] += 1
+            findings.append(error)
+        if (move := self._follow_shard(note)) is not None:
+            self.moves += 1
+            findings.append(move)
+        return findings
+
+    def summary(self) -> Mapping[str, int]:
+        """The counts, under stable names."""
+        return {
+            "notes": self.notes,
+            "shard_moves": self.moves,
+            **{f"sequence_errors_{kind.value}": count for kind, count in self.sequence_errors.items()},
+            "unnumbered": self.unnumbered,
+            "malformed": self.malformed,
+            "forgotten_keys": self.forgotten_keys,
+        }
+
+    def _follow_key(self, note: Note) -> SequenceError | None:
+        if note.publisher is None or note.key is None or note.seq is None:
+            self.unnumbered += 1
+            return None
+        state = self._keys.get((note.publisher, note.key))
+        if state is None:
+            # Members may have been at work before this one listened.
+            self._remember((note.publisher, note.key), note.seq)
+            return None
+        self._keys.move_to_end((note.publisher, note.key))
+        expected, follows = state.highest + 1, note.seq == state.last + 1
+        state.highest, state.last = max(state.highest, note.seq), note.seq
+        if note.seq == expected or follows:
+            # After a crash a row of numbers comes again; its first one has been told of.
+            return None
+        if note.seq > expected:
+            return SequenceError(SequenceErrorKind.GAP, expected, note)
+        kind = SequenceErrorKind.REPEAT_FLAGGED if note.redelivered else SequenceErrorKind.REPEAT_UNFLAGGED
+        return SequenceError(kind, expected, note)
+
+    def _follow_shard(self, note: Note) -> ShardMove | None:
+        if note.shard is None:
+            return None
+        before = self._member_of_shard.get(note.shard)
+        self._member_of_shard[note.shard] = note.member
+        return None if before in (None, note.member) else ShardMove(note.shard, before or "", note)
+
+    def _remember(self, key: tuple[str, str], number: int) -> None:
+        self._keys[key] = _KeyState(number, number)
+        if len(self._keys) > self._max_keys:
+            self._keys.popitem(last=False)
+            self.forgotten_keys += 1
+
+
+def parse_note(payload: bytes) -> Note | None:
+    """The note that a member sent, or None where the payload is something else."""
+    try:
+        row = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    member, queue, topic, redelivered = (row.get(name) for name in ("member", "queue", "topic", "redelivered"))
+    shard, seq, key, publisher = (row.get(name) for name in ("shard", "seq", "key", "publisher"))
+    if not (isinstance(member, str) and isinstance(queue, str) and isinstance(topic, str)):
+        return None
+    if not (_is_number(shard) and _is_number(seq) and _is_text(key) and _is_text(publisher)):
+        return None
+    return Note(member, queue, shard, key, seq, publisher, topic, redelivered is True)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or type(value) is int
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)

@@ -1,0 +1,83 @@
+"""Browsers of a queue: they see everything, take nothing, and may remove."""
+
+from lbg_runtime.broker.engine.effects import Deliver
+from lbg_runtime.model.outcome import Outcome
+
+
+def test_a_browser_sees_everything_in_order_and_takes_nothing(stage):
+    _, ann = stage.consumer("ann")
+    stage.open(ann, window=1)
+    stage.publish(3)
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+
+    assert stage.numbers(stage.open(browser, window=2)) == [1, 2]
+    assert stage.numbers(stage.open(browser, 3)) == [3]
+    assert stage.numbers(stage.publish()) == [4]
+    assert stage.queue.active_flow == ann
+    assert (stage.queue.depth, stage.queue.unacked_count) == (4, 1)
+
+
+def test_a_browser_removes_what_it_settles_even_from_its_holder(make_stage):
+    stage = make_stage(max_unacked_per_flow=1)
+    _, ann = stage.consumer("ann")
+    stage.open(ann)
+    stage.publish(3)
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+    shown = stage.ids(stage.open(browser))
+
+    effects = stage.settle(browser, shown[0], shown[0])
+    assert stage.numbers(effects) == [2], "the holder has room again"
+    stage.settle(browser, shown[2], shown[2])
+    assert stage.queue.depth == 1
+    assert stage.numbers(stage.settle(ann, 0, 100)) == []
+    assert stage.queue.spooled_bytes == 0
+
+
+def test_a_browser_cannot_put_back_what_it_was_only_shown(stage):
+    _, ann = stage.consumer("ann")
+    stage.open(ann)
+    stage.publish(1)
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+    (shown,) = stage.ids(stage.open(browser))
+
+    assert stage.settle(browser, shown, shown, Outcome.FAILED) == []
+    assert stage.queue.unacked_count == 1
+
+
+def test_a_browser_leaves_without_a_trace(stage):
+    stage.publish(2)
+    bob = stage.client("bob")
+    browser = stage.bind(bob, browser=True).flow
+    stage.open(browser)
+
+    assert stage.engine.unbind(browser) == []
+    stage.bind(bob, browser=True)
+    assert stage.engine.disconnect(bob) == []
+    assert stage.queue.flows == ()
+
+
+def test_a_browser_skips_what_was_settled_before_it_came_there(stage):
+    _, ann = stage.consumer("ann")
+    stage.open(ann)
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+    sent = stage.ids(stage.publish(5))
+    stage.settle(ann, sent[1], sent[3])
+
+    assert stage.numbers(stage.open(browser)) == [1, 5]
+
+
+def test_settled_messages_leave_the_memory_of_a_browser_and_it_can_still_remove_the_rest(stage):
+    _, ann = stage.consumer("ann")
+    stage.open(ann, window=10_000)
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+    shown = stage.ids(stage.open(browser, window=10_000))
+    for _ in range(3000):
+        effects = stage.publish()
+        own = [e.delivery_id for e in effects if isinstance(e, Deliver) and e.flow == ann]
+        shown += [e.delivery_id for e in effects if isinstance(e, Deliver) and e.flow == browser]
+        if stage.published > 1:
+            stage.settle(ann, own[0], own[0])
+
+    stage.settle(browser, shown[0], shown[0])
+
+    assert stage.queue.depth == 0

@@ -1,0 +1,251 @@
+"""Loading settings: what is right gives values, what is wrong gives a line with place, value and expectation."""
+
+import json
+import pathlib
+
+import pytest
+
+from lbg_runtime.config.load import load_settings, parse_settings, problems_of
+from lbg_runtime.config.settings import MembershipMode, Provision, TransportKind
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.keys import KeyOrigin
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 100, "queue_count": 8}
+
+
+def _parse(environ=None, **sections):
+    return parse_settings({"group": GROUP, **sections}, "config.yaml", environ or {})
+
+
+def _problem(environ=None, **sections):
+    with pytest.raises(ConfigError) as caught:
+        _parse(environ, **sections)
+    assert len(problems_of(caught.value)) == 1, str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """Writes config.yaml into the current directory and returns its path."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        path = pathlib.Path("config.yaml")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def test_a_group_is_all_that_must_be_said():
+    settings = _parse()
+    assert settings.connection.transport is TransportKind.EMBEDDED
+    assert settings.group.hash_function is HashFunction.CRC32
+    assert settings.group.key.origin is KeyOrigin.PROPERTY
+    assert settings.group.provision is Provision.NONE
+    assert settings.membership.mode is MembershipMode.STATIC
+    assert settings.group.shape().queue_name(7) == "orders/7"
+
+
+def test_the_file_as_shipped_can_be_loaded():
+    settings = load_settings(pathlib.Path(__file__).parents[2] / "config.yaml", {})
+    assert settings.handlers == ("handlers.orders",)
+    assert settings.group.shape().is_even
+    assert settings.connection.transport is TransportKind.EMBEDDED
+
+
+def test_all_sections_are_read():
+    settings = _parse(
+        connection={"transport": "solace", "host": "tcps://a:55443, tcps://b:55443", "tls": {"verify": False}},
+        group=GROUP | {"hash_function": "java_string", "key": "topic_level:2", "provision": "create_missing"},
+        membership={"mode": "ordinal", "count": "4"},
+        rebind={"interval": "1.5s", "jitter": 0.5, "drain_timeout": "2m"},
+        dispatch={"max_in_flight": 10, "runners": 5},
+        failure={"timeout": "1h", "backoff": {"initial": "10ms", "maximum": "1s"}},
+        handlers=["shop.orders", "shop.bills"],
+        ops={"journal": {"path": "runs", "republish_topic": "live"}},
+    )
+    assert settings.connection.host == ("tcps://a:55443", "tcps://b:55443")
+    assert settings.rebind.interval_ms == 1_500
+    assert settings.rebind.drain_timeout_ms == 120_000
+    assert settings.failure.timeout_ms == 3_600_000
+    assert settings.failure.backoff.initial_ms == 10
+    assert settings.membership.count == 4
+    assert settings.handlers == ("shop.orders", "shop.bills")
+
+
+def test_hosts_may_be_a_list():
+    settings = _parse(connection={"transport": "solace", "host": ["tcp://a:1", "tcp://b:2"]})
+    assert settings.connection.host == ("tcp://a:1", "tcp://b:2")
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (
+            {"group": GROUP | {"hash_count": 4}},
+            "config.yaml: group.hash_count: 4 shards for 8 queues; "
+            "expected hash count >= queue count, or some queues stay empty",
+        ),
+        ({"group": GROUP | {"queue_count": 0}}, "config.yaml: group.queue_count: 0; expected at least 1"),
+        ({"group": GROUP | {"hash_count": "many"}}, "config.yaml: group.hash_count: 'many'; expected a whole number"),
+        ({"group": GROUP | {"hash_count": True}}, "config.yaml: group.hash_count: True; expected a whole number"),
+        ({"group": GROUP | {"hash_count": 1.5}}, "config.yaml: group.hash_count: 1.5; expected a whole number"),
+        (
+            {"group": GROUP | {"hash_prefix": "a/b"}},
+            "config.yaml: group.hash_prefix: 'a/b'; expected one topic level without wildcards",
+        ),
+        (
+            {"group": GROUP | {"hash_function": "md5"}},
+            "config.yaml: group.hash_function: 'md5'; expected one of crc32, java_string or modulo",
+        ),
+        (
+            {"group": GROUP | {"key": "header:x"}},
+            "config.yaml: group.key: 'header:x'; expected topic, topic_level:NUMBER, property:NAME or json:/POINTER",
+        ),
+        (
+            {"rebind": {"interval": 30}},
+            "config.yaml: rebind.interval: 30; expected a duration such as 500ms, 30s or 2m",
+        ),
+        (
+            {"rebind": {"interval": "30 seconds"}},
+            "config.yaml: rebind.interval: '30 seconds'; expected a duration such as 500ms, 30s or 2m",
+        ),
+        ({"rebind": {"jitter": 2}}, "config.yaml: rebind.jitter: 2; expected at most 1"),
+        ({"dispatch": {"runners": 0}}, "config.yaml: dispatch.runners: 0; expected at least 1"),
+        (
+            {"failure": {"backoff": {"initial": "1m"}}},
+            "config.yaml: failure.backoff.maximum: 30000ms; expected at least failure.backoff.initial, 60000ms",
+        ),
+        ({"handlers": "shop"}, "config.yaml: handlers: 'shop'; expected a list"),
+        ({"handlers": [""]}, "config.yaml: handlers.0: ''; expected a text that is not empty"),
+        ({"membership": None}, "config.yaml: membership: nothing; expected a section with keys"),
+        ({"connection": {"host": []}}, "config.yaml: connection.host: a list; expected at least one entry"),
+        (
+            {"connection": {"host": ["tcp://a", "tcp://b"]}},
+            "config.yaml: connection.host: 2 hosts; expected one address to listen on, as transport is embedded",
+        ),
+        (
+            {"connection": {"transport": "kafka"}},
+            "config.yaml: connection.transport: 'kafka'; expected one of embedded or solace",
+        ),
+        (
+            {"connection": {"tls": {"verify": "maybe"}}},
+            "config.yaml: connection.tls.verify: 'maybe'; expected true or false",
+        ),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_place_value_and_expectation(sections, line):
+    assert _problem(**sections) == line
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
+    assert _problem(group=GROUP | {"hash_cout": 1}) == (
+        "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
+        "hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
+    )
+    assert _problem(zzz={}).startswith("config.yaml: zzz: unknown setting; expected one of connection, dispatch")
+    assert "rebind.interval_ms: unknown setting; expected interval" in _problem(rebind={"interval_ms": 5})
+
+
+def test_a_missing_section_is_named():
+    with pytest.raises(ConfigError, match=r"config\.yaml: group: not set; expected a value"):
+        parse_settings({}, "config.yaml", {})
+
+
+def test_every_problem_has_its_line():
+    with pytest.raises(ConfigError) as caught:
+        _parse(dispatch={"runners": 0}, rebind={"interval": "x"}, handlers=5)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("config.yaml: ") for line in lines)
+    assert {problem.where for problem in problems_of(caught.value)} == {
+        "config.yaml: dispatch.runners",
+        "config.yaml: rebind.interval",
+        "config.yaml: handlers",
+    }
+
+
+def test_settings_cannot_be_changed_after_loading():
+    settings = _parse()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.handlers = ()
+
+
+def test_the_environment_is_put_in_where_it_is_named():
+    settings = _parse(
+        {"HOST": "tcp://a:1", "RUNNERS": "7"},
+        connection={"transport": "solace", "host": "${HOST},${OTHER:tcp://b:2}", "vpn": "x-${MISSING:}-y"},
+        dispatch={"runners": "${RUNNERS}"},
+    )
+    assert settings.connection.host == ("tcp://a:1", "tcp://b:2")
+    assert settings.connection.vpn == "x--y"
+    assert settings.dispatch.runners == 7
+
+
+def test_what_the_environment_brings_is_not_read_again():
+    assert _parse({"A": "${B}"}, connection={"vpn": "${A}"}).connection.vpn == "${B}"
+
+
+def test_a_variable_that_is_not_set_is_named():
+    assert _problem(connection={"password": "${BROKER_PASSWORD}"}) == (
+        "config.yaml: connection.password: the environment has no BROKER_PASSWORD; "
+        "expected the variable BROKER_PASSWORD set, or a default: ${BROKER_PASSWORD:default}"
+    )
+
+
+def test_a_secret_may_lie_in_a_file(tmp_path):
+    (tmp_path / "secret").write_text("top secret\n")
+    settings = _parse(connection={"password": f"file:{tmp_path}/secret"})
+    assert settings.connection.password.get_secret_value() == "top secret"
+
+
+def test_a_secret_is_never_shown(tmp_path):
+    settings = _parse(connection={"password": "top-secret"})
+    assert "top-secret" not in repr(settings)
+    assert "top-secret" not in str(settings.model_dump())
+    assert "top-secret" not in json.dumps(settings.model_dump(mode="json"), default=str)
+    assert "top-secret" not in _problem(connection={"password": ["top-secret"]})
+    assert "top-secret" not in _problem(connection={"host": "tcp://user:top-secret@broker"})
+    assert _problem(connection={"password": f"file:{tmp_path}/none"}).endswith("none: No such file or directory")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="No such file or directory; expected a readable settings file"):
+        load_settings(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("group: [\n", "config.yaml:2: "),
+        ("group:\n\tname: x\n", "config.yaml:2: found character '\\t' that cannot start any token"),
+        ("group: {}\ngroup: {}\n", "config.yaml:2: key 'group' given twice"),
+        ("group:\n  name: a\n  name: b\n", "config.yaml:3: key 'name' given twice"),
+        ("", "config.yaml: an empty file; expected sections"),
+        ("- a\n", "config.yaml: a list; expected sections"),
+        ("!!python/object:os.system {}\n", "config.yaml:1: could not determine a constructor"),
+        (b"group: \xff\n", "config.yaml: byte 7 is not UTF-8"),
+        ("group: \x00\n", "config.yaml: unacceptable character"),
+        ("a: &x [*x]\n", "config.yaml: "),
+    ],
+)
+def test_bad_yaml_is_one_line_with_its_place(config, text, line):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config(text))
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_that_names_itself_does_not_hang(config):
+    with pytest.raises(ConfigError):
+        load_settings(config("group: &g\n  name: *g\n"))
+
+
+def test_another_journal_directory_can_be_chosen(tmp_path):
+    settings = _parse(ops={"journal": {"republish_topic": "live"}}).with_journal(tmp_path)
+    assert settings.ops.journal.path == str(tmp_path)
+    assert settings.ops.journal.republish_topic == "live"

@@ -1,0 +1,282 @@
+"""Record files to tables: what the writer leaves is read whole, what a crash leaves is torn, all else is a defect."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.journal import reader
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.validator.findings import VerdictKind
+from lbg_runtime.validator.judge import validate
+from lbg_runtime.validator.schema import RunTables
+from tests.validator.history import Run, runs, story
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of a correct run; the first journal is whole, the first ledger too."""
+    run = story()
+    run.journals.sort(key=lambda journal: journal.close is None)
+    run.write(tmp_path)
+    return tmp_path
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def rows(table: object) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = table.to_pylist()  # type: ignore[attr-defined]
+    return sorted(found, key=repr)
+
+
+def assert_equal(one: RunTables, other: RunTables) -> None:
+    for name in ("dispatches", "flows", "confirmed", "unconfirmed", "ledgers"):
+        found, expected = getattr(one, name), getattr(other, name)
+        place = found.schema.get_field_index("file")
+        if place >= 0:
+            found, expected = found.remove_column(place), expected.remove_column(place)
+        assert rows(found) == rows(expected)
+    for found, expected in zip(one.journals.to_pylist(), other.journals.to_pylist(), strict=True):
+        assert found.pop("file") != expected.pop("file")
+        # Derived from wall stamps, which are cut to microseconds; unknown where the journal tells of no moment.
+        moments = [(found.pop(name), expected.pop(name)) for name in ("last_mono_ns", "wall_offset_ns")]
+        if moments[0] != (None, None):
+            assert all(abs(moment - expected_moment) <= 2000 for moment, expected_moment in moments)
+        assert found == expected
+
+
+@pytest.mark.parametrize("block_bytes", [1, 100, 4096, 1 << 20])
+def test_the_files_of_a_run_become_its_tables_whatever_the_block_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", block_bytes)
+    run = story()
+    run.write(tmp_path)
+
+    tables = read_run(tmp_path)
+
+    assert_equal(tables, run.tables())
+    assert validate(tables).kind is VerdictKind.VALID
+
+
+@given(run=runs())
+@settings(deadline=None, max_examples=15)
+def test_a_correct_run_is_valid_through_its_files(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    run.write(folder)
+
+    assert validate(read_run(folder)) == validate(run.tables())
+
+
+@given(run=runs(), data=st.data())
+@settings(deadline=None, max_examples=25)
+def test_a_journal_cut_anywhere_never_raises_and_is_never_whole(
+    tmp_path_factory: pytest.TempPathFactory, run: Run, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    run.write(folder)
+    path = data.draw(st.sampled_from(sorted(folder.iterdir())))
+    whole = path.read_bytes()
+    # Without its line feed alone, the last record is still all there.
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 2))])
+
+    tables = read_run(folder)
+
+    files = tables.journals if path.name.endswith(".member.jsonl") else tables.ledgers
+    (row,) = [row for row in files.to_pylist() if row["file"] == path.name]
+    assert row["torn"]
+    assert row["defect"] in (None, "the file is empty", "the header was cut off")
+    if path.name.endswith(".ledger.jsonl"):
+        assert validate(tables).kind is not VerdictKind.VALID
+
+
+def test_a_cut_last_line_makes_a_journal_torn_and_nothing_else(folder: Path) -> None:
+    path = folder / "00.member.jsonl"
+    whole = read_run(folder)
+    *kept, last, _ = lines_of(path)
+    path.write_bytes(b"".join(kept) + last[:-20])
+
+    tables = read_run(folder)
+
+    first = tables.journals.to_pylist()[0]
+    assert first["torn"]
+    assert first["defect"] is None
+    assert tables.dispatches.num_rows + tables.flows.num_rows == whole.dispatches.num_rows + whole.flows.num_rows - 1
+
+
+def test_a_last_line_of_rubbish_is_a_torn_end_too(folder: Path) -> None:
+    path = folder / "00.member.jsonl"
+    path.write_bytes(b"".join(lines_of(path)[:-1]) + b"\0\0\0\0\n")
+
+    first = read_run(folder).journals.to_pylist()[0]
+
+    assert (first["torn"], first["defect"]) == (True, None)
+
+
+def corrupt_the_middle(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:4], b'{"kind":"dispa\n', *lines[5:]]
+
+
+def insert_a_blank_line(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:4], b"\n", *lines[4:]]
+
+
+def join_two_records(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:4], lines[4].rstrip() + b"," + lines[5], b"\xff\n", *lines[6:]]
+
+
+def remove_a_line(lines: list[bytes]) -> list[bytes]:
+    return lines[:4] + lines[5:]
+
+
+def add_after_the_close(lines: list[bytes]) -> list[bytes]:
+    return [*lines, lines[4]]
+
+
+def remove_the_header(lines: list[bytes]) -> list[bytes]:
+    return lines[1:]
+
+
+def empty(lines: list[bytes]) -> list[bytes]:
+    return []
+
+
+def changed(place: int, **facts: object) -> Callable[[list[bytes]], list[bytes]]:
+    def change(lines: list[bytes]) -> list[bytes]:
+        row = orjson.loads(lines[place]) | facts
+        return [*lines[:place], orjson.dumps(row) + b"\n", *(lines[place + 1 :] if place != -1 else [])]
+
+    return change
+
+
+def without(place: int, name: str) -> Callable[[list[bytes]], list[bytes]]:
+    def change(lines: list[bytes]) -> list[bytes]:
+        row = orjson.loads(lines[place])
+        del row[name]
+        return [*lines[:place], orjson.dumps(row) + b"\n", *lines[place + 1 :]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "defect"),
+    [
+        (corrupt_the_middle, "line 5: not a record"),
+        (insert_a_blank_line, "line 5: not a record"),
+        (join_two_records, "line 5: not a record"),
+        (remove_a_line, "but the close counts"),
+        (add_after_the_close, "a record after the close"),
+        (remove_the_header, "the first line is no"),
+        (empty, "the file is empty"),
+        (changed(0, schema=2), "schema 2, but this version reads schema 1"),
+        (changed(0, run_id=7), "the header has no usable run_id"),
+        (without(0, "hash_count"), "the header has no usable hash_count"),
+        (changed(4, kind="dream"), "line 5: an unexpected record of kind 'dream'"),
+        (changed(4, kind=None), "line 5: not a record"),
+        (without(-1, "dropped"), "a close without counts"),
+    ],
+)
+@pytest.mark.parametrize("name", ["00.member.jsonl", "00.ledger.jsonl"])
+def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
+    folder: Path, damage: Callable[[list[bytes]], list[bytes]], defect: str, name: str
+) -> None:
+    path = folder / name
+    path.write_bytes(b"".join(damage(lines_of(path))))
+
+    tables = read_run(folder)
+
+    files = tables.journals if name.endswith(".member.jsonl") else tables.ledgers
+    assert defect in str(files.to_pylist()[0]["defect"])
+    assert validate(tables).kind is not VerdictKind.VALID
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"queue": -1},
+        {"queue": "1"},
+        {"queue": None},
+        {"queue": 1 << 40},
+        {"start_mono_ns": 1e30},
+        {"key": 5},
+        {"redelivered": "yes"},
+        {"t_done": 1.5},
+    ],
+)
+def test_a_record_with_an_impossible_value_is_a_defect_and_the_others_still_count(
+    folder: Path, facts: dict[str, object]
+) -> None:
+    path = folder / "00.member.jsonl"
+    before = read_run(folder).dispatches.num_rows
+    lines = lines_of(path)
+    place = next(place for place, line in enumerate(lines) if b'"dispatch"' in line)
+    path.write_bytes(b"".join(changed(place, **facts)(lines)))
+
+    tables = read_run(folder)
+
+    expected = f"line {place + 1}: a dispatch record with a missing or impossible value"
+    assert tables.journals.to_pylist()[0]["defect"] == expected
+    assert tables.dispatches.num_rows == before - 1
+
+
+def test_status_records_move_only_the_last_moment(tmp_path: Path) -> None:
+    run = story()
+    journal = next(journal for journal in run.journals if journal.close is None and journal.records)
+    number = run.journals.index(journal)
+    run.write(tmp_path)
+    before = read_run(tmp_path).journals.to_pylist()[number]
+    wall = (before["last_mono_ns"] + before["wall_offset_ns"]) // 1000 + 5_000_000
+    status = {"kind": "status", "queue": 0, "bind_epoch": 1, "role": "primary", "state": "active", "t": wall}
+    with (tmp_path / f"{number:02}.member.jsonl").open("ab") as stream:
+        stream.write(orjson.dumps(status) + b"\n")
+
+    after = read_run(tmp_path).journals.to_pylist()[number]
+
+    assert after["defect"] is None
+    assert after["last_mono_ns"] - before["last_mono_ns"] == pytest.approx(5_000_000_000, abs=1000)
+
+
+def test_other_files_are_left_alone(folder: Path) -> None:
+    (folder / "notes.txt").write_text("not a record")
+    (folder / "broker.jsonl").write_text("not a record either")
+
+    assert validate(read_run(folder)).kind is VerdictKind.VALID
+
+
+def test_a_file_that_is_no_text_at_all_is_not_taken_into_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 5000)
+    (folder / "00.member.jsonl").write_bytes(b"\x00" * 100_000)
+
+    assert read_run(folder).journals.to_pylist()[0]["defect"] == "line 1: not a record"
+
+
+def test_a_missing_directory_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such directory"):
+        read_run(tmp_path / "nowhere")
+
+
+def test_an_empty_directory_is_an_unknown_run(tmp_path: Path) -> None:
+    assert validate(read_run(tmp_path)).kind is VerdictKind.UNKNOWN
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads every file")
+def test_an_unreadable_file_is_the_users_mistake(folder: Path) -> None:
+    (folder / "00.member.jsonl").chmod(0)
+
+    with pytest.raises(UserError, match=r"00\.member\.jsonl"):
+        read_run(folder)
+
+
+def test_a_directory_in_place_of_a_file_is_the_users_mistake(folder: Path) -> None:
+    (folder / "zz.member.jsonl").mkdir()
+
+    with pytest.raises(UserError, match="a readable record file"):
+        read_run(folder)

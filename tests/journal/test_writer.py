@@ -1,0 +1,142 @@
+"""The record file: whole lines, one write per batch, and a count of what a full disk took."""
+
+import errno
+import json
+import os
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.model.record import ConfirmedRecord, FlowRecord
+
+
+def _record(number):
+    return ConfirmedRecord(key="k", shard=1, first_seq=number, last_seq=number, t_first=0, t_last=0)
+
+
+def _lines(path):
+    return path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A name that is free."""
+    return tmp_path / "member-0-1.member.jsonl"
+
+
+def test_records_are_lines_of_json_with_their_kind(path):
+    writer = RecordWriter(path)
+    writer.write(_record(7))
+    writer.write(FlowRecord(queue=1, bind_epoch=2, event="bound", role="primary", cause="", t=3, mono_ns=4))
+    writer.close(clean=True)
+    first, second, last = (json.loads(line) for line in _lines(path))
+    assert first == {
+        "key": "k", "shard": 1, "first_seq": 7, "last_seq": 7, "t_first": 0, "t_last": 0, "kind": "confirmed",
+    }  # fmt: skip
+    assert second["kind"] == "flow"
+    assert (last["kind"], last["written"], last["dropped"], last["clean"]) == ("close", 2, 0, True)
+
+
+def test_a_batch_is_one_call_and_nothing_is_written_before_flush(path, monkeypatch):
+    writes = []
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: writes.append(len(data)) or real(file, data))
+    writer = RecordWriter(path)
+    for number in range(100):
+        writer.write(_record(number))
+    assert path.read_bytes() == b""
+    writer.flush()
+    writer.flush()
+    assert len(writes) == 1
+    assert len(_lines(path)) == writer.written == 100
+
+
+def test_a_name_that_is_taken_is_not_overwritten(path):
+    path.write_text("old\n")
+    with pytest.raises(FileExistsError):
+        RecordWriter(path)
+    assert path.read_text() == "old\n"
+
+
+def test_closing_twice_writes_one_last_line(path):
+    writer = RecordWriter(path)
+    writer.close(clean=False)
+    writer.close(clean=True)
+    assert [json.loads(line)["clean"] for line in _lines(path)] == [False]
+
+
+def test_what_comes_after_the_close_is_dropped_and_does_not_raise(path):
+    writer = RecordWriter(path)
+    writer.close(clean=True)
+    writer.write(_record(1))
+    writer.flush()
+    assert writer.dropped == 1
+    assert len(_lines(path)) == 1
+
+
+class FullDisk:
+    """Lets `room` bytes through, then refuses until `free` is called."""
+
+    def __init__(self, monkeypatch, room):
+        self.room = room
+        self._real = os.write
+        monkeypatch.setattr(os, "write", self._write)
+
+    def _write(self, file, data):
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = self._real(file, data[: self.room])
+        self.room -= done
+        return done
+
+
+def test_a_full_disk_drops_the_batch_counts_it_and_says_so_once(path, monkeypatch):
+    writer = RecordWriter(path)
+    disk = FullDisk(monkeypatch, room=0)
+    with capture_logs() as logs:
+        for number in range(5):
+            writer.write(_record(number))
+            writer.flush()
+        disk.room = 1_000_000
+        writer.write(_record(5))
+        writer.close(clean=True)
+    assert [log["event"] for log in logs] == ["journal_write_failed"]
+    assert logs[0]["reason"] == "No space left on device"
+    first, last = (json.loads(line) for line in _lines(path))
+    assert first["first_seq"] == 5
+    assert (last["written"], last["dropped"]) == (1, 5)
+
+
+@pytest.mark.parametrize("room", range(0, 400, 7))
+def test_a_write_that_stops_anywhere_spoils_at_most_one_line(path, monkeypatch, room):
+    writer = RecordWriter(path)
+    disk = FullDisk(monkeypatch, room)
+    for number in range(4):
+        writer.write(_record(number))
+    writer.flush()
+    disk.room = 1_000_000
+    writer.write(_record(4))
+    writer.flush()
+    writer.close(clean=True)
+    whole, spoiled = [], 0
+    for line in _lines(path):
+        try:
+            whole.append(json.loads(line))
+        except ValueError:
+            spoiled += 1
+    assert spoiled <= 1
+    last = whole.pop()
+    assert last["written"] == len(whole) == writer.written - 1
+    assert last["dropped"] == 5 - len(whole)
+    assert [record["first_seq"] for record in whole] == [*range(len(whole) - 1), 4]
+
+
+def test_a_short_write_that_goes_on_is_no_loss(path, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
+    writer = RecordWriter(path)
+    writer.write(_record(1))
+    writer.close(clean=True)
+    assert writer.dropped == 0
+    assert [json.loads(line)["kind"] for line in _lines(path)] == ["confirmed", "close"]

@@ -1,0 +1,290 @@
+"""One flow runner between a machine, a scripted transport and a dispatcher: the order of what leaves it."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lbg_runtime.core.events import FlowActive, FlowDown, FlowInactive, MessageReceived
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.roles import Role
+from lbg_runtime.model.errors import BindFailed
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.record import DispatchRecord, FlowRecord
+from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.journal import MemberJournal
+from lbg_runtime.runtime.supervisor import rebind_settings
+
+QUEUE = QueueName("orders/0")
+
+
+class ScriptedTransport:
+    """Binds as told; everything that reaches it or the journal stands in `log`, in order."""
+
+    def __init__(self):
+        self.log = []
+        self.binds = asyncio.Queue()
+        self.refusals = []
+        self.sink = None
+        self._awaited_count = 0
+        self._reached = asyncio.Event()
+
+    async def settled(self, count):
+        """Wait until so many deliveries are settled."""
+        self._awaited_count = count
+        await self._reached.wait()
+
+    def note_settled(self, epoch, delivery_id):
+        self.log.append(("settle", epoch, delivery_id))
+        self._awaited_count -= 1
+        if self._awaited_count == 0:
+            self._reached.set()
+
+    async def bind(self, queue, epoch, sink):
+        await asyncio.sleep(0.001)
+        if self.refusals:
+            raise self.refusals.pop()
+        self.sink = sink
+        self.binds.put_nowait(epoch)
+        return ScriptedFlow(self, epoch)
+
+
+class ScriptedFlow:
+    def __init__(self, transport, epoch):
+        self._transport = transport
+        self._log = transport.log
+        self._epoch = epoch
+
+    def settle(self, delivery_id, outcome):
+        self._transport.note_settled(self._epoch, delivery_id)
+
+    def stop_intake(self):
+        self._log.append(("stop_intake", self._epoch))
+
+    def start_intake(self):
+        self._log.append(("start_intake", self._epoch))
+
+    async def unbind(self):
+        self._log.append(("unbind", self._epoch))
+        await asyncio.sleep(0.001)
+
+
+class ScriptedWriter:
+    """Stands in for the record file: what is flushed goes to the log."""
+
+    def __init__(self, log):
+        self._log = log
+        self._batch = []
+
+    def write(self, record):
+        self._batch.append(record)
+
+    def flush(self):
+        if self._batch:
+            self._log.append(("records", self._batch))
+            self._batch = []
+
+
+class Trial:
+    def __init__(self, rig, settings, handle, role=Role.PRIMARY, **sections):
+        self.transport = ScriptedTransport()
+        self.rig = rig(handle, **sections)
+        made = settings(**sections)
+        machine = FlowMachine(
+            QUEUE, role, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0
+        )
+        journal = MemberJournal(ScriptedWriter(self.log))
+        self.runner = FlowRunner(0, machine, self.transport, self.rig.dispatcher, journal)
+
+    @property
+    def log(self):
+        return self.transport.log
+
+    def dispatch_records(self):
+        return [record for record in self.records() if isinstance(record, DispatchRecord)]
+
+    def flow_changes(self):
+        return [(record.event, record.cause) for record in self.records() if isinstance(record, FlowRecord)]
+
+    def records(self):
+        return [record for entry in self.log if entry[0] == "records" for record in entry[1]]
+
+    def settled(self):
+        return [entry[1:] for entry in self.log if entry[0] == "settle"]
+
+    @asynccontextmanager
+    async def running(self):
+        """With runner and dispatcher at work; the runner is stopped at the end."""
+        task = asyncio.ensure_future(self.runner.run())
+        async with self.rig.running():
+            try:
+                yield task
+            finally:
+                self.runner.stop()
+                await asyncio.wait([task], timeout=100)
+
+    async def activate(self):
+        epoch = await self.transport.binds.get()
+        self.transport.sink(FlowActive(epoch))
+        return epoch
+
+
+@pytest.fixture(scope="session")
+def flow_trial(rig, settings):
+    def make(handle, **arguments):
+        return Trial(rig, settings, handle, **arguments)
+
+    return make
+
+
+async def _return(_message):
+    pass
+
+
+async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(flow_trial, delivery):
+    trial = flow_trial(_return)
+    async with trial.running():
+        await trial.activate()
+        for number in range(1, 601):
+            trial.transport.sink(MessageReceived(delivery(number, f"k{number % 7}")))
+        await asyncio.sleep(1)
+    written = set()
+    for entry in trial.log:
+        if entry[0] == "records":
+            written |= {record.delivery_id for record in entry[1] if isinstance(record, DispatchRecord)}
+        elif entry[0] == "settle":
+            assert entry[2] in written
+    assert len(trial.settled()) == 600
+    batches = [entry for entry in trial.log if entry[0] == "records"]
+    assert len(batches) < 20, "one write for many records"
+
+
+async def test_an_unbind_comes_after_every_settlement(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(0.1)
+
+    trial = flow_trial(work)
+    async with trial.running() as task:
+        epoch = await trial.activate()
+        for number in range(1, 41):
+            trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
+        await asyncio.sleep(0.05)
+        trial.runner.stop()
+        await task
+    assert trial.log[-2][0] == "unbind"
+    assert len(trial.settled()) == 40
+    assert {of_epoch for of_epoch, _ in trial.settled()} == {epoch}
+    assert trial.flow_changes() == [("bound", ""), ("active", ""), ("draining", "stop"), ("released", "stop")]
+
+
+async def test_a_refused_bind_is_tried_again(flow_trial):
+    trial = flow_trial(_return)
+    trial.transport.refusals = [BindFailed(QUEUE, "timeout"), BindFailed(QUEUE, "Unknown Queue", permanent=True)]
+    async with trial.running():
+        assert await trial.activate() == 3
+
+
+async def test_a_settlement_of_a_dead_handle_is_fenced_and_so_recorded(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(1)
+
+    trial = flow_trial(work)
+    async with trial.running():
+        first = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, epoch=first)))
+        await asyncio.sleep(0.5)
+        trial.transport.sink(FlowDown(first, "Queue Shutdown"))
+        second = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, epoch=second)))
+        await asyncio.sleep(5)
+    assert trial.settled() == [(second, 1)]
+    records = {record.bind_epoch: record for record in trial.dispatch_records()}
+    assert (records[first].outcome, records[first].t_settle) == ("accepted", None)
+    assert records[second].t_settle is not None
+    assert records[first].done_mono_ns < records[second].start_mono_ns, "L2 over the death of a handle"
+    assert ("down", "Queue Shutdown") in trial.flow_changes()
+
+
+async def test_after_an_outage_what_ran_is_settled_on_the_old_handle_and_a_new_one_is_bound(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(1)
+
+    trial = flow_trial(work)
+    async with trial.running():
+        first = await trial.activate()
+        for number in (1, 2):
+            trial.transport.sink(MessageReceived(delivery(number, epoch=first)))
+        await asyncio.sleep(0.5)
+        trial.transport.sink(FlowInactive(first))
+        second = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(2, epoch=second)))
+        await asyncio.sleep(5)
+    assert trial.settled() == [(first, 1), (second, 2)]
+    assert trial.log.index(("settle", first, 1)) < trial.log.index(("unbind", first))
+    assert [event for event, _ in trial.flow_changes()][:4] == ["bound", "active", "inactive", "draining"]
+
+
+async def test_intake_stops_at_the_limit_and_starts_again_at_half_of_it(flow_trial, delivery):
+    gate = asyncio.Event()
+
+    async def work(_message):
+        await gate.wait()
+
+    trial = flow_trial(work, dispatch={"max_in_flight": 10})
+    async with trial.running():
+        epoch = await trial.activate()
+        for number in range(1, 13):
+            trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
+        await asyncio.sleep(1)
+        assert ("stop_intake", epoch) in trial.log
+        assert ("start_intake", epoch) not in trial.log
+        gate.set()
+        await asyncio.sleep(1)
+    assert trial.log.count(("stop_intake", epoch)) == 2, "the second is that of the drain"
+    assert trial.log.count(("start_intake", epoch)) == 1
+
+
+async def test_a_secondary_gives_way_and_binds_again(flow_trial):
+    trial = flow_trial(_return, role=Role.SECONDARY, rebind={"interval": "5s"})
+    loop = asyncio.get_running_loop()
+    async with trial.running():
+        assert await trial.activate() == 1
+        assert await trial.activate() == 2
+        assert loop.time() < 6
+    assert trial.flow_changes()[:4] == [("bound", ""), ("active", ""), ("draining", "rebind"), ("released", "rebind")]
+
+
+async def test_late_words_of_a_dead_handle_change_nothing(flow_trial, delivery):
+    trial = flow_trial(_return)
+    async with trial.running():
+        first = await trial.activate()
+        old_sink = trial.transport.sink
+        old_sink(FlowDown(first, "gone"))
+        second = await trial.activate()
+        old_sink(MessageReceived(delivery(1, epoch=first)))
+        old_sink(FlowInactive(first))
+        trial.transport.sink(MessageReceived(delivery(1, epoch=second)))
+        await asyncio.sleep(1)
+    assert trial.settled() == [(second, 1)]
+    assert ("inactive", "") not in trial.flow_changes()
+
+
+async def test_a_long_stream_leaves_other_tasks_their_turn(flow_trial, delivery):
+    trial = flow_trial(_return)
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async with trial.running():
+        await trial.activate()
+        ticker = asyncio.ensure_future(tick())
+        for number in range(1, 5_001):
+            trial.transport.sink(MessageReceived(delivery(number, f"k{number % 100}")))
+        await trial.transport.settled(5_000)
+        ticker.cancel()
+    assert ticks > 5_000 / 256

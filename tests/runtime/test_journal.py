@@ -1,0 +1,57 @@
+"""Where a member's journal lies, and how its lives are told apart."""
+
+import json
+
+import pytest
+
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.runtime import journal as journal_module
+from lbg_runtime.runtime.journal import open_journal
+
+
+@pytest.fixture
+def open_one(settings, tmp_path, monkeypatch):
+    """Opens a journal of member-0 at a wall clock, closes it and returns its incarnation."""
+
+    def open_at(now_us):
+        monkeypatch.setattr(journal_module, "wall_us", lambda: now_us)
+        before = set(tmp_path.iterdir())
+        open_journal(tmp_path, settings().group.shape(), MemberId("member-0"), "run").close(clean=True)
+        (path,) = set(tmp_path.iterdir()) - before
+        header = json.loads(path.read_text().splitlines()[0])
+        assert path.name == f"member-0-{header['incarnation']}.member.jsonl"
+        return header["incarnation"]
+
+    return open_at
+
+
+def test_an_incarnation_is_the_wall_clock_or_above_every_earlier_one(open_one):
+    assert [open_one(now_us) for now_us in (1_000, 2_000, 2_000, 500)] == [1_000, 2_000, 2_001, 2_002]
+
+
+def test_other_members_and_other_files_do_not_count(open_one, tmp_path):
+    for name in ("member-00-9000.member.jsonl", "member-0-9000.ledger.jsonl", "member-0-x.member.jsonl"):
+        (tmp_path / name).touch()
+    assert open_one(1_000) == 1_000
+
+
+def test_the_header_tells_the_group(settings, tmp_path):
+    open_journal(tmp_path / "new" / "folder", settings().group.shape(), MemberId("m"), "run-7").close(clean=True)
+    (path,) = (tmp_path / "new" / "folder").iterdir()
+    header = json.loads(path.read_text().splitlines()[0])
+    assert {name: header[name] for name in ("run_id", "group", "hash_prefix", "hash_count", "queue_count")} == {
+        "run_id": "run-7", "group": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4,
+    }  # fmt: skip
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(settings, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"ops\.journal\.path: .*file/sub: Not a directory; expected a directory"):
+        open_journal(tmp_path / "file" / "sub", settings().group.shape(), MemberId("m"), "")
+
+
+def test_without_a_directory_nothing_is_written(settings):
+    journal = open_journal(None, settings().group.shape(), MemberId("m"), "")
+    journal.flush()
+    journal.close(clean=True)

@@ -1,0 +1,159 @@
+"""Machines that are broken on purpose are found out: each mutant breaks a rule, and the laws name it.
+
+The mutants override private methods, because they stand for edits of the machine itself.
+"""
+
+import pytest
+
+from lbg_runtime.core.commands import Command, Note, ReturnUnstarted, Settle
+from lbg_runtime.core.events import FlowInactive, HandlingFinished, MachineEvent, ReleaseCause
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.flow_table import FlowState
+from lbg_runtime.core.lanes import KeyLanes, LaneKey
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.sim.handle import SimHandle
+from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.simulation import simulate
+
+MOST_SEEDS = 200
+
+
+def laws_broken_by(parts: Parts, expected: str) -> set[str]:
+    """The laws that the first seed breaks which breaks the expected one; all laws seen where none does."""
+    seen: set[str] = set()
+    for seed in range(MOST_SEEDS):
+        broken = {violation.law for violation in simulate(seed, parts=parts).violations}
+        if expected in broken:
+            return broken
+        seen |= broken
+    return seen
+
+
+class SettlesOnDeadHandles(FlowMachine):
+    """The fence is open: a settlement of an older epoch is sent."""
+
+    def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
+        commands = super()._step(event, now_ms)
+        if isinstance(event, HandlingFinished) and any(
+            isinstance(command, Note) and command.name == "settlement_fenced" for command in commands
+        ):
+            return [Settle(Settlement(self.queue, event.epoch, event.delivery_id, Outcome.ACCEPTED))]
+        return commands
+
+
+class GoesOnWhenInactive(FlowMachine):
+    """Loss of activity is not heard: what is held is started although another member may have it."""
+
+    def _lose_activity(self, now_ms: int) -> list[Command]:
+        return []
+
+
+class ReturnsNothing(FlowMachine):
+    """Held deliveries stay in the lanes when activity, handle or patience is lost."""
+
+    def _return_unstarted(self) -> list[Command]:
+        return []
+
+
+class GivesWayWithoutDraining(FlowMachine):
+    """A queue is given up at once, handlers running or not."""
+
+    def _start_drain(self, cause: ReleaseCause, now_ms: int) -> list[Command]:
+        self._in_flight.outlive(self.epoch)
+        return [ReturnUnstarted(self.epoch), *self._unbind(cause, now_ms)]
+
+
+class SettlesTheCancelled(FlowMachine):
+    """A handler without an outcome counts as done."""
+
+    def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
+        if isinstance(event, HandlingFinished) and event.outcome is None:
+            event = HandlingFinished(event.epoch, event.delivery_id, Outcome.ACCEPTED)
+        return super()._step(event, now_ms)
+
+
+class DropsSettlementsAndKeepsTheHandle(FlowMachine):
+    """After an outage, settlements of what was delivered before are dropped, and the handle is kept.
+
+    The plausible rule that F.4 of the client's fact sheet refutes: the client never shows those messages again.
+    """
+
+    def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
+        if isinstance(event, FlowInactive) and self.state is FlowState.ACTIVE and event.epoch == self.epoch:
+            commands = self._return_unstarted()
+            self._in_flight.outlive(self.epoch)
+            return commands
+        return super()._step(event, now_ms)
+
+
+class LanePerDelivery(KeyLanes):
+    """No lanes at all: every delivery may start at once."""
+
+    def offer(self, lane_key: LaneKey, delivery: Delivery) -> None:
+        super().offer(LaneKey(f"{lane_key} {delivery.delivery_id}"), delivery)
+
+
+class LanePerEpoch(KeyLanes):
+    """Lanes end with the bind: a redelivered message does not wait for the handler that still runs."""
+
+    def offer(self, lane_key: LaneKey, delivery: Delivery) -> None:
+        super().offer(LaneKey(f"{lane_key} {delivery.epoch}"), delivery)
+
+
+class LaneGoesOnWhileOneIsDelayed(KeyLanes):
+    """A message that is tried again goes to the end of its lane, so that its successors pass it."""
+
+    def delay(self, lane_key: LaneKey, until_ms: int) -> bool:
+        self._lanes[lane_key].deliveries.rotate(-1)
+        return super().delay(lane_key, until_ms)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "law"),
+    [
+        (SettlesOnDeadHandles, "settlements_stay_in_their_epoch"),
+        (GoesOnWhenInactive, "nothing_starts_after_activity_is_lost"),
+        (ReturnsNothing, "nothing_starts_after_activity_is_lost"),
+        (GivesWayWithoutDraining, "release_waits_for_what_is_in_flight"),
+        (GivesWayWithoutDraining, "processes_overlap_only_when_cut_off"),
+        (GivesWayWithoutDraining, "duplicates_are_excused"),
+        (SettlesTheCancelled, "only_success_and_rejection_are_settled"),
+        (SettlesTheCancelled, "first_handlings_are_in_order"),
+        (DropsSettlementsAndKeepsTheHandle, "every_delivery_ends_once"),
+        (DropsSettlementsAndKeepsTheHandle, "run_ends"),
+    ],
+)
+def test_a_broken_flow_machine_is_found_out(mutant: type[FlowMachine], law: str) -> None:
+    assert law in laws_broken_by(Parts(make_machine=mutant), law)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "law"),
+    [
+        (LanePerDelivery, "lane_is_serial"),
+        (LanePerDelivery, "first_handlings_are_in_order"),
+        (LanePerDelivery, "settled_messages_are_a_prefix"),
+        (LanePerEpoch, "lane_is_serial"),
+        (LaneGoesOnWhileOneIsDelayed, "first_handlings_are_in_order"),
+    ],
+)
+def test_broken_lanes_are_found_out(mutant: type[KeyLanes], law: str) -> None:
+    assert law in laws_broken_by(Parts(make_lanes=mutant), law)
+
+
+def test_a_client_that_lets_a_rejection_overtake_acceptances_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why a transport sends what it has batched before it sends a rejection."""
+    settle = SimHandle.settle
+
+    def settle_rejections_first(handle: SimHandle, delivery_id: DeliveryId, outcome: Outcome) -> None:
+        if outcome is Outcome.REJECTED:
+            batch, handle._batch = handle._batch, []
+            settle(handle, delivery_id, outcome)
+            handle._batch = batch + handle._batch
+        else:
+            settle(handle, delivery_id, outcome)
+
+    monkeypatch.setattr(SimHandle, "settle", settle_rejections_first)
+    assert "settled_messages_are_a_prefix" in laws_broken_by(Parts(), "settled_messages_are_a_prefix")

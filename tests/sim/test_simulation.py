@@ -1,0 +1,62 @@
+"""Random runs of members, broker and network keep the laws."""
+
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.settings import FaultKind, draw_settings
+from lbg_runtime.sim.simulation import SimResult, simulate
+
+QUICK_SEEDS = 300
+
+
+@pytest.fixture(scope="module")
+def results() -> list[SimResult]:
+    # Without the histories, which are long and which no test here reads.
+    return [replace(simulate(seed), history=()) for seed in range(QUICK_SEEDS)]
+
+
+def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
+    broken = {result.seed: result.violations[0] for result in results if result.violations}
+    assert not broken, "python -m lbg_runtime.sim --seed SEED --history shows a run"
+
+
+def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) -> None:
+    faults: Counter[FaultKind] = sum((result.faults for result in results), Counter())
+    assert set(faults) == set(FaultKind)
+    assert all(count > QUICK_SEEDS / 2 for count in faults.values())
+    assert all(result.published == result.settings.messages * result.settings.publishers for result in results)
+    assert sum(result.duplicates for result in results) > QUICK_SEEDS
+
+
+def test_graceful_moves_handle_nothing_twice() -> None:
+    moves = 0
+    for seed in range(60):
+        drawn = draw_settings(SeededChance(seed))
+        calm = replace(
+            drawn,
+            rebind=replace(drawn.rebind, drain_timeout_ms=10_000),
+            handlers=replace(drawn.handlers, slow_share=0.05, fail_share=0.1, poison_share=0.02, hang_share=0.0),
+            faults=(FaultKind.STOP, FaultKind.JOIN, FaultKind.ROLLING_RESTART, FaultKind.CUT_PUBLISHER),
+        )
+        result = simulate(seed, calm)
+        assert (result.seed, result.violations, result.duplicates) == (seed, (), 0)
+        moves += result.faults[FaultKind.STOP] + result.faults[FaultKind.ROLLING_RESTART]
+    assert moves > 60
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    assert simulate(11) == simulate(11)
+    assert simulate(11).history != simulate(12).history
+
+
+def test_the_command_runs_seeds_and_replays_one() -> None:
+    command = [sys.executable, "-m", "lbg_runtime.sim"]
+    many = subprocess.run([*command, "--seeds", "3"], capture_output=True, text=True, timeout=60, check=True)
+    assert many.stdout.startswith("3 seeds, 0 failed")
+    one = subprocess.run([*command, "--seed", "5"], capture_output=True, text=True, timeout=60, check=True)
+    assert one.stdout.endswith("every law holds\n")

@@ -1,0 +1,115 @@
+"""Messages of publishers that know nothing of this project arrive as well as they can."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message
+from lbg_runtime.testing.flow_recorder import FlowRecorder
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+Receive = Callable[..., Any]
+
+
+@pytest.fixture
+async def exchange(broker: BrokerServer, make_transport: Callable[..., SolaceTransport]) -> AsyncIterator[Receive]:
+    """Publish with the client itself what it takes, and receive it as a message of the model."""
+    transport = make_transport("first")
+    await transport.open()
+    recorder = FlowRecorder()
+    await transport.bind(QueueName("orders/0"), Epoch(1), recorder)
+
+    from lbg_runtime.transport.solace.library import MessagingService, Topic
+
+    settings = SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="foreign")
+    service = MessagingService.builder().from_properties(settings.properties()).build()
+    await asyncio.to_thread(service.connect)
+    publisher = service.create_persistent_message_publisher_builder().build().start()
+
+    async def publish_and_receive(payload: Any, properties: dict[str, Any] | None = None) -> Message:
+        expected = len(recorder.deliveries) + 1
+        publisher.publish(payload, Topic.of("orders/new"), additional_message_properties=properties or {})
+        return (await recorder.until_received(expected))[-1].message
+
+    yield publish_and_receive
+    await asyncio.to_thread(service.disconnect)
+
+
+@pytest.mark.parametrize("text", ["", "täxt", "x" * 300, "y" * 70_000])
+async def test_a_text_arrives_as_its_utf8_bytes(exchange: Receive, text: str) -> None:
+    assert (await exchange(text)).payload == text.encode()
+
+
+@pytest.mark.parametrize("raw", [b"\x1c\x04a\0", b"\x1c\x03\0", b"\x1f\x8b gzip", b"\x1c\x05a\0", b"\x1c"])
+async def test_bytes_of_our_publisher_are_left_alone_whatever_they_look_like(exchange: Receive, raw: bytes) -> None:
+    assert (await exchange(bytearray(raw), {PUBLISHER_PROPERTY: "p"})).payload == raw
+
+
+async def test_bytes_that_only_begin_like_a_text_are_left_alone(exchange: Receive) -> None:
+    for raw in (b"\x1f\x8b gzip", b"\x1c\x05a\0", b"\x1c", b"\x1d\0", b"\x1c\x04ab"):
+        assert (await exchange(bytearray(raw))).payload == raw
+
+
+async def test_properties_of_every_kind_are_read(exchange: Receive) -> None:
+    from lbg_runtime.transport.solace.library import Topic
+
+    message = await exchange(
+        bytearray(b"x"),
+        {
+            "text": "ü",
+            "whole": 2**63 - 1,
+            "large": 2**64 - 1,
+            "negative": -(2**63),
+            "ratio": 0.1,
+            "yes": True,
+            "nothing": None,
+            "zeroes": bytearray(b"\0a\0b\0"),
+            "long": bytearray(100_000),
+            "none of it": bytearray(),
+            "where": Topic.of("orders/there"),
+            "map": {"left": "out"},
+            "list": [1, 2],
+        },
+    )
+    assert dict(message.properties) == {
+        "text": "ü",
+        "whole": 2**63 - 1,
+        "large": 2**64 - 1,
+        "negative": -(2**63),
+        "ratio": 0.1,
+        "yes": True,
+        "nothing": None,
+        "zeroes": b"\0a\0b\0",
+        "long": bytes(100_000),
+        "none of it": b"",
+        "where": "orders/there",
+    }
+
+
+async def test_structured_payloads_arrive_in_their_encoding(exchange: Receive) -> None:
+    assert (await exchange({"a": 1})).payload.startswith(b"\x2b")
+    assert (await exchange(["a", 1])).payload.startswith(b"\x2f")
+
+
+async def test_what_a_publisher_did_not_say_is_none(exchange: Receive) -> None:
+    message = await exchange(bytearray(b"x"))
+    assert (message.message_id, message.sent_at_ms, dict(message.properties)) == (None, None, {})
+
+
+async def test_a_sequence_number_and_other_headers_do_no_harm(exchange: Receive) -> None:
+    message = await exchange(
+        bytearray(b"x"),
+        {
+            "solace.messaging.message.persistent.sequence-number": 7,
+            "solace.messaging.message.correlation-id": "c",
+            "solace.messaging.message.application-message-id": "id-1",
+        },
+    )
+    assert message == Message("orders/new", b"x", {}, "id-1")

@@ -1,0 +1,53 @@
+"""Loading the client changes nothing for the application around it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+LOGGING = """
+import logging, logging.config, sys, tempfile
+with tempfile.NamedTemporaryFile("w+") as log:
+    logging.basicConfig(filename=log.name, filemode="w", level=logging.INFO)
+    logging.getLogger("before").info("before")
+    configure = logging.config.dictConfig
+    import lbg_runtime.transport.solace.library
+    assert logging.config.dictConfig is configure
+    logging.getLogger("after").info("after")
+    logging.getLogger("solace.messaging.core").warning("of the client")
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("solace") and isinstance(logger, logging.Logger):
+            assert (logger.handlers, logger.propagate, logger.level) == ([], True, logging.NOTSET), name
+    logging.shutdown()
+    lines = open(log.name).read().splitlines()
+    assert [line.rpartition(":")[2] for line in lines] == ["before", "after", "of the client"], lines
+"""
+
+LAZINESS = """
+import sys
+import lbg_runtime.transport.solace.transport, lbg_runtime.transport.solace.settings
+assert not [name for name in sys.modules if name.partition(".")[0] == "solace"]
+"""
+
+
+@pytest.mark.parametrize("program", [LOGGING, LAZINESS], ids=["logging", "laziness"])
+def test_the_client_is_loaded_late_and_leaves_logging_alone(program: str) -> None:
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+async def test_a_client_that_lacks_something_is_refused_at_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lbg_runtime.transport.solace import library, native
+
+    monkeypatch.setattr(library, "_PARTS", ((native, ("something_new",)),))
+    transport = SolaceTransport(SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="first"))
+    with pytest.raises(ConnectFailed, match=r"solace-pubsubplus 1\.11\.\d+ lacks something_new") as failure:
+        await transport.open()
+    assert failure.value.permanent
+    await transport.close()

@@ -1,0 +1,42 @@
+"""What cannot be published fails alone, before it reaches the client's sending thread, which would die of it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+MakeTransport = Callable[..., SolaceTransport]
+
+
+@pytest.mark.parametrize("properties", [{"large": 2**64}, {"": "nameless"}, {"wrong": object()}, {1: "number"}])
+async def test_properties_that_cannot_be_sent_are_refused(
+    make_transport: MakeTransport, properties: dict[Any, Any]
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    with pytest.raises(PublishRefused):
+        await transport.send(Message("orders/new", b"", properties))
+    transport.send_direct(Message("orders/new", b"", properties))
+    await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
+
+
+async def test_a_transport_that_is_not_open_sends_nothing(make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    with pytest.raises(PublishFailed):
+        await transport.send(Message("orders/new", b""))
+    transport.send_direct(Message("orders/new", b""))
+
+
+async def test_a_send_that_nobody_waits_for_any_more_does_no_harm(make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    transport.send(Message("orders/new", b"")).cancel()
+    await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)

@@ -1,0 +1,264 @@
+"""What is particular to the transport on the official client: sessions that end for good, traps of the client."""
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+MakeTransport = Callable[..., SolaceTransport]
+QUEUE = QueueName("orders/0")
+
+
+async def publish(transport: SolaceTransport, count: int, topic: str = "orders/new") -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*(transport.send(Message(topic, str(number).encode())) for number in range(count)))
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what the broker has no event for."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.005)
+
+
+async def eventually_binds(transport: SolaceTransport, recorder: FlowRecorder) -> None:
+    """Bind as a flow runner does while the transport makes a new session: again and again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await transport.bind(QUEUE, Epoch(3), recorder)
+            except BindFailed:
+                await asyncio.sleep(0.005)
+            else:
+                return
+
+
+@pytest.fixture
+def no_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client give up at the first lost connection, as it can after a refusal in an outage."""
+    properties = SolaceSettings.properties
+
+    def finite(settings: SolaceSettings) -> dict[str, Any]:
+        return properties(settings) | {"solace.messaging.transport.reconnection-attempts": 0}
+
+    monkeypatch.setattr(SolaceSettings, "properties", finite)
+
+
+@pytest.mark.usefixtures("no_reconnects")
+async def test_a_session_that_ended_for_good_is_replaced(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    await transport.subscribe("events/>", heard.put_nowait)
+    recorder = FlowRecorder()
+    flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    await publish(transport, 3)
+    deliveries = await recorder.until_received(3)
+    await broker.stop()
+    await recorder.until_down()
+    flow.settle(deliveries[0].delivery_id, Outcome.ACCEPTED)
+    await flow.unbind()
+    with pytest.raises(BindFailed) as failure:
+        await transport.bind(QUEUE, Epoch(2), FlowRecorder())
+    assert not failure.value.permanent
+    with pytest.raises(PublishFailed, match="not connected"):
+        await transport.send(Message("orders/new", b""))
+    transport.send_direct(Message("events/lost", b""))
+    await broker.start()
+    again = FlowRecorder()
+    await eventually_binds(transport, again)
+    await again.until_received(3)
+    assert all(delivery.redelivered for delivery in again.deliveries)
+    transport.send_direct(Message("events/heard", b""))
+    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).topic == "events/heard"
+
+
+@pytest.mark.usefixtures("no_reconnects")
+async def test_what_was_not_confirmed_when_the_session_ended_fails(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    await broker.stop()
+    future = transport.send(Message("orders/new", b""))
+    with pytest.raises(PublishFailed) as failure:
+        await asyncio.wait_for(future, PATIENCE_S)
+    assert not isinstance(failure.value, PublishRefused)
+
+
+async def test_the_client_cannot_open_a_window_that_was_closed(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lbg_runtime.transport.solace import flow as flow_module
+
+    gate = threading.Event()
+    read_delivery = flow_module.read_delivery
+
+    def read_when_open(inbound: Any) -> Any:
+        gate.wait(PATIENCE_S)
+        return read_delivery(inbound)
+
+    monkeypatch.setattr(flow_module, "read_delivery", read_when_open)
+    broker.create_queue("other", ["other"])
+    transport = make_transport("first")
+    await transport.open()
+    recorder, other = FlowRecorder(), FlowRecorder()
+    flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    await transport.bind(QueueName("other"), Epoch(1), other)
+    # The client's own queue fills beyond the length at which it would close the window, and open it when it is emptied.
+    await publish(transport, 100)
+    await eventually(lambda: broker.engine.queue_status("default", QUEUE).unacked_count == 100)
+    flow.stop_intake()
+    gate.set()
+    await recorder.until_received(100)
+    await publish(transport, 600)
+    await publish(transport, 1, topic="other")
+    await other.until_received(1)
+    assert len(recorder.deliveries) == 100
+    flow.start_intake()
+    await recorder.until_received(700)
+
+
+async def test_an_unreadable_message_stops_its_flow_and_stays(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lbg_runtime.transport.solace import flow as flow_module
+    from lbg_runtime.transport.solace.inbound import UnreadableMessage
+
+    def refuse(inbound: Any) -> Any:
+        raise UnreadableMessage("a message cannot be read: for a test")
+
+    transport = make_transport("first")
+    await transport.open()
+    recorder = FlowRecorder()
+    with monkeypatch.context() as patched:
+        patched.setattr(flow_module, "read_delivery", refuse)
+        flow = await transport.bind(QUEUE, Epoch(1), recorder)
+        await publish(transport, 1)
+        assert await recorder.until_down() == "a message cannot be read: for a test"
+        await flow.unbind()
+    again = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(2), again)
+    [delivery] = await again.until_received(1)
+    assert delivery.redelivered
+
+
+async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
+    make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lbg_runtime.transport.solace import native
+
+    transport = make_transport("first")
+    await transport.open()
+    recorder = FlowRecorder()
+    flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    await publish(transport, 1)
+    [delivery] = await recorder.until_received(1)
+    monkeypatch.setattr(native, "settle", lambda *_: False)
+    flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+    assert "did not take the settlement" in await recorder.until_down()
+    await flow.unbind()
+    again = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(2), again)
+    assert (await again.until_received(1))[0].redelivered
+
+
+async def test_refused_connections_and_binds_leave_nothing_behind(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    broker.engine.add_user("default", "default", "needed")
+
+    async def fail() -> None:
+        with pytest.raises(BindFailed):
+            await transport.bind(QueueName("nowhere"), Epoch(1), FlowRecorder())
+        refused = make_transport("second", password="wrong")
+        with pytest.raises(ConnectFailed):
+            await refused.open()
+        await refused.close()
+
+    await fail()
+    before = thread_count()
+    for _ in range(10):
+        await fail()
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before + 1)
+    assert receiver_count() == 0
+
+
+async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    await transport.open()
+
+    async def cycle(epoch: int) -> None:
+        recorder = FlowRecorder()
+        flow = await transport.bind(QUEUE, Epoch(epoch), recorder)
+        await publish(transport, 5)
+        for delivery in await recorder.until_received(5):
+            flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+        await flow.unbind()
+        assert broker.engine.queue_depth("default", QUEUE) == 0
+        assert broker.engine.queue_flows("default", QUEUE) == ()
+
+    await cycle(1)
+    before = thread_count()
+    for epoch in range(2, 22):
+        await cycle(epoch)
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before + 1)
+    assert receiver_count() == 0
+
+
+async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTransport) -> None:
+    first = make_transport("first")
+    await first.open()
+    await first.close()
+    before = thread_count()
+    for number in range(5):
+        transport = make_transport(f"next-{number}")
+        await transport.open()
+        await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+        await publish(transport, 1)
+        await transport.close()
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before + 1)
+
+
+async def test_opening_can_be_cancelled(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    opening = asyncio.ensure_future(transport.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled()
+    await transport.close()
+    await eventually(lambda: not broker.client_names())
+
+
+def receiver_count() -> int:
+    """Receivers of the client that something still holds."""
+    from lbg_runtime.transport.solace.library import _PersistentMessageReceiver
+
+    gc.collect()
+    return sum(type(thing) is _PersistentMessageReceiver for thing in gc.get_objects())
+
+
+def thread_count() -> int:
+    """Native ones included."""
+    return len(os.listdir("/proc/self/task"))

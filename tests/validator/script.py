@@ -1,0 +1,84 @@
+"""Runs written by hand, moment by moment: one queue, one key, times in milliseconds."""
+
+from lbg_runtime.model.record import (
+    CloseRecord,
+    ConfirmedRecord,
+    DispatchRecord,
+    FlowRecord,
+    JournalHeader,
+    LedgerHeader,
+    UnconfirmedRecord,
+)
+from tests.validator.history import MS, Journal, Ledger, Run, wall_us
+
+BEGIN_NS = 10**12
+
+
+def at(moment_ms: float) -> int:
+    return BEGIN_NS + round(moment_ms * MS)
+
+
+class Life:
+    """Writes one member life's journal; without `close` it is torn."""
+
+    def __init__(self, run: Run, member: str, incarnation: int = 1) -> None:
+        header = JournalHeader("run", "g", "h", 4, 1, member, incarnation, "host", 1, wall_us(BEGIN_NS))
+        self.journal = Journal(header)
+        run.journals.append(self.journal)
+
+    def flow(self, event: str, moment_ms: float, epoch: int = 1, cause: str = "") -> "Life":
+        moment = at(moment_ms)
+        record = FlowRecord(0, epoch, event, "primary", cause, wall_us(moment), moment)  # type: ignore[arg-type]
+        self.journal.records.append(record)
+        return self
+
+    def handle(
+        self,
+        seq: int,
+        start_ms: float,
+        done_ms: float,
+        settle_ms: float | None,
+        *,
+        epoch: int = 1,
+        redelivered: bool = False,
+        outcome: str = "accepted",
+    ) -> "Life":
+        start, done = at(start_ms), at(done_ms)
+        self.journal.records.append(
+            DispatchRecord(
+                queue=0,
+                bind_epoch=epoch,
+                shard=0,
+                key="k",
+                topic="t",
+                publisher="p",
+                seq=seq,
+                message_id=None,
+                delivery_id=seq,
+                redelivered=redelivered,
+                attempts=1,
+                local_seq=len(self.journal.records) + 1,
+                receive_mono_ns=start,
+                start_mono_ns=start,
+                done_mono_ns=done,
+                t_done=wall_us(done),
+                t_settle=None if settle_ms is None else wall_us(at(settle_ms)),
+                outcome=outcome,  # type: ignore[arg-type]
+                size_bytes=1,
+            )
+        )
+        return self
+
+    def close(self, moment_ms: float, *, clean: bool = True) -> "Life":
+        self.journal.close = CloseRecord(0, 0, clean, wall_us(at(moment_ms)))
+        return self
+
+
+def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = ()) -> Run:
+    """The run with the ledger of its one publisher."""
+    ledger = Ledger(LedgerHeader("run", "g", "h", 4, "crc32", "p", "host", 1, wall_us(BEGIN_NS)))
+    ledger.confirmed.append(ConfirmedRecord("k", 0, 1, last_seq, 0, 0))
+    ledger.unconfirmed += [UnconfirmedRecord("k", 0, seq, "unknown", "", 0) for seq in unknown]
+    ledger.close = CloseRecord(0, 0, True, 0)
+    run.ledgers.append(ledger)
+    return run

@@ -1,0 +1,196 @@
+"""Which faults excuse which duplicates, who was fed when, and how owner changes are told."""
+
+import pytest
+
+from lbg_runtime.validator.findings import Law, Verdict
+from lbg_runtime.validator.judge import validate
+from tests.validator.history import Run
+from tests.validator.script import Life, published
+
+
+def judged(run: Run, last_seq: int = 1, *, unknown: tuple[int, ...] = ()) -> Verdict:
+    return validate(published(run, last_seq, unknown=unknown).tables())
+
+
+def broken(verdict: Verdict) -> set[Law]:
+    return {law for law, count in verdict.counts.items() if count}
+
+
+def repeat_by_b(run: Run, start_ms: float) -> None:
+    life = Life(run, "b").flow("active", start_ms - 1).handle(1, start_ms, start_ms + 1, start_ms + 1, redelivered=True)
+    life.flow("released", start_ms + 100, cause="stop").close(start_ms + 200)
+
+
+@pytest.mark.parametrize(("settle_ms", "is_allowed"), [(1000, True), (999, False)])
+def test_a_crash_excuses_settlements_up_to_the_window_before_its_last_record(
+    settle_ms: float, is_allowed: bool
+) -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, settle_ms).handle(2, 1100, 2500, 2500)
+    repeat_by_b(run, 3000)
+
+    verdict = judged(run, 2)
+
+    assert broken(verdict) == (set() if is_allowed else {Law.DUPLICATE_WITHOUT_FAULT})
+    assert verdict.accounts.duplicate_bound == (2 if is_allowed else 1)
+
+
+def test_a_crash_excuses_nothing_of_a_flow_that_had_been_released() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, None).flow("released", 30, cause="rebind")
+    repeat_by_b(run, 100)
+
+    assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+def test_leaving_with_work_in_flight_excuses_as_a_crash_does() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, None).close(30, clean=False)
+    repeat_by_b(run, 100)
+
+    assert broken(judged(run)) == set()
+
+
+def test_a_clean_end_excuses_nothing() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("released", 30, cause="stop").close(40)
+    repeat_by_b(run, 100)
+
+    assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+@pytest.mark.parametrize("event", ["inactive", "down"])
+@pytest.mark.parametrize(("settle_ms", "is_allowed"), [(500, True), (499, False), (None, True), (2001, True)])
+def test_a_lost_flow_excuses_settlements_within_the_window_before_it(
+    event: str, settle_ms: float | None, is_allowed: bool
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, settle_ms).flow(event, 2000)
+    life.close(9000)
+    repeat_by_b(run, 3000)
+
+    expected = set() if is_allowed else {Law.DUPLICATE_WITHOUT_FAULT}
+    if (event, settle_ms) == ("down", 2001):
+        expected = {Law.SETTLED_AFTER_EPOCH}
+    assert broken(judged(run)) == expected
+
+
+def test_a_handle_that_lived_on_excuses_only_what_was_near_an_interruption() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).flow("inactive", 100).flow("active", 200)
+    life.handle(1, 300, 310, 310).flow("released", 9000, cause="stop").close(9100)
+    repeat_by_b(run, 9500)
+
+    assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+def test_a_repeat_after_a_cancelled_handling_needs_no_fault() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, None, outcome="cancelled")
+    life.flow("draining", 15, cause="stop").flow("released", 30, cause="stop").close(40)
+    repeat_by_b(run, 100)
+
+    verdict = judged(run)
+
+    assert broken(verdict) == set()
+    assert verdict.accounts.duplicates == 0
+
+
+def test_a_message_sent_twice_is_excused_once() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(1, 30, 40, 40)
+    life.flow("released", 100, cause="stop").close(200)
+
+    assert broken(judged(run, unknown=(1,))) == set()
+
+    life.handle(1, 50, 60, 60)
+
+    assert broken(validate(run.tables())) == {Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED}
+
+
+def test_a_cut_off_member_may_finish_its_drain_while_another_is_fed() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("inactive", 100)
+    life.flow("draining", 101, cause="inactive").flow("released", 300, cause="inactive").close(400)
+    Life(run, "b").flow("active", 50).handle(2, 60, 70, 70).flow("released", 500, cause="stop").close(600)
+
+    assert broken(judged(run, 2)) == set()
+
+
+def test_the_end_of_a_release_may_be_recorded_after_the_next_owner_is_fed() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("draining", 21, cause="rebind")
+    life.flow("released", 31, cause="rebind").close(400)
+    Life(run, "b").flow("active", 30).handle(2, 32, 33, 33).flow("released", 500, cause="stop").close(600)
+
+    assert broken(judged(run, 2)) == set()
+
+
+def test_a_release_in_good_order_before_the_last_handling_has_ended_is_caught() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 40, None).flow("released", 25, cause="rebind")
+    life.close(400)
+    Life(run, "b").flow("active", 30).handle(2, 50, 60, 60).flow("released", 500, cause="stop").close(600)
+
+    assert Law.TWO_ACTIVE in broken(judged(run, 2))
+
+
+def test_a_handle_that_becomes_active_again_is_an_owner_twice() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("inactive", 30)
+    life.flow("active", 100).handle(3, 110, 120, 120).flow("released", 200, cause="stop").close(300)
+    life = Life(run, "b").flow("active", 40).handle(2, 50, 60, 60).flow("released", 90, cause="rebind")
+    life.close(300)
+
+    verdict = judged(run, 3)
+
+    assert broken(verdict) == set()
+    assert [(move.from_member, move.to_member) for move in verdict.moves] == [("a", "b"), ("b", "a")]
+
+
+@pytest.mark.parametrize(
+    ("events", "is_closed", "cause"),
+    [
+        ([("draining", "rebind"), ("released", "rebind")], True, "rebind"),
+        ([("released", "stop")], True, "stop"),
+        ([("inactive", ""), ("draining", "inactive"), ("released", "inactive")], True, "inactive"),
+        ([("inactive", "")], False, "inactive"),
+        ([("down", "server unbind")], True, "down"),
+        ([], False, "crash"),
+        ([("draining", "stop")], False, "crash"),
+        ([], True, "unknown"),
+    ],
+)
+def test_a_move_tells_how_the_old_owner_ended(events: list[tuple[str, str]], is_closed: bool, cause: str) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
+    for event, why in events:
+        life.flow(event, 25, cause=why)
+    if is_closed:
+        life.close(30)
+    Life(run, "b").flow("active", 50).handle(2, 100, 110, 110).flow("released", 500, cause="stop").close(600)
+
+    (move,) = judged(run, 2).moves
+
+    assert (move.queue, move.from_member, move.to_member) == (0, "a", "b")
+    assert (move.cause, move.pause_ms) == (cause, 80)
+
+
+def test_a_first_owner_and_a_new_epoch_of_the_same_life_are_no_moves() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("released", 30, cause="rebind")
+    life.flow("active", 40, epoch=2).handle(2, 50, 60, 60, epoch=2).flow("released", 70, epoch=2, cause="stop")
+    life.close(80)
+
+    assert judged(run, 2).moves == ()
+
+
+def test_a_member_that_comes_back_from_a_crash_has_moved_to_itself() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
+    life = Life(run, "a", incarnation=2).flow("active", 50).handle(2, 60, 70, 70)
+    life.flow("released", 500, cause="stop").close(600)
+
+    (move,) = judged(run, 2).moves
+
+    assert (move.from_member, move.to_member, move.cause) == ("a", "a", "crash")

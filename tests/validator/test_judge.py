@@ -1,0 +1,269 @@
+"""What makes a verdict unknown, and what does not."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import pyarrow as pa
+import pytest
+
+from lbg_runtime.model.record import CloseRecord, ConfirmedRecord, DispatchRecord, FlowRecord
+from lbg_runtime.validator.findings import Law, VerdictKind
+from lbg_runtime.validator.judge import validate
+from lbg_runtime.validator.schema import RunTables
+from tests.validator.changes import confirm_one_more, lose_last_of_key, repeat_settled, run_into_next, swap_two
+from tests.validator.history import HASH_COUNT, MS, SECOND, WALL_OFFSET_NS, Run, World, story, wall_us
+
+
+def with_defect(tables: RunTables, which: str, file: int = 0) -> RunTables:
+    """One file of the run has a defect."""
+    table = getattr(tables, which)
+    defects = [None] * table.num_rows
+    defects[file] = "line 7: not a record"
+    place = table.schema.get_field_index("defect")
+    changed = {which: table.set_column(place, table.schema.field(place), pa.array(defects, pa.string()))}
+    return RunTables(**{name: changed.get(name, getattr(tables, name)) for name in RunTables.__dataclass_fields__})
+
+
+def drop_a_record(run: Run) -> None:
+    close = run.journals[0].close or run.journals[-1].close
+    assert close is not None
+    journal = next(journal for journal in run.journals if journal.close)
+    journal.close = replace(close, dropped=1)
+
+
+def remove_all_journals(run: Run) -> None:
+    run.journals.clear()
+
+
+def remove_all_ledgers(run: Run) -> None:
+    run.ledgers.clear()
+
+
+def remove_one_ledger(run: Run) -> None:
+    del run.ledgers[0]
+
+
+def forget_a_confirmation(run: Run) -> None:
+    run.ledgers[0].confirmed.pop()
+
+
+def tear_a_ledger(run: Run) -> None:
+    run.ledgers[0].close = None
+
+
+def drop_in_a_ledger(run: Run) -> None:
+    run.ledgers[0].close = CloseRecord(0, 3, True, 0)
+
+
+def change_run_id(run: Run) -> None:
+    run.journals[0].header = replace(run.journals[0].header, run_id="other")
+
+
+def change_group(run: Run) -> None:
+    run.ledgers[0].header = replace(run.ledgers[0].header, group="other")
+
+
+def change_hash_count(run: Run) -> None:
+    run.ledgers[0].header = replace(run.ledgers[0].header, hash_count=HASH_COUNT * 2)
+
+
+def change_queue_count(run: Run) -> None:
+    run.journals = [*run.journals, replace(run.journals[0], records=[])]
+    run.journals[-1].header = replace(run.journals[0].header, queue_count=7, incarnation=99)
+
+
+def claim_a_life_twice(run: Run) -> None:
+    run.journals.append(replace(run.journals[0], records=[]))
+
+
+def forget_numbers(run: Run) -> None:
+    record = run.journals[0].dispatches[0]
+    run.journals[0].records.append(replace(record, seq=None, start_mono_ns=1, done_mono_ns=2, receive_mono_ns=0))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (remove_all_journals, "there is no member journal"),
+        (remove_all_ledgers, "there is no publisher ledger"),
+        (remove_one_ledger, "messages of publishers without a ledger were handled: p0"),
+        (forget_a_confirmation, "handled messages are in no ledger"),
+        (drop_a_record, "1 records were dropped"),
+        (tear_a_ledger, "the publisher did not close it"),
+        (drop_in_a_ledger, "3 records were dropped"),
+        (change_run_id, "the files disagree on run_id: other, run"),
+        (change_group, "the files disagree on group: g, other"),
+        (change_hash_count, "the files disagree on hash_count"),
+        (change_queue_count, "the files disagree on queue_count"),
+        (claim_a_life_twice, "two journals claim incarnation 1 of member a"),
+        (forget_numbers, "1 handlings are of messages without publisher, key or number"),
+    ],
+)
+def test_missing_or_unfit_records_make_the_verdict_unknown(damage: Callable[[Run], None], reason: str) -> None:
+    run = story()
+    damage(run)
+
+    verdict = validate(run.tables())
+
+    assert any(reason in each for each in verdict.reasons), verdict.reasons
+    assert verdict.kind is VerdictKind.UNKNOWN
+
+
+@pytest.mark.parametrize("which", ["journals", "ledgers"])
+def test_a_defective_file_makes_the_verdict_unknown_and_is_named(which: str) -> None:
+    verdict = validate(with_defect(story().tables(), which))
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert any("line 7: not a record" in reason for reason in verdict.reasons)
+
+
+def test_a_run_without_any_message_proves_nothing() -> None:
+    verdict = validate(World(1).play([]).tables())
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert verdict.reasons == ("no message was confirmed, so nothing was proven",)
+
+
+def test_no_files_at_all_are_unknown() -> None:
+    assert validate(Run().tables()).kind is VerdictKind.UNKNOWN
+
+
+@pytest.mark.parametrize("change", [lose_last_of_key, swap_two, repeat_settled])
+def test_what_a_missing_record_could_explain_is_reported_but_not_proven(change: Callable[[Run], bool]) -> None:
+    run = story()
+    assert change(run)
+    drop_a_record(run)
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert len(verdict.unproven) == 1
+    assert verdict.counts[verdict.unproven[0]] == 1
+
+
+def test_what_the_records_prove_is_invalid_even_where_others_are_missing() -> None:
+    run = story()
+    assert run_into_next(run)
+    drop_a_record(run)
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.reasons
+
+
+def test_a_loss_is_proven_although_a_publisher_crashed() -> None:
+    run = story()
+    assert confirm_one_more(run)
+    tear_a_ledger(run)
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.counts[Law.LOSS] == 1
+
+
+def test_findings_across_runs_prove_nothing() -> None:
+    run = story()
+    assert run_into_next(run)
+    change_run_id(run)
+
+    assert validate(run.tables()).kind is VerdictKind.UNKNOWN
+
+
+def test_every_violation_is_counted_but_only_the_first_ones_keep_a_witness() -> None:
+    run = story()
+    record = run.ledgers[0].confirmed[0]
+    run.ledgers[0].confirmed += [replace(record, key=f"new{n}", first_seq=1, last_seq=3) for n in range(30)]
+
+    verdict = validate(run.tables())
+
+    assert verdict.counts[Law.LOSS] == 90
+    assert len(verdict.findings) == 20
+
+
+def put_on_another_host(run: Run, member: str, clock_ahead_ns: int) -> None:
+    """The same run, with one member on a host that started at another time and whose wall clock is ahead."""
+    later_start_ns = 600 * SECOND
+    for journal in run.journals:
+        if journal.header.member == member:
+            journal.header = replace(journal.header, host="other")
+            journal.wall_offset_ns = WALL_OFFSET_NS + later_start_ns + clock_ahead_ns
+            journal.records = [_shifted(record, -later_start_ns, clock_ahead_ns // 1000) for record in journal.records]
+            if journal.close:
+                journal.close = replace(journal.close, t=journal.close.t + clock_ahead_ns // 1000)
+
+
+def _shifted(record: object, mono_ns: int, wall_us: int) -> object:
+    facts = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
+    monos = {name: value + mono_ns for name, value in facts.items() if name.endswith("mono_ns")}
+    walls = {name: facts[name] + wall_us for name in ("t", "t_done", "t_settle") if facts.get(name) is not None}
+    return replace(record, **monos, **walls)  # type: ignore[type-var]
+
+
+def test_members_on_several_hosts_are_compared_by_their_wall_clocks() -> None:
+    run = story()
+    moves_on_one_host = validate(run.tables()).moves
+    put_on_another_host(run, "b", 0)
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert [replace(move, start_mono_ns=0) for move in verdict.moves] == [
+        replace(move, start_mono_ns=0) for move in moves_on_one_host
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clock_ahead_ns", "expected"), [(20 * MS, VerdictKind.UNKNOWN), (900 * MS, VerdictKind.INVALID)]
+)
+def test_an_order_that_only_two_hosts_clocks_show_counts_beyond_what_clocks_differ(
+    clock_ahead_ns: int, expected: VerdictKind
+) -> None:
+    run = handed_over_within(10 * MS)
+    assert validate(run.tables()).kind is VerdictKind.VALID
+    put_on_another_host(run, "a", clock_ahead_ns)
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is expected, verdict
+    if expected is VerdictKind.UNKNOWN:
+        assert any("the clocks of two hosts" in reason for reason in verdict.reasons)
+
+
+def handed_over_within(pause_ns: int) -> Run:
+    """Member a handles the first message of a key, b the second, so long after."""
+    run = World(1).play([])
+    begin = 2000 * SECOND
+    for journal, seq, start in ((run.journals[0], 1, begin), (run.journals[1], 2, begin + pause_ns)):
+        journal.records = [
+            FlowRecord(0, 1, "active", "primary", "", wall_us(start - 2), start - 2),
+            dispatch(seq, start, start + 1000),
+            FlowRecord(0, 1, "released", "primary", "rebind", wall_us(start + 9000), start + 9000),
+        ]
+    run.ledgers[0].confirmed = [ConfirmedRecord("k0", 0, 1, 2, 0, 0)]
+    return run
+
+
+def dispatch(seq: int, start: int, done: int) -> DispatchRecord:
+    return DispatchRecord(
+        queue=0,
+        bind_epoch=1,
+        shard=0,
+        key="k0",
+        topic="t",
+        publisher="p0",
+        seq=seq,
+        message_id=None,
+        delivery_id=seq,
+        redelivered=False,
+        attempts=1,
+        local_seq=seq,
+        receive_mono_ns=start - 1,
+        start_mono_ns=start,
+        done_mono_ns=done,
+        t_done=wall_us(done),
+        t_settle=wall_us(done),
+        outcome="accepted",
+        size_bytes=1,
+    )
