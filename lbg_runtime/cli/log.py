@@ -10,6 +10,9 @@ def configure_log(*, as_json: bool | None = None) -> None:
     """Set structlog up for this process. `as_json` None: unless standard error is a terminal."""
     if as_json is None:
         as_json = not sys.stderr.isatty()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # The client repeats at length what its transport tells in one line.
+    logging.getLogger("solace").setLevel(logging.CRITICAL)
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
         if as_json

@@ -28,6 +28,9 @@ _CLOCKS = {"dispatch": ("t_done", "done_mono_ns"), "flow": ("t", "mono_ns")}
 
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
 
+_LARGEST_NUMBER = 1 << 60
+"""No time and no sequence number of ours comes near it."""
+
 _Row = dict[str, object]
 
 
@@ -256,8 +259,14 @@ def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_numb
             column = pa.array(values, field.type)
         except (pa.ArrowInvalid, OverflowError):
             return None
-        # Counts and indices; a negative one would be another row's in the kernel's codes.
-        if field.type == pa.int32() and (pc.min(column).as_py() or 0) < 0:
+        if pa.types.is_integer(field.type) and not _is_sensible(column):
             return None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_sensible(column: pa.Array) -> bool:
+    """Whether the kernel can count with these numbers: indices not negative, the others far from the end of 64 bits."""
+    bounds = pc.min_max(column).as_py()
+    least = 0 if column.type == pa.int32() else -_LARGEST_NUMBER
+    return (bounds["min"] or 0) >= least and (bounds["max"] or 0) <= _LARGEST_NUMBER

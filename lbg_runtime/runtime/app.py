@@ -81,7 +81,6 @@ class App:
                     self.settings, self.membership, self._handlers, session, journal, random.Random()
                 )
                 self._supervisor = supervisor
-                _log.info("member_started", group=group.name, member=self.membership.member, queues=group.queue_count)
                 if self._stop_wanted:
                     supervisor.stop()
                 report = await supervisor.run()

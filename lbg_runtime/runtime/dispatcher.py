@@ -126,7 +126,8 @@ class Dispatcher:
             lane = f"shard {shard}"
         else:
             lane = f"queue {delivery.queue}"
-        return Handling(delivery, LaneKey(lane), key, shard, topic)
+        handling_id = (delivery.queue, delivery.epoch, delivery.delivery_id)
+        return Handling(handling_id, delivery, LaneKey(lane), key, shard, topic)
 
     async def _handle_turn(self, turn: LaneTurn) -> None:
         delivery = turn.delivery

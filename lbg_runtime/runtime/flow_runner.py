@@ -56,6 +56,7 @@ ALARMING_NOTES = frozenset({"bind_failed", "bind_refused", "flow_lost", "handlin
 """Notes of the machine that someone should look at; the others tell of ordinary moves."""
 
 OnSettled = Callable[[Handling], None]
+OnRefused = Callable[[BindFailed], None]
 
 
 class FlowRunner:
@@ -69,7 +70,9 @@ class FlowRunner:
         dispatcher: Dispatcher,
         journal: MemberJournal,
         on_settled: OnSettled | None = None,
+        on_refused: OnRefused | None = None,
     ) -> None:
+        """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind."""
         self.queue_index = queue_index
         self.machine = machine
         self.handled = 0
@@ -82,6 +85,7 @@ class FlowRunner:
         self._dispatcher = dispatcher
         self._journal = journal
         self._on_settled = on_settled
+        self._on_refused = on_refused
         self._events: deque[MachineEvent | Handling] = deque()
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -221,6 +225,8 @@ class FlowRunner:
         try:
             self._flow = await self._transport.bind(self.machine.queue, epoch, self.post)
         except BindFailed as error:
+            if error.permanent and self._flow is None and self._on_refused is not None:
+                self._on_refused(error)
             self.post(BindRefused(epoch, error.reason, error.permanent))
         else:
             self.post(BindSucceeded(epoch))

@@ -14,6 +14,7 @@ HandlingId = tuple[QueueName, Epoch, DeliveryId]
 class Handling:
     """Made when a delivery is dispatched, reported once when it has left the lanes; the dispatcher alone changes it."""
 
+    handling_id: HandlingId
     delivery: Delivery
     lane: LaneKey
     key: str | None
@@ -30,8 +31,3 @@ class Handling:
     """Wall clock."""
     outcome: Outcome | None = None
     """None until it has ended, and where it ended without one (L7)."""
-
-    @property
-    def handling_id(self) -> HandlingId:
-        """Unique among the deliveries of a member's life."""
-        return (self.delivery.queue, self.delivery.epoch, self.delivery.delivery_id)

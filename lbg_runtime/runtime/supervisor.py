@@ -18,7 +18,7 @@ from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow import FlowMachine
 from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.core.roles import static_role
-from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatcher import Dispatcher
@@ -106,9 +106,11 @@ class Supervisor:
                 self._dispatcher,
                 journal,
                 on_settled,
+                self._give_up,
             )
             for queue_index, queue in enumerate(shape.queue_names())
         ]
+        self._refusal: BindFailed | None = None
         self._leaving = _Leaving.NOT
         self._timers: list[asyncio.TimerHandle] = []
         self._has_left = asyncio.Event()
@@ -137,8 +139,12 @@ class Supervisor:
         self._call_later(TAIL_MS, self._has_left.set)
 
     async def run(self) -> StopReport:
-        """Run until stopped. Cancelled, it does as `stop_now` and then passes the cancellation on."""
+        """Run until stopped. Cancelled, it does as `stop_now` and then passes the cancellation on.
+
+        Raises `ConfigError` where the broker does not know or not allow what the settings say.
+        """
         await self._provision()
+        _log.info("member_started", member=self._member, group=self._settings.group.name, queues=len(self.runners))
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [group.create_task(self._dispatcher.run()), group.create_task(self._report_status())]
@@ -161,9 +167,20 @@ class Supervisor:
         finally:
             for timer in self._timers:
                 timer.cancel()
+        if self._refusal is not None:
+            raise ConfigError(
+                "group.name",
+                f"queue {self._refusal.queue}: {self._refusal.reason}",
+                "queues that exist and may be bound, or group.provision: create_missing",
+            )
         report = StopReport(sum(runner.left_behind + runner.unanswered for runner in self.runners), still_bound)
         _log.info("member_left", member=self._member, left_behind=report.left_behind, still_bound=report.still_bound)
         return report
+
+    def _give_up(self, refusal: BindFailed) -> None:
+        # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.
+        self._refusal = self._refusal or refusal
+        self.stop()
 
     def _note_left(self, flows: Sequence["asyncio.Task[None]"]) -> None:
         if all(flow.done() for flow in flows):

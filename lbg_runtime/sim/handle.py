@@ -92,7 +92,9 @@ class SimHandle:
         self._last_received: DeliveryId | None = None
         self._seen: set[DeliveryId] = set()
         self._received_since_ack = 0
-        self._batch: list[SettledRange] = []
+        self._settled: list[SettledRange] = []
+        self._sent = 0
+        """How many of them are on their way."""
         self._timer_armed = False
 
     # -- for the member
@@ -101,10 +103,10 @@ class SimHandle:
         """Note how a delivery ended; sent by the batch, or at once where it was not accepted."""
         if self.state is HandleState.DEAD:
             return
-        self._batch.append(SettledRange(delivery_id, delivery_id, outcome))
-        # A refusal leaves at once. The acceptances before it must leave first, or a crash between the two would bring
+        self._settled.append(SettledRange(delivery_id, delivery_id, outcome))
+        # A rejection leaves at once. The acceptances before it must leave first, or a crash between the two would bring
         # predecessors of a removed message back (L3).
-        if outcome is not Outcome.ACCEPTED or len(self._batch) >= MOST_BATCHED:
+        if outcome is not Outcome.ACCEPTED or len(self._settled) - self._sent >= MOST_BATCHED:
             self._flush()
         else:
             self._arm_timer()
@@ -192,6 +194,9 @@ class SimHandle:
         self.flow = bound.flow
         self._previous_id = DeliveryId(0)
         self._client.route(bound.flow, self)
+        # What was sent just before the connection broke may be lost, and a later settlement must not get there without
+        # it (L3): everything is sent again. The official client does so, unless it was asked for negative outcomes.
+        self._sent = 0
         if is_first:
             self._later(self._settings.bind_lag_ms, BindSucceeded(self.name.epoch))
         if bound.active:
@@ -261,9 +266,12 @@ class SimHandle:
 
     def _flush(self) -> None:
         link, flow = self._client.link, self.flow
-        if link is None or flow is None or self.state is not HandleState.BOUND or not self._batch:
+        if link is None or flow is None or self.state is not HandleState.BOUND:
             return
-        ranges, self._batch = self._batch, []
+        ranges = self._settled[self._sent :]
+        if not ranges:
+            return
+        self._sent = len(self._settled)
         link.send_up(lambda: self._broker.settle(self.name.queue, flow, ranges))
 
     def _arm_timer(self) -> None:

@@ -205,6 +205,7 @@ def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
         {"queue": None},
         {"queue": 1 << 40},
         {"start_mono_ns": 1e30},
+        {"seq": (1 << 63) - 1},
         {"key": 5},
         {"redelivered": "yes"},
         {"t_done": 1.5},

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +24,7 @@ from lbg_runtime.model.message import (
     Delivery,
     Message,
 )
+from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
@@ -218,6 +221,8 @@ class MemberTrial:
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> MemberTrial:
-    """A fresh broker and nobody on it."""
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemberTrial:
+    """A fresh broker and nobody on it; the members' chance is the same in every run."""
+    seeds = itertools.count()
+    monkeypatch.setattr(app_module, "random", SimpleNamespace(Random=lambda: random.Random(next(seeds))))
     return MemberTrial(tmp_path)

@@ -222,17 +222,13 @@ async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial)
     assert report.exit_code == 1
 
 
-async def test_queues_that_are_missing_are_waited_for_where_members_may_not_create_them(trial):
+async def test_queues_that_are_missing_at_the_start_are_one_line_where_members_may_not_create_them(trial):
     app = trial.member(group={"provision": "none"})
-    async with trial.running(app):
-        await asyncio.sleep(30)
-        assert trial.broker.engine.queue_names("default") == ()
-        shape = app.settings.group.shape()
-        for index, queue in enumerate(shape.queue_names()):
-            trial.broker.create_queue(queue, shape.subscriptions(index))
-        await trial.until(lambda: len(trial.active()) == 4, within_s=30)
-        await trial.publish(8)
-        await trial.until(lambda: len(trial.handled) == 8)
+    with pytest.raises(
+        ConfigError, match=r"group\.name: queue orders/[0-3]: Unknown Queue; expected queues that exist"
+    ):
+        await app.run()
+    assert trial.broker.engine.queue_names("default") == ()
 
 
 async def test_a_queue_that_is_deleted_and_made_again_is_bound_again(trial):

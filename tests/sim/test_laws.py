@@ -144,16 +144,38 @@ def test_broken_lanes_are_found_out(mutant: type[KeyLanes], law: str) -> None:
 
 
 def test_a_client_that_lets_a_rejection_overtake_acceptances_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why a transport sends what it has batched before it sends a rejection."""
-    settle = SimHandle.settle
+    """The official client does it: a transport has to flush before it rejects."""
 
     def settle_rejections_first(handle: SimHandle, delivery_id: DeliveryId, outcome: Outcome) -> None:
         if outcome is Outcome.REJECTED:
-            batch, handle._batch = handle._batch, []
+            held_back, handle._settled[handle._sent :] = handle._settled[handle._sent :], []
             settle(handle, delivery_id, outcome)
-            handle._batch = batch + handle._batch
+            handle._settled += held_back
+            handle._arm_timer()
         else:
             settle(handle, delivery_id, outcome)
 
+    settle = SimHandle.settle
     monkeypatch.setattr(SimHandle, "settle", settle_rejections_first)
     assert "settled_messages_are_a_prefix" in laws_broken_by(Parts(), "settled_messages_are_a_prefix")
+
+
+def test_a_client_that_does_not_repeat_what_a_broken_connection_lost_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The official client does it on flows with negative outcomes: acknowledgements 1 and 2 went into a dead
+    connection, the handle came back, 3 was acknowledged, and 1 and 2 came again after it."""
+
+    def bound_and_forgetful(handle: SimHandle, link: Link, bound: BoundQueue) -> None:
+        sent = handle._sent
+        become_bound(handle, link, bound)
+        del handle._settled[:sent]
+        handle._sent = max(0, handle._sent - sent)
+
+    def send_nothing_again(handle: SimHandle) -> None:
+        flush(handle)
+
+    become_bound, flush = SimHandle._bound, SimHandle._flush
+    monkeypatch.setattr(SimHandle, "_flush", send_nothing_again)
+    monkeypatch.setattr(SimHandle, "_bound", bound_and_forgetful)
+    assert "settled_messages_are_a_prefix" in laws_broken_by(Parts(), "settled_messages_are_a_prefix", first_seed=540)

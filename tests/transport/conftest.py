@@ -2,4 +2,8 @@
 
 import pytest
 
-pytest.register_assert_rewrite("lbg_runtime.testing.conformance")
+pytest.register_assert_rewrite(
+    "lbg_runtime.testing.conformance_flows",
+    "lbg_runtime.testing.conformance_sessions",
+    "lbg_runtime.testing.conformance_steps",
+)

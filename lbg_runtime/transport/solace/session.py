@@ -1,6 +1,7 @@
 """One life of the client's service object: connected once, back by itself after outages, of no use once it ended."""
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import structlog
@@ -27,6 +28,20 @@ from lbg_runtime.transport.solace.settings import SolaceSettings
 _log = structlog.get_logger(__name__)
 
 
+class SessionEvent(Enum):
+    """What happens to a session after it was connected."""
+
+    LOST = "lost"
+    """The connection broke; the client tries to restore it."""
+    RESTORED = "restored"
+    ENDED = "ended"
+    """For good."""
+
+
+SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
+"""Takes an event and the client's words for it, on the loop. Must not raise and must not block."""
+
+
 class SolaceSession:
     """All methods block and run on control threads, except that `publisher` is used on the loop's thread."""
 
@@ -35,16 +50,13 @@ class SolaceSession:
         self.publisher = publisher
 
     @classmethod
-    def connect(cls, settings: SolaceSettings, inbox: Inbox, on_ended: Callable[[str], None]) -> "SolaceSession":
-        """Build a service and connect it; raises `ConnectFailed`.
-
-        `on_ended` is called on the loop when the session is lost for good.
-        """
+    def connect(cls, settings: SolaceSettings, inbox: Inbox, take: SessionEventSink) -> "SolaceSession":
+        """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`."""
         try:
             service = MessagingService.builder().from_properties(settings.properties()).build()
         except CLIENT_ERRORS as error:
             raise connect_failed(settings.host_list, error) from error
-        listener = _ServiceListener(inbox, on_ended, settings.client_name)
+        listener = _ServiceListener(inbox, take)
         service.add_reconnection_attempt_listener(listener)
         service.add_reconnection_listener(listener)
         service.add_service_interruption_listener(listener)
@@ -91,25 +103,18 @@ class _ServiceListener(
 ):
     """Only posts: the client joins the listeners' thread from its own network thread."""
 
-    def __init__(self, inbox: Inbox, on_ended: Callable[[str], None], client_name: str) -> None:
+    def __init__(self, inbox: Inbox, take: SessionEventSink) -> None:
         self._inbox = inbox
-        self._on_ended = on_ended
-        self._client_name = client_name
+        self._take = take
 
     def on_reconnecting(self, event: Any) -> None:
-        self._inbox.post(self._log_reconnecting, event.get_message())
+        self._inbox.post(self._take, (SessionEvent.LOST, event.get_message()))
 
     def on_reconnected(self, service_event: Any) -> None:
-        self._inbox.post(self._log_reconnected, service_event.get_message())
+        self._inbox.post(self._take, (SessionEvent.RESTORED, service_event.get_message()))
 
     def on_service_interrupted(self, event: Any) -> None:
-        self._inbox.post(self._on_ended, event.get_message() or "the session ended")
-
-    def _log_reconnecting(self, reason: str) -> None:
-        _log.warning("connection_lost", client_name=self._client_name, reason=reason)
-
-    def _log_reconnected(self, reason: str) -> None:
-        _log.info("connection_restored", client_name=self._client_name, reason=reason)
+        self._inbox.post(self._take, (SessionEvent.ENDED, event.get_message()))
 
 
 class _DirectListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,10 @@ from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 if TYPE_CHECKING:
     # These import the client, which waits for `open`.
     from lbg_runtime.transport.solace.flow import SolaceFlow
-    from lbg_runtime.transport.solace.session import SolaceSession
+    from lbg_runtime.transport.solace.session import SessionEvent, SolaceSession
+
+OUTAGE_PATIENCE_S = 10.0
+"""How long a bind waits for a connection; as long as the client waits for the broker's answer."""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,6 +39,8 @@ class SolaceTransport:
         self._threads = ControlThreads()
         self._inbox: Inbox | None = None
         self._session: SolaceSession | None = None
+        self._connected = asyncio.Event()
+        """Not set before `open`, in an outage, and after `close`."""
         self._life = 0
         """Number of the newest session; what an older one still reports is not heard."""
         self._ended_life = 0
@@ -42,6 +48,11 @@ class SolaceTransport:
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
         self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now, as far as the client has noticed; for health reports."""
+        return self._connected.is_set()
 
     # -- Transport
 
@@ -66,6 +77,7 @@ class SolaceTransport:
             return
         self._closed = True
         session, self._session = self._session, None
+        self._connected.clear()
         if self._inbox is not None:
             self._inbox.close()
         for flow in self._flows:
@@ -82,11 +94,20 @@ class SolaceTransport:
             await self._threads.close()
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
-        """See `Transport.bind`. A cancelled call lasts until the client has bound the flow and given it up again."""
+        """See `Transport.bind`. In an outage it waits for the end of it, but not for long.
+
+        A call that is cancelled while the client binds lasts until the flow is bound and given up again.
+        """
         from lbg_runtime.transport.solace.flow import SolaceFlow
 
+        if self._inbox is None or self._closed:
+            raise BindFailed(queue, "not connected")
+        # Waited for here and not in the client, which would hold a control thread that long.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OUTAGE_PATIENCE_S):
+                await self._connected.wait()
         session, inbox = self._session, self._inbox
-        if session is None or inbox is None:
+        if session is None or not self._connected.is_set():
             raise BindFailed(queue, "not connected")
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
@@ -137,7 +158,9 @@ class SolaceTransport:
 
         self._life += 1
         life = self._life
-        connecting = self._threads.begin(SolaceSession.connect, self._settings, inbox, partial(self._ended, life))
+        connecting = self._threads.begin(
+            SolaceSession.connect, self._settings, inbox, partial(self._session_event, life)
+        )
         try:
             session = await wait_to_the_end(connecting)
         except asyncio.CancelledError:
@@ -153,13 +176,31 @@ class SolaceTransport:
             await self._threads.run(session.disconnect)
             raise
         self._session = session
+        self._connected.set()
 
-    def _ended(self, life: int, reason: str) -> None:
-        self._ended_life = life
+    def _session_event(self, life: int, happened: tuple["SessionEvent", str]) -> None:
+        from lbg_runtime.transport.solace.session import SessionEvent
+
+        event, reason = happened
+        client_name = self._settings.client_name
+        if event is SessionEvent.ENDED:
+            self._ended_life = life
         if life != self._life or self._session is None:
             return
-        _log.error("session_ended", client_name=self._settings.client_name, reason=reason)
-        session, self._session = self._session, None
+        match event:
+            case SessionEvent.LOST:
+                _log.warning("connection_lost", client_name=client_name, reason=reason)
+                self._connected.clear()
+            case SessionEvent.RESTORED:
+                _log.info("connection_restored", client_name=client_name, reason=reason)
+                self._connected.set()
+            case SessionEvent.ENDED:
+                _log.error("session_ended", client_name=client_name, reason=reason)
+                self._replace(self._session, reason)
+
+    def _replace(self, session: "SolaceSession", reason: str) -> None:
+        self._session = None
+        self._connected.clear()
         session.publisher.fail_all(reason)
         flows, self._flows = self._flows, []
         for flow in flows:

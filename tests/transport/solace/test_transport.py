@@ -15,6 +15,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
@@ -36,18 +37,6 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def eventually_binds(transport: SolaceTransport, recorder: FlowRecorder) -> None:
-    """Bind as a flow runner does while the transport makes a new session: again and again."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await transport.bind(QUEUE, Epoch(3), recorder)
-            except BindFailed:
-                await asyncio.sleep(0.005)
-            else:
-                return
-
-
 @pytest.fixture
 def no_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client give up at the first lost connection, as it can after a refusal in an outage."""
@@ -60,7 +49,9 @@ def no_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_reconnects")
-async def test_a_session_that_ended_for_good_is_replaced(broker: BrokerServer, make_transport: MakeTransport) -> None:
+async def test_a_session_that_ended_for_good_is_replaced(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport = make_transport("first")
     await transport.open()
     heard: asyncio.Queue[Message] = asyncio.Queue()
@@ -73,15 +64,17 @@ async def test_a_session_that_ended_for_good_is_replaced(broker: BrokerServer, m
     await recorder.until_down()
     flow.settle(deliveries[0].delivery_id, Outcome.ACCEPTED)
     await flow.unbind()
-    with pytest.raises(BindFailed) as failure:
-        await transport.bind(QUEUE, Epoch(2), FlowRecorder())
-    assert not failure.value.permanent
+    with monkeypatch.context() as patched:
+        patched.setattr(transport_module, "OUTAGE_PATIENCE_S", 0.05)
+        with pytest.raises(BindFailed) as failure:
+            await transport.bind(QUEUE, Epoch(2), FlowRecorder())
+        assert not failure.value.permanent
     with pytest.raises(PublishFailed, match="not connected"):
         await transport.send(Message("orders/new", b""))
     transport.send_direct(Message("events/lost", b""))
     await broker.start()
     again = FlowRecorder()
-    await eventually_binds(transport, again)
+    await transport.bind(QUEUE, Epoch(3), again)
     await again.until_received(3)
     assert all(delivery.redelivered for delivery in again.deliveries)
     transport.send_direct(Message("events/heard", b""))
@@ -249,6 +242,55 @@ async def test_opening_can_be_cancelled(broker: BrokerServer, make_transport: Ma
     assert opening.cancelled()
     await transport.close()
     await eventually(lambda: not broker.client_names())
+
+
+async def test_a_bind_in_an_outage_waits_for_its_end(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    told = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(1), told)
+    await told.until_active()
+    broker.create_queue("other")
+    await broker.stop()
+    await told.until_inactive()
+    recorder = FlowRecorder()
+    binding = asyncio.ensure_future(transport.bind(QueueName("other"), Epoch(1), recorder))
+    await asyncio.wait([binding], timeout=0.1)
+    assert not binding.done()
+    await broker.start()
+    await asyncio.wait_for(binding, PATIENCE_S)
+    await recorder.until_active()
+
+
+async def test_a_bind_in_an_outage_can_be_cancelled_at_once(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    await broker.stop()
+    await eventually(lambda: not transport.is_connected)
+    binding = asyncio.ensure_future(transport.bind(QUEUE, Epoch(1), FlowRecorder()))
+    await asyncio.sleep(0)
+    binding.cancel()
+    await asyncio.wait([binding], timeout=1.0)
+    assert binding.cancelled()
+    await broker.start()
+    recorder = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(2), recorder)
+    await recorder.until_active()
+
+
+async def test_a_bind_gives_an_outage_up_in_the_end(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "OUTAGE_PATIENCE_S", 0.05)
+    transport = make_transport("first")
+    await transport.open()
+    await broker.stop()
+    await eventually(lambda: not transport.is_connected)
+    with pytest.raises(BindFailed) as failure:
+        await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+    assert not failure.value.permanent
 
 
 def receiver_count() -> int:

@@ -1,0 +1,224 @@
+"""What every transport guarantees of its flows. Part of `conformance`."""
+# ruff: noqa: S101 - see `conformance`
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.model.errors import BindFailed
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.conformance_steps import (
+    FIRST,
+    QUEUE,
+    SECOND,
+    WINDOW,
+    bind,
+    left_on_queue,
+    numbers,
+    open_transport,
+    publish,
+    settle,
+    until_connected,
+)
+from lbg_runtime.testing.flow_recorder import FlowRecorder
+from lbg_runtime.testing.transport_harness import TransportHarness
+
+
+class FlowConformance:
+    """Receiving, giving up, exclusivity."""
+
+    # -- receiving
+
+    async def test_an_unknown_queue_is_refused_for_good(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        with pytest.raises(BindFailed) as failure:
+            await transport.bind(QueueName("nowhere"), FIRST, FlowRecorder())
+        assert failure.value.permanent
+        assert failure.value.queue == "nowhere"
+
+    async def test_messages_arrive_whole(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        _, recorder = await bind(transport)
+        sent = [
+            Message(
+                "orders/ä/1",
+                bytes(range(256)),
+                {"JMSXGroupID": "k", "number": -7, "ratio": 0.5, "yes": True, "raw": b"\0\1", "nothing": None},
+                "id-1",
+                1_700_000_000_123,
+            ),
+            Message("orders/empty", b""),
+            Message("orders/text", "täxt".encode(), {"name": "ü"}),
+        ]
+        for message in sent:
+            await transport.send(message)
+        deliveries = await recorder.until_received(len(sent))
+        assert [delivery.message for delivery in deliveries] == sent
+        assert {(delivery.queue, delivery.epoch, delivery.redelivered) for delivery in deliveries} == {
+            (QUEUE, FIRST, False)
+        }
+        assert all(delivery.received_at_ns >= 0 for delivery in deliveries)
+
+    async def test_messages_arrive_in_order_without_loss(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, *numbers(1_500))
+        await recorder.until_received(1_500)
+        assert recorder.payloads == [payload.encode() for payload in numbers(1_500)]
+        ids = [delivery.delivery_id for delivery in recorder.deliveries]
+        assert ids == sorted(set(ids))
+        settle(flow, recorder.deliveries)
+        await flow.unbind()
+        assert await left_on_queue(harness) == []
+
+    async def test_unsettled_messages_come_again_flagged_and_in_order(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a", "b", "c", "d")
+        deliveries = await recorder.until_received(4)
+        settle(flow, deliveries[1:3])
+        await flow.unbind()
+        assert await left_on_queue(harness) == [(b"a", True), (b"d", True)]
+
+    async def test_a_rejected_message_is_gone_and_a_failed_one_comes_again(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "rejected", "failed")
+        rejected, failed = await recorder.until_received(2)
+        settle(flow, [rejected], Outcome.REJECTED)
+        settle(flow, [failed], Outcome.FAILED)
+        again = (await recorder.until_received(3))[2]
+        assert (again.message.payload, again.redelivered) == (b"failed", True)
+        settle(flow, [again])
+        await flow.unbind()
+        assert await left_on_queue(harness) == []
+
+    async def test_stopped_intake_lets_at_most_a_window_through(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("other", ["other"])
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await recorder.until_active()
+        _, other = await bind(transport, queue=QueueName("other"))
+        flow.stop_intake()
+        await publish(transport, *numbers(600))
+        # The marker comes over the same connection behind all that the broker still sent.
+        await publish(transport, "marker", topic="other")
+        await other.until_received(1)
+        assert len(recorder.deliveries) <= WINDOW
+        flow.start_intake()
+        await recorder.until_received(600)
+        assert recorder.payloads == [payload.encode() for payload in numbers(600)]
+
+    # -- giving up
+
+    async def test_unbind_takes_the_settlements_along(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, *numbers(300))
+        settle(flow, await recorder.until_received(300))
+        await flow.unbind()
+        assert await left_on_queue(harness) == []
+
+    async def test_nothing_is_reported_after_unbind(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        sending = [transport.send(Message("orders/new", b"flood")) for _ in range(400)]
+        await recorder.until_received(1)
+        await flow.unbind()
+        told = len(recorder.events)
+        await asyncio.gather(*sending)
+        again, successor = await bind(transport, SECOND)
+        await successor.until_received(400)
+        assert len(recorder.events) == told
+        assert {delivery.epoch for delivery in successor.deliveries} == {SECOND}
+        await again.unbind()
+
+    async def test_a_handle_that_was_given_up_does_nothing(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a")
+        [delivery] = await recorder.until_received(1)
+        await flow.unbind()
+        flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+        flow.stop_intake()
+        flow.start_intake()
+        await flow.unbind()
+        assert await left_on_queue(harness) == [(b"a", True)]
+
+    async def test_unbind_runs_to_its_end_when_cancelled(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a")
+        settle(flow, await recorder.until_received(1))
+        unbinding = asyncio.ensure_future(flow.unbind())
+        await asyncio.sleep(0)
+        unbinding.cancel()
+        await asyncio.wait([unbinding])
+        assert await left_on_queue(harness) == []
+
+    async def test_a_cancelled_bind_leaves_no_flow(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        binding = asyncio.ensure_future(transport.bind(QUEUE, FIRST, FlowRecorder()))
+        await asyncio.sleep(0)
+        binding.cancel()
+        await asyncio.wait([binding])
+        assert binding.cancelled()
+        _, recorder = await bind(transport, SECOND)
+        await recorder.until_active()
+
+    async def test_a_deleted_queue_ends_its_flow_only(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("doomed")
+        transport = await open_transport(harness)
+        doomed, told = await bind(transport, queue=QueueName("doomed"))
+        _, recorder = await bind(transport)
+        await told.until_active()
+        harness.broker.delete_queue("doomed")
+        assert await told.until_down() == "Queue Deleted"
+        doomed.settle(DeliveryId(1), Outcome.ACCEPTED)
+        await doomed.unbind()
+        with pytest.raises(BindFailed):
+            await transport.bind(QueueName("doomed"), SECOND, FlowRecorder())
+        await publish(transport, "a")
+        await recorder.until_received(1)
+
+    # -- exclusivity
+
+    async def test_a_second_flow_stands_by_until_the_first_leaves(self, harness: TransportHarness) -> None:
+        one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
+        first, first_told = await bind(one)
+        await first_told.until_active()
+        second, second_told = await bind(two)
+        await publish(one, "a", "b")
+        settle(first, (await first_told.until_received(2))[:1])
+        assert second_told.events == []
+        await first.unbind()
+        await second_told.until_active()
+        [b] = await second_told.until_received(1)
+        assert (b.message.payload, b.redelivered) == (b"b", True)
+        settle(second, [b])
+        await second.unbind()
+        assert await left_on_queue(harness) == []
+
+    async def test_a_lost_connection_hands_over_to_the_standby(self, harness: TransportHarness) -> None:
+        one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
+        first, first_told = await bind(one)
+        await first_told.until_active()
+        second, second_told = await bind(two)
+        await publish(two, "a", "b", "c")
+        await first_told.until_received(3)
+        harness.cut("one")
+        await first_told.until_inactive()
+        await second_told.until_active()
+        await second_told.until_received(3)
+        assert second_told.payloads == [b"a", b"b", b"c"]
+        settle(second, second_told.deliveries[:1])
+        # As the runtime does: the handle has lost its queue and is replaced.
+        await first.unbind()
+        await until_connected(one)
+        _, again_told = await bind(one, SECOND)
+        await second.unbind()
+        await again_told.until_active()
+        await again_told.until_received(2)
+        assert [(d.message.payload, d.redelivered) for d in again_told.deliveries] == [(b"b", True), (b"c", True)]

@@ -1,0 +1,263 @@
+"""What every transport guarantees of its session: connecting, outages, sending. Part of `conformance`."""
+# ruff: noqa: S101 - see `conformance`
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.core.events import FlowActive, MessageReceived
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.conformance_steps import (
+    FIRST,
+    QUEUE,
+    SECOND,
+    WINDOW,
+    bind,
+    left_on_queue,
+    numbers,
+    open_transport,
+    publish,
+    settle,
+)
+from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.testing.transport_harness import TransportHarness
+
+
+class SessionConformance:
+    """Connecting, outages, sending, direct messages, provisioning."""
+
+    # -- connecting
+
+    async def test_a_wrong_password_is_refused_for_good(self, harness: TransportHarness) -> None:
+        transport = harness.make_transport("first", password="wrong")  # noqa: S106  # that is the point
+        with pytest.raises(ConnectFailed) as failure:
+            await transport.open()
+        assert failure.value.permanent
+
+    async def test_nobody_listening_is_an_outage_and_no_refusal(self, harness: TransportHarness) -> None:
+        await harness.begin_outage()
+        with pytest.raises(ConnectFailed) as failure:
+            await harness.make_transport("first").open()
+        assert not failure.value.permanent
+
+    async def test_opening_can_be_tried_again_after_it_failed(self, harness: TransportHarness) -> None:
+        transport = harness.make_transport("first")
+        await harness.begin_outage()
+        with pytest.raises(ConnectFailed):
+            await transport.open()
+        await harness.end_outage()
+        await transport.open()
+        await publish(transport, "a")
+
+    async def test_closing_twice_or_unopened_is_no_error(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        await transport.close()
+        await transport.close()
+        await harness.make_transport("never opened").close()
+
+    async def test_a_closed_transport_binds_and_sends_nothing(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        await transport.close()
+        with pytest.raises(BindFailed):
+            await transport.bind(QUEUE, FIRST, FlowRecorder())
+        with pytest.raises(PublishFailed):
+            await transport.send(Message("orders/new", b""))
+
+    async def test_closing_leaves_unsettled_messages_to_others(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a", "b")
+        await recorder.until_received(2)
+        await transport.close()
+        told = len(recorder.events)
+        assert await left_on_queue(harness) == [(b"a", True), (b"b", True)]
+        assert len(recorder.events) == told
+        flow.settle(DeliveryId(1), Outcome.ACCEPTED)
+        await flow.unbind()
+
+    # -- outages
+
+    async def test_an_outage_keeps_the_handle_and_its_settlements(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a", "b", "c")
+        deliveries = await recorder.until_received(3)
+        settle(flow, deliveries[:1])
+        await harness.begin_outage()
+        await recorder.until_inactive()
+        settle(flow, deliveries[1:2])
+        await harness.end_outage()
+        await recorder.until_active(times=2)
+        settle(flow, deliveries[2:])
+        await publish(transport, "d")
+        await recorder.until(lambda: b"d" in recorder.payloads)
+        # What the handle has shown it does not show again.
+        assert recorder.payloads == [b"a", b"b", b"c", b"d"]
+        settle(flow, recorder.deliveries[3:])
+        await flow.unbind()
+        assert await left_on_queue(harness) == []
+
+    async def test_a_handle_given_up_in_an_outage_does_not_come_back(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a")
+        await recorder.until_received(1)
+        await harness.begin_outage()
+        await recorder.until_inactive()
+        async with asyncio.timeout(PATIENCE_S):
+            await flow.unbind()
+        await harness.end_outage()
+        await publish(transport, "b")
+        _, again_told = await bind(transport, SECOND)
+        await again_told.until_active()
+        await again_told.until_received(2)
+        assert [(d.message.payload, d.redelivered) for d in again_told.deliveries] == [(b"a", True), (b"b", False)]
+
+    async def test_a_queue_deleted_in_an_outage_ends_its_flow(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        _, recorder = await bind(transport)
+        await recorder.until_active()
+        await harness.begin_outage()
+        await recorder.until_inactive()
+        harness.broker.delete_queue(QUEUE)
+        await harness.end_outage()
+        assert await recorder.until_down() == "Unknown Queue"
+
+    async def test_stopped_intake_outlasts_an_outage(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("other", ["other"])
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        _, other = await bind(transport, queue=QueueName("other"))
+        await recorder.until_active()
+        flow.stop_intake()
+        await harness.begin_outage()
+        await recorder.until_inactive()
+        await harness.end_outage()
+        await recorder.until_active(times=2)
+        await publish(transport, *numbers(600))
+        await publish(transport, "marker", topic="other")
+        await other.until_received(1)
+        assert len(recorder.deliveries) <= WINDOW
+        flow.start_intake()
+        await recorder.until_received(600)
+
+    async def test_messages_sent_in_an_outage_are_confirmed_once_after_it(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await recorder.until_active()
+        sending = [transport.send(Message("orders/new", payload.encode())) for payload in numbers(100)]
+        await harness.begin_outage()
+        sending += [transport.send(Message("orders/new", payload.encode())) for payload in numbers(200)[100:]]
+        await recorder.until_inactive()
+        await harness.end_outage()
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*sending)
+        await recorder.until_received(200)
+        assert recorder.payloads == [payload.encode() for payload in numbers(200)]
+        settle(flow, recorder.deliveries)
+        await flow.unbind()
+        assert await left_on_queue(harness) == []
+
+    # -- sending
+
+    async def test_confirmations_come_in_the_order_of_sending(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        confirmed: list[int] = []
+        sending = []
+        for number in range(500):
+            future = transport.send(Message("orders/new", b""))
+            future.add_done_callback(partial(_note, confirmed, number))
+            sending.append(future)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*sending)
+        assert confirmed == list(range(500))
+
+    async def test_a_message_that_nobody_wants_is_confirmed(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        await publish(transport, "a", topic="nobody/wants/this")
+
+    async def test_a_refused_message_fails_alone(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("small", ["small"], settings=QueueSettings(max_message_bytes=1_000))
+        transport = await open_transport(harness)
+        before = transport.send(Message("small", b"fits"))
+        refused = transport.send(Message("small", bytes(5_000)))
+        after = transport.send(Message("small", b"fits too"))
+        async with asyncio.timeout(PATIENCE_S):
+            await before
+            with pytest.raises(PublishRefused) as refusal:
+                await refused
+            await after
+        assert refusal.value.topic == "small"
+        _, recorder = await bind(transport, queue=QueueName("small"))
+        await recorder.until_received(2)
+        assert recorder.payloads == [b"fits", b"fits too"]
+
+    @pytest.mark.parametrize("topic", ["", "ü" * 126])
+    async def test_an_impossible_topic_is_refused(self, harness: TransportHarness, topic: str) -> None:
+        transport = await open_transport(harness)
+        with pytest.raises(PublishRefused):
+            await transport.send(Message(topic, b""))
+        await publish(transport, "still works")
+
+    async def test_closing_fails_what_is_not_confirmed(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        await harness.begin_outage()
+        future = transport.send(Message("orders/new", b""))
+        await transport.close()
+        with pytest.raises(PublishFailed) as failure:
+            await future
+        assert failure.value.retriable
+
+    async def test_direct_messages_reach_who_subscribes(self, harness: TransportHarness) -> None:
+        one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        await one.subscribe("events/*/moved", heard.put_nowait)
+        two.send_direct(Message("events/7/stopped", b"not this"))
+        two.send_direct(Message("events/7/moved", b"this", {"queue": 7}, "id-7"))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await heard.get() == Message("events/7/moved", b"this", {"queue": 7}, "id-7")
+
+    async def test_direct_subscriptions_are_restored_after_an_outage(self, harness: TransportHarness) -> None:
+        one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        await one.subscribe("events/>", heard.put_nowait)
+        _, recorder = await bind(one)
+        await recorder.until_active()
+        await harness.begin_outage()
+        await recorder.until_inactive()
+        two.send_direct(Message("events/lost", b"nobody's error"))
+        await harness.end_outage()
+        # Bound again means subscribed again, in this order; confirmed means that the sender is back too.
+        await recorder.until_active(times=2)
+        await publish(two, "a")
+        two.send_direct(Message("events/heard", b""))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await heard.get()).topic == "events/heard"
+
+    async def test_provisioning_creates_what_is_missing_and_nothing_else(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        queue = QueueName("made")
+        for _ in range(2):
+            await transport.provision(queue, ["made/1/>", "made/2/>"])
+        flow, recorder = await bind(transport, queue=queue)
+        await publish(transport, "one", topic="made/1/x")
+        await publish(transport, "two", topic="made/2/x")
+        await publish(transport, "three", topic="made/3/x")
+        await publish(transport, "four", topic="made/1/y")
+        await recorder.until_received(3)
+        assert recorder.payloads == [b"one", b"two", b"four"]
+        await transport.provision(queue, ["made/3/>"])
+        await publish(transport, "five", topic="made/3/x")
+        await recorder.until_received(4)
+        # Provisioning has not touched the flow: it is active once and for all, and nothing came twice.
+        assert [event for event in recorder.events if not isinstance(event, MessageReceived)] == [FlowActive(FIRST)]
+        await flow.unbind()
+
+
+def _note(confirmed: list[int], number: int, _: asyncio.Future[None]) -> None:
+    confirmed.append(number)

@@ -1,0 +1,65 @@
+"""Steps that the conformance tests of all transports are made of."""
+# ruff: noqa: S101 - see `conformance`
+
+import asyncio
+from collections.abc import Sequence
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.testing.transport_harness import FullTransport, TransportHarness
+from lbg_runtime.transport.base import BoundFlow
+
+QUEUE = QueueName("orders/0")
+FIRST, SECOND = Epoch(1), Epoch(2)
+WINDOW = 255
+
+
+async def open_transport(harness: TransportHarness, client_name: str = "first") -> FullTransport:
+    """A transport that is connected."""
+    transport = harness.make_transport(client_name)
+    await transport.open()
+    return transport
+
+
+async def publish(messenger: FullTransport, *payloads: str, topic: str = "orders/new") -> None:
+    """Publish and wait for every confirmation."""
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*(messenger.send(Message(topic, payload.encode())) for payload in payloads))
+
+
+async def until_connected(messenger: FullTransport) -> None:
+    """Wait for the session to be there again: a confirmation shows it."""
+    await publish(messenger, "", topic="nobody/listens")
+
+
+async def bind(
+    transport: FullTransport, epoch: Epoch = FIRST, queue: QueueName = QUEUE
+) -> tuple[BoundFlow, FlowRecorder]:
+    """A bound flow and what it reports."""
+    recorder = FlowRecorder()
+    return await transport.bind(queue, epoch, recorder), recorder
+
+
+def settle(flow: BoundFlow, deliveries: Sequence[Delivery], outcome: Outcome = Outcome.ACCEPTED) -> None:
+    """Settle them all."""
+    for delivery in deliveries:
+        flow.settle(delivery.delivery_id, outcome)
+
+
+async def left_on_queue(harness: TransportHarness) -> list[tuple[bytes, bool]]:
+    """Payload and redelivered flag of what a new flow is shown; for when nobody else is bound."""
+    transport = await open_transport(harness, "witness")
+    await publish(transport, "marker")
+    _, recorder = await bind(transport)
+    await recorder.until(lambda: b"marker" in recorder.payloads)
+    await transport.close()
+    shown = [(delivery.message.payload, delivery.redelivered) for delivery in recorder.deliveries]
+    assert shown.pop() == (b"marker", False)
+    return shown
+
+
+def numbers(count: int) -> list[str]:
+    """Payloads in an order that can be checked."""
+    return [str(number) for number in range(count)]

@@ -1,0 +1,143 @@
+"""`lbg check` and the ways in which `lbg run` does not start: one line for each problem, exit code 2, no traceback."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real_time
+
+CONFIG = """
+connection: {{transport: {transport}, host: "{host}"}}
+group: {{name: orders, hash_prefix: h, hash_count: 9, queue_count: 4, provision: {provision}}}
+membership: {{index: 0, count: 3}}
+handlers: [{module}]
+"""
+
+GOOD = """
+from lbg_runtime import Handlers
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def on_order(message):
+    pass
+"""
+
+
+def _lbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lbg_runtime.cli", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a handler module and good settings, which can be varied."""
+    (tmp_path / "shop.py").write_text(GOOD)
+
+    def write(**values):
+        defaults = {"transport": "embedded", "host": "tcp://127.0.0.1:0", "provision": "none", "module": "shop"}
+        (tmp_path / "config.yaml").write_text(CONFIG.format(**{**defaults, **values}))
+        return tmp_path
+
+    return write
+
+
+def _only_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line for the user; log lines are JSON."""
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_a_good_file_is_summed_up_with_its_warnings(folder):
+    result = _lbg(folder(), "check", "--json")
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["ok"] is True
+    assert summary["member"]["primary_queues"] == [0, 3]
+    assert [each["subscription"] for each in summary["handlers"]] == ["orders/>"]
+    assert summary["warnings"] == [
+        "9 shards do not divide evenly among 4 queues",
+        "4 queues do not divide evenly among 3 members",
+    ]
+
+
+def test_the_summary_is_also_for_people(folder):
+    result = _lbg(folder(), "check")
+    assert result.returncode == 0
+    assert "handler: orders/> shop:on_order (" in result.stdout
+    assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
+
+
+def test_every_problem_of_a_file_has_its_line(folder):
+    path = folder() / "config.yaml"
+    path.write_text(path.read_text().replace("hash_count: 9", "hash_cout: 9\n, queue_cout: 3"))
+    result = _lbg(path.parent, "check")
+    assert result.returncode == 2
+    assert result.stderr.count("lbg: config.yaml: group.") == len(result.stderr.splitlines()) == 3
+    problems = json.loads(_lbg(path.parent, "check", "--json").stdout)["problems"]
+    assert {problem["where"] for problem in problems} >= {"config.yaml: group.hash_cout"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import nothing_there\n", "lbg: handlers: shop: ModuleNotFoundError: No module named 'nothing_there'"),
+        (GOOD.replace("async def", "def"), "not async; expected `async def`"),
+        (GOOD + GOOD.partition("Handlers()")[2], "a second handler for 'orders/>'; expected one handler for a topic"),
+        ("", "lbg: handlers: shop: no Handlers object in the module"),
+    ],
+)
+def test_a_mistake_in_a_handler_module_is_one_line_for_both_commands(folder, text, line):
+    (folder() / "shop.py").write_text(text)
+    assert line in _only_line(_lbg(folder(), "check"))
+    assert line in _only_line(_lbg(folder(), "run"))
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    assert _only_line(_lbg(tmp_path, "run")) == (
+        "lbg: config.yaml: No such file or directory; expected a readable settings file"
+    )
+
+
+def test_a_member_number_that_cannot_be_is_one_line(folder):
+    assert "membership.index: 7; expected 0 to 2" in _only_line(_lbg(folder(), "run", "--member-index", "7"))
+
+
+def test_a_host_that_does_not_answer_is_one_line(folder):
+    with socket.socket() as bound_only:
+        # Bound and not listening: nobody else can have the port, and nobody answers.
+        bound_only.bind(("127.0.0.1", 0))
+        host = f"tcp://127.0.0.1:{bound_only.getsockname()[1]}"
+        line = _only_line(_lbg(folder(transport="solace", host=host), "run"))
+    assert line.startswith(f"lbg: connection.host: {host}: ")
+    assert line.endswith("expected a broker that can be reached")
+
+
+def test_a_port_in_use_is_one_line(folder):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        line = _only_line(_lbg(folder(host=f"tcp://127.0.0.1:{port}"), "run"))
+    assert f"127.0.0.1:{port}" in line
+    assert "free port" in line
+
+
+def test_a_queue_that_does_not_exist_is_one_line(folder):
+    line = _only_line(_lbg(folder(), "run"))
+    assert line.startswith("lbg: group.name: queue orders/")
+    assert "Unknown Queue; expected queues that exist" in line
+
+
+def test_a_journal_that_cannot_be_written_is_one_line(folder):
+    (folder() / "taken").touch()
+    line = _only_line(_lbg(folder(), "run", "--journal", "taken/journal"))
+    assert line.startswith("lbg: ops.journal.path: taken/journal: Not a directory")

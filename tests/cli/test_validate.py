@@ -1,0 +1,190 @@
+"""`lbg validate` as users run it: exit codes, one object or text, and live against a broker on loopback."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.main import app
+from lbg_runtime.config.settings import ConnectionSettings, TransportKind
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.session import Session, open_session
+from tests.validator.changes import lose_last_of_key
+from tests.validator.history import Run, story
+
+BOUND_S = 30
+TOPIC = "lbg/notes"
+
+
+def validate(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["validate", *arguments], catch_exceptions=True)
+
+
+def written(run: Run, folder: Path) -> str:
+    run.write(folder)
+    return str(folder)
+
+
+def test_a_valid_run_exits_with_0_and_prints_text(tmp_path: Path) -> None:
+    result = validate(written(story(), tmp_path))
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("verdict: valid\n")
+
+
+def test_an_invalid_run_exits_with_1_and_prints_one_object(tmp_path: Path) -> None:
+    run = story()
+    assert lose_last_of_key(run)
+
+    result = validate(written(run, tmp_path), "--json")
+
+    assert result.exit_code == 1
+    shown = orjson.loads(result.stdout)
+    assert (shown["verdict"], shown["lost"]) == ("invalid", 1)
+
+
+def test_a_run_without_a_ledger_exits_with_3(tmp_path: Path) -> None:
+    run = story()
+    run.ledgers.clear()
+
+    result = validate(written(run, tmp_path), "--json")
+
+    assert result.exit_code == 3
+    assert orjson.loads(result.stdout)["verdict"] == "unknown"
+
+
+def test_a_smaller_window_allows_fewer_duplicates(tmp_path: Path) -> None:
+    folder = written(story(), tmp_path)
+
+    wide = orjson.loads(validate(folder, "--json").stdout)
+    narrow = orjson.loads(validate(folder, "--json", "--ack-window", "1ms").stdout)
+
+    assert narrow["duplicate_bound"] < wide["duplicate_bound"]
+    assert narrow["verdict"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["{folder}", "--live"], ["{folder}/nowhere"], ["{folder}", "--ack-window", "5"]]
+)
+def test_a_users_mistake_is_told_as_one(tmp_path: Path, arguments: list[str]) -> None:
+    result = validate(*(argument.format(folder=tmp_path) for argument in arguments))
+
+    assert isinstance(result.exception, UserError)
+
+
+# -- live
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[BrokerServer]:
+    async with BrokerServer(port=0) as server:
+        yield server
+
+
+@pytest.fixture
+async def member(broker: BrokerServer) -> AsyncIterator[Session]:
+    """A session that republishes, as members do."""
+    settings = ConnectionSettings(transport=TransportKind.SOLACE, host=(f"tcp://127.0.0.1:{broker.port}",))
+    async with open_session(settings, "member") as session:
+        yield session
+
+
+def write_config(folder: Path, port: int, **ops: object) -> str:
+    path = folder / "config.yaml"
+    settings = {
+        # An embedded broker is in a member's process; its address is what the validator connects to.
+        "connection": {"transport": "embedded", "host": f"tcp://127.0.0.1:{port}", "client_name": "member"},
+        "group": {"name": "orders", "hash_prefix": "o", "hash_count": 100, "queue_count": 8},
+        "ops": {"journal": ops},
+    }
+    path.write_bytes(orjson.dumps(settings))
+    return str(path)
+
+
+def note(seq: int, member: str) -> Message:
+    fields = {"member": member, "queue": "orders/1", "shard": 1, "key": "k", "seq": seq, "publisher": "p"}
+    return Message(TOPIC, orjson.dumps({**fields, "topic": "orders/created", "redelivered": False}))
+
+
+async def listen(config: str, *arguments: str) -> Process:
+    """The command, once it listens."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lbg_runtime.cli", "validate", "--live", "--config", config),
+        *arguments,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(BOUND_S):
+        async for line in process.stderr:
+            if b"listening to" in line:
+                return process
+    raise AssertionError("the command ended before it listened")
+
+
+async def end(process: Process) -> tuple[int | None, bytes]:
+    try:
+        async with asyncio.timeout(BOUND_S):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode, output
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+class TestLive:
+    """Each test is one process of its own."""
+
+    async def test_findings_are_printed_as_they_happen_and_sigint_ends_it_with_a_summary(
+        self, broker: BrokerServer, member: Session, tmp_path: Path
+    ) -> None:
+        process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC))
+        for each in (note(1, "a"), note(2, "a"), note(4, "a"), note(5, "b")):
+            member.send_direct(each)
+        assert process.stdout is not None
+        async with asyncio.timeout(BOUND_S):
+            first, second = await process.stdout.readline(), await process.stdout.readline()
+
+        process.send_signal(signal.SIGINT)
+        code, rest = await end(process)
+
+        assert first.startswith(b"sequence error: key k expected 3 got 4")
+        assert second.startswith(b"shard 1 was a, now b")
+        assert rest.startswith(b"notes 4, shard moves 1, sequence errors gap 1")
+        assert code == 1
+
+    async def test_it_ends_by_itself_and_knows_nothing_where_nobody_was_heard(
+        self, broker: BrokerServer, tmp_path: Path
+    ) -> None:
+        config = write_config(tmp_path, broker.port)
+        code, output = await end(await listen(config, "--topic", TOPIC, "--for", "100ms", "--json"))
+
+        assert code == 3
+        assert orjson.loads(output)["notes"] == 0
+
+
+@pytest.mark.real_time
+def test_live_without_a_topic_is_the_users_mistake(tmp_path: Path) -> None:
+    result = validate("--live", "--config", write_config(tmp_path, 1))
+
+    assert isinstance(result.exception, UserError)
+    assert "republish_topic" in str(result.exception)
+
+
+@pytest.mark.real_time
+def test_live_without_a_broker_is_told_in_one_line(tmp_path: Path) -> None:
+    result = validate("--live", "--config", write_config(tmp_path, 1), "--topic", TOPIC)
+
+    assert isinstance(result.exception, UserError)

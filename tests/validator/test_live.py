@@ -1,0 +1,123 @@
+"""The article's validation client: order errors and owner changes from notes, one at a time."""
+
+import orjson
+import pytest
+
+from lbg_runtime.validator.live import LiveValidator, SequenceError, SequenceErrorKind, ShardMove
+
+
+def note(seq: int | None, *, key: str = "k", member: str = "m1", redelivered: bool = False, shard: int = 5) -> bytes:
+    fields = {"member": member, "queue": "g/1", "shard": shard, "key": key, "seq": seq, "publisher": "p"}
+    return orjson.dumps({**fields, "topic": "orders/created", "redelivered": redelivered})
+
+
+def fed(*notes: bytes, max_keys: int = 100) -> tuple[LiveValidator, list[str]]:
+    validator = LiveValidator(max_keys)
+    return validator, [str(finding) for payload in notes for finding in validator.feed(payload)]
+
+
+def test_numbers_that_follow_each_other_are_no_finding() -> None:
+    validator, findings = fed(note(1), note(2), note(7, key="other"), note(3), note(8, key="other"))
+
+    assert findings == []
+    assert validator.notes == 5
+
+
+def test_a_listener_that_comes_late_takes_the_first_number_as_it_is() -> None:
+    assert fed(note(480), note(481))[1] == []
+
+
+def test_a_redelivered_number_is_told_with_what_was_expected() -> None:
+    validator, findings = fed(note(11), note(10, redelivered=True))
+
+    assert findings == [
+        "sequence error: key k expected 12 got 10 (publisher p, member m1, topic orders/created, redelivered)"
+    ]
+    assert validator.sequence_errors[SequenceErrorKind.REPEAT_FLAGGED] == 1
+
+
+def test_a_row_of_redelivered_numbers_is_told_once_and_what_follows_is_in_order() -> None:
+    again = [note(seq, redelivered=True) for seq in (10, 11, 12)]
+
+    validator, findings = fed(note(11), note(12), *again, note(13))
+
+    assert len(findings) == 1
+    assert sum(validator.sequence_errors.values()) == 1
+
+
+def test_after_a_repeat_the_next_new_number_is_no_gap() -> None:
+    assert len(fed(note(11), note(12), note(10, redelivered=True), note(13))[1]) == 1
+
+
+def test_a_number_after_a_higher_one_that_is_no_redelivery_is_out_of_order() -> None:
+    validator, _ = fed(note(1), note(3), note(2))
+
+    assert validator.sequence_errors[SequenceErrorKind.GAP] == 1
+    assert validator.sequence_errors[SequenceErrorKind.REPEAT_UNFLAGGED] == 1
+
+
+def test_a_shard_that_changes_its_member_is_told() -> None:
+    validator = LiveValidator()
+    validator.feed(note(1, member="a"))
+
+    (move,) = validator.feed(note(2, member="b"))
+
+    assert isinstance(move, ShardMove)
+    assert str(move) == "shard 5 was a, now b (topic orders/created)"
+    assert validator.moves == 1
+    assert validator.feed(note(3, member="b")) == []
+
+
+def test_one_note_can_be_both() -> None:
+    validator = LiveValidator()
+    validator.feed(note(3, member="a"))
+
+    error, move = validator.feed(note(2, member="b", redelivered=True))
+
+    assert isinstance(error, SequenceError)
+    assert isinstance(move, ShardMove)
+
+
+def test_only_so_many_keys_are_remembered_the_ones_seen_last() -> None:
+    validator, findings = fed(note(1, key="a"), note(1, key="b"), note(2, key="a"), note(1, key="c"), max_keys=2)
+
+    assert validator.forgotten_keys == 1
+    assert findings == []
+    assert validator.feed(note(9, key="b")) == []
+    assert len(validator.feed(note(9, key="c"))) == 1
+
+
+def test_notes_without_a_number_are_counted_and_their_shard_is_followed() -> None:
+    validator, findings = fed(note(None), note(None, member="m2"))
+
+    assert validator.unnumbered == 2
+    assert findings == ["shard 5 was m1, now m2 (topic orders/created)"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b"", b"\xff", b"[]", b"7", b"{}", note(1).replace(b'"k"', b"3"), note(1).replace(b"1,", b'"1",', 1)),
+        *(note(1).replace(b'"m1"', b"null"), note(1).replace(b":5,", b":true,")),
+    ],
+)
+def test_what_is_not_a_note_is_counted_and_changes_nothing(payload: bytes) -> None:
+    validator, findings = fed(note(1), payload, note(2))
+
+    assert findings == []
+    assert (validator.malformed, validator.notes) == (1, 2)
+
+
+def test_the_summary_has_every_count_under_a_stable_name() -> None:
+    validator, _ = fed(note(1), note(3), b"x")
+
+    assert validator.summary() == {
+        "notes": 2,
+        "shard_moves": 0,
+        "sequence_errors_gap": 1,
+        "sequence_errors_repeat_flagged": 0,
+        "sequence_errors_repeat_unflagged": 0,
+        "unnumbered": 0,
+        "malformed": 1,
+        "forgotten_keys": 0,
+    }

@@ -1,0 +1,77 @@
+"""What programs and people are shown of a verdict."""
+
+from dataclasses import replace
+
+import orjson
+
+from lbg_runtime.validator.judge import validate
+from lbg_runtime.validator.report import as_object, as_text
+from tests.validator.changes import lose_last_of_key, run_into_next
+from tests.validator.history import story
+
+
+def test_the_object_has_the_keys_that_were_promised_and_is_json() -> None:
+    shown = as_object(validate(story().tables()))
+
+    promised = {"verdict", "published", "handled_first", "lost", "out_of_order", "overlaps", "duplicates"}
+    promised |= {"duplicate_bound", "moves", "fenced", "settled_after_epoch", "reasons", "witnesses"}
+    assert promised <= set(shown)
+    assert shown["verdict"] == "valid"
+    assert set(shown["moves"][0]) == {"queue", "from", "to", "cause", "pause_ms"}  # type: ignore[index]
+    assert orjson.loads(orjson.dumps(shown)) == shown
+
+
+def test_a_witness_names_member_life_queue_epoch_key_number_and_times() -> None:
+    run = story()
+    assert run_into_next(run)
+
+    shown = as_object(validate(run.tables()))
+
+    (finding,) = shown["witnesses"]  # type: ignore[misc]
+    assert finding["law"] == "overlap_in_process"
+    assert shown["overlaps"] == shown["violations"]["overlap_in_process"] == 1  # type: ignore[index]
+    first, second = finding["records"]
+    named = {"member", "incarnation", "queue", "epoch", "key", "seq", "publisher", "start_mono_ns", "done_mono_ns"}
+    assert named <= set(first)
+    assert first["done_mono_ns"] > second["start_mono_ns"] >= first["start_mono_ns"]
+
+
+def test_the_text_gives_judgement_reasons_and_findings() -> None:
+    run = story()
+    assert lose_last_of_key(run)
+    run.ledgers[0].close = None
+
+    text = as_text(validate(run.tables()))
+
+    assert text.startswith("verdict: invalid\n")
+    assert "also not provable:" in text
+    assert "the publisher did not close it" in text
+    assert "loss: 1\n" in text
+    assert "confirmed, never handled to an end" in text
+    assert "owner changes: " in text
+
+
+def test_the_text_of_an_unknown_verdict_marks_what_is_not_proven() -> None:
+    run = story()
+    assert lose_last_of_key(run)
+    closed = next(journal for journal in run.journals if journal.close)
+    assert closed.close is not None
+    closed.close = replace(closed.close, dropped=4)
+
+    text = as_text(validate(run.tables()))
+
+    assert text.startswith("verdict: unknown\n")
+    assert "not provable:\n" in text
+    assert "loss: 1, not proven while records are missing" in text
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    run = story()
+    record = run.ledgers[0].confirmed[0]
+    run.ledgers[0].confirmed += [replace(record, key=f"new{n}", first_seq=1, last_seq=1) for n in range(30)]
+    verdict = validate(run.tables())
+
+    text = as_text(replace(verdict, moves=verdict.moves[:1] * 33))
+
+    assert "  and 25 more\n" in text
+    assert text.endswith("  and 13 more")
