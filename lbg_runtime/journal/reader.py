@@ -7,6 +7,7 @@ that does not match) becomes the file's `defect`: nothing is raised, and the ver
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import orjson
@@ -251,7 +252,10 @@ def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_numb
         if field.name == file_kind:
             columns.append(pa.repeat(pa.scalar(file_number, field.type), len(rows)))
             continue
-        values = [row.get(field.name) for row in rows]
+        try:
+            values = list(map(itemgetter(field.name), rows))
+        except KeyError:
+            return None
         # Arrow would cut a float down to an integer.
         if not _TYPES[field.type].issuperset(set(map(type, values)) - ({type(None)} if field.nullable else set())):
             return None

@@ -18,7 +18,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN, BoundQueue, Engine, Qu
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, QueueName
-from lbg_runtime.sim.history import Delivered, FlowClosed, Handle, Happening, SpoolSeen, Stamp
+from lbg_runtime.sim.history import Delivered, FlowClosed, Handle, Happening, Life, SpoolSeen, Stamp
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.schedule import Call, Schedule
 
@@ -137,6 +137,12 @@ class SimBroker:
         cut_ms = now_ms if connection is None or connection.link.cut_ms is None else connection.link.cut_ms
         self._history.append(FlowClosed(now_ms, handle.queue, flow, cut_ms))
         self._carry_out([FlowEnded(client, flow, 503, "Queue Shutdown"), *self._engine.unbind(flow)])
+
+    def owner_of(self, queue: QueueName) -> Life | None:
+        """Whose flow the queue feeds now."""
+        fed = self._engine.queue_status(DEFAULT_VPN, queue).active_flow
+        flows = {flow: handle for each in self._connections.values() for flow, handle in each.flows.items()}
+        return flows[fed].life if fed is not None else None
 
     def is_empty(self) -> bool:
         """Whether nothing is spooled anywhere."""

@@ -1,13 +1,13 @@
 """The laws of docs/architecture.md, checked on a run's history alone; the machines under test are not asked.
 
-Two exceptions are honest and modelled here. Handlings of one key in two processes may overlap, and a message may be
+Exceptions are honest and modelled here. Handlings of one key in two processes may overlap, and a message may be
 handled twice, where the broker had taken the message back from a member that did not know yet: its process was killed,
 its connection was cut, or its flow was ended. How many are excused is bounded by what was in flight or settled within
 the ack timer at that moment, because each excuse is a delivery of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lbg_runtime.model.outcome import Outcome
@@ -125,20 +125,32 @@ def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
 
 
 def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
-    """L3: at every moment what is left of a key in its queue begins where what is settled ends."""
-    missing: dict[tuple[str, str], int] = {}
+    """L3: at every moment what is left of a key in its queue begins where what is settled ends.
+
+    One exception: what is left before the gap was settled by a member that had been cut off, after the broker had given
+    it to somebody else. The broker counts that member's settlements for the successors that nobody else was given yet.
+    """
+    deliveries_of: dict[Stamp, list[DeliveryFacts]] = defaultdict(list)
+    for delivery in facts.deliveries.values():
+        deliveries_of[delivery.record.stamp].append(delivery)
+    first_left: dict[tuple[str, str], int] = {}
+    excused: set[Stamp] = set()
     for position, seen in facts.spools:
-        left: dict[tuple[str, str], list[int]] = defaultdict(list)
+        left: dict[tuple[str, str], list[Stamp]] = defaultdict(list)
         for stamp in seen.stamps:
-            left[stamp.publisher, stamp.key].append(stamp.sequence)
-        for key, sequences in left.items():
-            if sequences != list(range(sequences[0], sequences[0] + len(sequences))):
-                story = f"{key}: {sequences} are left"
-                yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
-            if sequences[0] < missing.get(key, 0):
+            left[stamp.publisher, stamp.key].append(stamp)
+        for key, stamps in left.items():
+            sequences = [stamp.sequence for stamp in stamps]
+            if sequences[0] < first_left.get(key, 0):
                 story = f"{key}: {sequences[0]} is back"
                 yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
-            missing[key] = sequences[0]
+            first_left[key] = sequences[0]
+            before_gap = [stamp for stamp in _before_last_gap(stamps) if stamp not in excused]
+            if all(_was_settled_too_late(facts, deliveries_of[stamp], position) for stamp in before_gap):
+                excused.update(before_gap)
+            else:
+                story = f"{key}: {sequences} are left"
+                yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
 
 
 def every_delivery_ends_once(facts: Facts) -> Iterator[Violation]:
@@ -184,9 +196,18 @@ def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
 
 
 def release_waits_for_what_is_in_flight(facts: Facts) -> Iterator[Violation]:
-    """L5: a handle is given up only when everything dispatched of it has been answered."""
+    """L5: a handle is given up only when everything dispatched of it has been answered, before its member leaves."""
     unbound = {unbind.handle: position for position, unbind in facts.unbinds}
     for delivery in facts.deliveries.values():
+        life_end = facts.life_ends.get(delivery.record.handle.life)
+        if (
+            delivery.dispatched
+            and delivery.record.handle not in facts.handle_ends
+            and life_end
+            and not life_end[1].killed
+        ):
+            story = f"{delivery.record.handle} bound when its member left"
+            yield Violation("release_waits_for_what_is_in_flight", life_end[1].at_ms, story)
         unbind = unbound.get(delivery.record.handle)
         if unbind is None or not delivery.dispatched:
             continue
@@ -241,13 +262,35 @@ def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
     return is_unhandled and delivery.handlings[-1].result is not Result.DONE
 
 
+def _before_last_gap(stamps: Sequence[Stamp]) -> Sequence[Stamp]:
+    """The messages of a key that are left although one behind them is gone."""
+    for index in range(len(stamps) - 1, 0, -1):
+        if stamps[index].sequence != stamps[index - 1].sequence + 1:
+            return stamps[:index]
+    return ()
+
+
+def _was_settled_too_late(facts: Facts, deliveries: Sequence[DeliveryFacts], position: int) -> bool:
+    """Whether somebody has the message in hand now, after a member that was cut off settled it."""
+    *before, latest = [delivery for delivery in deliveries if delivery.delivered < position]
+    return not _was_cut(facts, latest, position) and any(
+        _was_cut(facts, delivery, latest.delivered) and delivery.settles and delivery.settles[0][0] < position
+        for delivery in before
+    )
+
+
+def _was_cut(facts: Facts, delivery: DeliveryFacts, position: int) -> bool:
+    """Whether the broker had, by this position, lost the flow on which it had sent the delivery."""
+    closed = facts.closed.get(delivery.record.flow)
+    return closed is not None and closed[1].cut_ms is not None and closed[0] < position
+
+
 def _one_was_cut_off(facts: Facts, handling: Handling, other: Handling) -> bool:
     """Whether the earlier of the two deliveries was on a flow that the broker had closed, when it sent the later."""
     first, second = sorted(
         (facts.deliveries[handling.delivery_id], facts.deliveries[other.delivery_id]), key=lambda d: d.delivered
     )
-    closed = facts.closed.get(first.record.flow)
-    return closed is not None and closed[1].cut_ms is not None and closed[0] < second.delivered
+    return _was_cut(facts, first, second.delivered)
 
 
 LAWS: tuple[Callable[[Facts], Iterator[Violation]], ...] = (

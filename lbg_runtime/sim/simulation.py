@@ -11,7 +11,7 @@ from lbg_runtime.model.ids import GroupName
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.facts import Facts
-from lbg_runtime.sim.history import Happening, Stalled
+from lbg_runtime.sim.history import Happening, Life, Stalled
 from lbg_runtime.sim.laws import Violation, check_laws, duplicate_count
 from lbg_runtime.sim.member import Parts, SimMember
 from lbg_runtime.sim.publisher import SimPublisher
@@ -36,6 +36,8 @@ class SimResult:
     published: int
     handled: int
     duplicates: int
+    owners: tuple[Life | None, ...]
+    """Who was fed, by queue, when the run had come to rest and before its members stopped."""
     faults: Counter[FaultKind]
 
 
@@ -59,6 +61,7 @@ def simulate(seed: int, settings: SimSettings | None = None, parts: Parts | None
         published=len(facts.confirmed),
         handled=sum(1 for delivery in facts.deliveries.values() if delivery.handlings),
         duplicates=duplicate_count(facts),
+        owners=world.owners,
         faults=world.faults,
     )
 
@@ -69,6 +72,7 @@ class _World:
     def __init__(self, settings: SimSettings, chance: SeededChance, parts: Parts) -> None:
         self.history: list[Happening] = []
         self.faults: Counter[FaultKind] = Counter()
+        self.owners: tuple[Life | None, ...] = ()
         self._settings = settings
         self._chance = chance
         self._parts = parts
@@ -98,6 +102,7 @@ class _World:
         if not self._alive():
             self._start(0)
         self._wait(QUIET_MS, self._is_quiet, "messages are left, or not confirmed")
+        self.owners = tuple(self._broker.owner_of(queue) for queue in self._broker.shape.queue_names())
         self._is_closing = True
         for member in self._alive():
             member.stop()

@@ -128,15 +128,19 @@ class SessionConformance:
         await harness.end_outage()
         assert await recorder.until_down() == "Unknown Queue"
 
-    async def test_stopped_intake_outlasts_an_outage(self, harness: TransportHarness) -> None:
+    @pytest.mark.parametrize("stop_first", [True, False], ids=["before", "during"])
+    async def test_stopped_intake_outlasts_an_outage(self, harness: TransportHarness, stop_first: bool) -> None:
         harness.broker.create_queue("other", ["other"])
         transport = await open_transport(harness)
         flow, recorder = await bind(transport)
         _, other = await bind(transport, queue=QueueName("other"))
         await recorder.until_active()
-        flow.stop_intake()
+        if stop_first:
+            flow.stop_intake()
         await harness.begin_outage()
         await recorder.until_inactive()
+        if not stop_first:
+            flow.stop_intake()
         await harness.end_outage()
         await recorder.until_active(times=2)
         await publish(transport, *numbers(600))
@@ -145,6 +149,18 @@ class SessionConformance:
         assert len(recorder.deliveries) <= WINDOW
         flow.start_intake()
         await recorder.until_received(600)
+
+    async def test_intake_started_in_an_outage_is_open_after_it(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await recorder.until_active()
+        flow.stop_intake()
+        await harness.begin_outage()
+        await recorder.until_inactive()
+        flow.start_intake()
+        await harness.end_outage()
+        await publish(transport, "a")
+        await recorder.until_received(1)
 
     async def test_messages_sent_in_an_outage_are_confirmed_once_after_it(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)

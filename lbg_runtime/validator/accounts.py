@@ -1,37 +1,46 @@
 """Laws on messages: loss, order, duplicates; and the counts of what was published and handled."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
 from lbg_runtime.validator.book import Book
 from lbg_runtime.validator.columns import NONE, Columns, ints, is_one_of
+from lbg_runtime.validator.custody import Hole, fits_in_hole
 from lbg_runtime.validator.findings import Accounts, Law, Witness
 from lbg_runtime.validator.messages import Messages, group_messages, late_messages
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import (
     FAR_FUTURE,
+    FAR_PAST,
     Flags,
     Ints,
     dense,
     gaps,
     merged_ranges,
     positions_in_ranges,
+    preceding,
 )
+
+_CONFIRM_DELAY_MS = 1000
+"""A message can be handled so long before its publisher learns that it was confirmed."""
 
 
 def check_messages(
-    book: Book, tables: RunTables, columns: Columns, exposed: Flags
+    book: Book, tables: RunTables, columns: Columns, exposed: Flags, holes: list[Hole]
 ) -> tuple[Accounts, pa.Table, pa.Table]:
     """Write the findings on order and duplicates; return the counts and what `judge` needs for loss.
 
-    `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`).
+    `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`), `holes` are
+    the times for which a journal may be missing (`custody.find_holes`).
     """
     handlings = columns.handlings
     messages = group_messages(handlings)
     _check_order(book, columns, messages)
     resendable = _unknown_messages(tables, columns)
     excused = _check_duplicates(book, columns, messages, exposed, resendable)
-    published, unhandled, unlisted = _compare_with_ledgers(tables, columns, messages)
+    published, unhandled, unlisted = _compare_with_ledgers(tables, columns, messages, holes)
     unfinished_repeats = np.count_nonzero(~handlings.complete[messages.repeats])
     accounts = Accounts(
         published=published,
@@ -108,13 +117,13 @@ def _unknown_messages(tables: RunTables, columns: Columns) -> set[tuple[int, int
     return set(zip(publisher.tolist(), key.tolist(), ints(tables.unconfirmed, "seq")[rows].tolist(), strict=True))
 
 
-def _compare_with_ledgers(tables: RunTables, columns: Columns, messages: Messages) -> tuple[int, pa.Table, pa.Table]:
+def _compare_with_ledgers(
+    tables: RunTables, columns: Columns, messages: Messages, holes: list[Hole]
+) -> tuple[int, pa.Table, pa.Table]:
     """Messages published; the confirmed ones that nobody here handled; the handled ones that no ledger here has."""
     handled = messages.handled[messages.handled >= 0]
-    publisher = np.concatenate([columns.publishers.columns[1], columns.publishers.columns[2]])
-    key = np.concatenate([columns.keys.columns[1], columns.keys.columns[2]])
-    publisher = np.concatenate([publisher, columns.handlings.publisher[handled]])
-    key = np.concatenate([key, columns.handlings.key[handled]])
+    publisher = np.concatenate([*columns.publishers.columns[1:], columns.handlings.publisher[handled]])
+    key = np.concatenate([*columns.keys.columns[1:], columns.handlings.key[handled]])
     # A ledger without a readable header has no publisher, which is no code that `dense` takes.
     group = dense(publisher - NONE, key)
     bounds = [tables.confirmed.num_rows, tables.confirmed.num_rows + tables.unconfirmed.num_rows]
@@ -123,18 +132,57 @@ def _compare_with_ledgers(tables: RunTables, columns: Columns, messages: Message
 
     ranges = merged_ranges(confirmed_group, ints(tables.confirmed, "first_seq"), ints(tables.confirmed, "last_seq"))
     holder = positions_in_ranges(ranges, handled_group, seq)
-    lacking_group, first, last = gaps(ranges, holder, seq)
+    lacking = gaps(ranges, holder, seq)
     strayed = np.flatnonzero(holder < 0)
     number = ints(tables.unconfirmed, "seq")
     listed = positions_in_ranges(merged_ranges(unconfirmed_group, number, number), handled_group[strayed], seq[strayed])
     strayed = strayed[listed < 0]
 
     _, sample = np.unique(group, return_index=True)
-    unhandled = _named(columns, publisher, key, sample[lacking_group], {"first_seq": first, "last_seq": last})
     unlisted = _named(columns, publisher, key, sample[handled_group[strayed]], {"seq": seq[strayed]})
+    moments = (handled_group, seq, columns.handlings.start_ns[handled])
+    unseen = _may_be_unseen(tables, columns, holes, confirmed_group, moments, lacking)
+    numbers = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
+    unhandled = _named(columns, publisher, key, sample[lacking[0]], numbers)
     return int(np.sum(ranges[2] - ranges[1] + 1)), unhandled, unlisted
 
 
-def _named(columns: Columns, publisher: Ints, key: Ints, rows: Ints, numbers: dict[str, Ints]) -> pa.Table:
+def _may_be_unseen(
+    tables: RunTables,
+    columns: Columns,
+    holes: list[Hole],
+    confirmed_group: Ints,
+    handled: tuple[Ints, Ints, Ints],
+    lacking: tuple[Ints, Ints, Ints],
+) -> Flags:
+    """Which of the ranges that nobody handled may have been handled while their queue had no known owner.
+
+    That was after the number before was handled and before the number after was, as order is kept; and not before the
+    messages were published. `handled` is (group, number, start) of what was handled.
+    """
+    group, first, _ = lacking
+    if not len(group):
+        return np.zeros(0, dtype=np.bool_)
+    handled_group, seq, start_ns = handled
+    order = np.lexsort((seq, handled_group))
+    handled_group, seq, start_ns = handled_group[order], seq[order], start_ns[order]
+    lower = preceding(handled_group, seq, group, first)
+    earliest = np.where((lower >= 0) & (_at(handled_group, lower) == group), _at(start_ns, lower), FAR_PAST)
+    higher = lower + 1
+    latest = np.where((higher < len(seq)) & (_at(handled_group, higher) == group), _at(start_ns, higher), FAR_FUTURE)
+    first_seq = ints(tables.confirmed, "first_seq")
+    order = np.lexsort((first_seq, confirmed_group))
+    row = order[preceding(confirmed_group[order], first_seq[order], group, first)]
+    published = ints(tables.confirmed, "t_first")[row] * 1000 - columns.lives.wall_ns - _CONFIRM_DELAY_MS * 1_000_000
+    queue = ints(tables.confirmed, "shard")[row] % columns.lives.queue_count
+    return fits_in_hole(holes, queue, np.maximum(earliest, published), latest)
+
+
+def _at(values: Ints, positions: Ints) -> Ints:
+    """Values at positions, of which those outside mean nothing."""
+    return values[np.clip(positions, 0, len(values) - 1)] if len(values) else np.zeros(len(positions), dtype=np.int64)
+
+
+def _named(columns: Columns, publisher: Ints, key: Ints, rows: Ints, numbers: Mapping[str, Ints | Flags]) -> pa.Table:
     names = {"publisher": columns.publishers.arrow(publisher[rows]), "key": columns.keys.arrow(key[rows])}
     return pa.table(names | {name: pa.array(column) for name, column in numbers.items()})

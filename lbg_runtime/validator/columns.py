@@ -83,6 +83,10 @@ class Lives:
     last_ns: Ints
     offset_ns: Ints
     """What was added to the file's monotonic times."""
+    wall_ns: int
+    """What the wall clock is ahead of the times here."""
+    queue_count: int
+    """Of the group, as most journals say."""
 
     @property
     def one_clock(self) -> bool:
@@ -166,6 +170,8 @@ def _lives(journals: pa.Table) -> Lives:
     # Monotonic clocks of two hosts have nothing in common: then each file is moved to its wall clock.
     several_hosts = len(np.unique(host[host != NONE])) > 1
     offset = ints(journals, "wall_offset_ns") if several_hosts else np.zeros(len(host), dtype=np.int64)
+    walls = ints(journals, "wall_offset_ns")[present(journals, "wall_offset_ns")]
+    queue_counts = ints(journals, "queue_count")
     return Lives(
         member=[member or "?" for member in texts(journals, "member")],
         incarnation=ints(journals, "incarnation"),
@@ -173,4 +179,6 @@ def _lives(journals: pa.Table) -> Lives:
         ended_uncleanly=flags(journals, "torn") | ~flags(journals, "clean"),
         last_ns=ints(journals, "last_mono_ns") + offset,
         offset_ns=offset,
+        wall_ns=0 if several_hosts or not len(walls) else int(np.median(walls)),
+        queue_count=int(np.median(queue_counts)) if len(queue_counts) else 1,
     )

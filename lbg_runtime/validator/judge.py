@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_runtime.validator.columns import Lexicon, ints, texts
+from lbg_runtime.validator.columns import Lexicon, flags, ints, texts
 from lbg_runtime.validator.findings import (
     WITNESSED_FINDINGS,
     Accounts,
@@ -40,7 +40,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     for part in parts:
         counts.update(part.counts)
     findings = [finding for part in parts for finding in part.findings]
-    unlisted = _settle_loss(parts, counts, findings)
+    unlisted, unseen = _settle_loss(parts, counts, findings)
     strangers = sorted({name or "?" for name in unlisted} - {name or "" for name in texts(ledgers, "publisher")})
     _settle_key_shards(parts, counts, findings)
     accounts = _sum_accounts([part.accounts for part in parts])
@@ -50,7 +50,13 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     reasons = mixed + journal_reasons + ledger_reasons + _unclosed_ledgers(ledgers)
     reasons += _disagreement("hash_count", journals, ledgers) + _disagreement("queue_count", journals)
     reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), len(unlisted), strangers)
+    if unseen:
+        reasons.append(
+            f"a member's journal may be missing: {unseen} messages without a handling fit into times in which their "
+            "queue had no owner on record"
+        )
     weak: set[Law] = set(Law) if mixed else set()
+    weak |= {Law.LOSS} if unseen == counts[Law.LOSS] else set()
     weak |= set(_NEEDS_EVERY_JOURNAL) if journal_reasons else set()
     weak |= set(_NEEDS_EVERY_LEDGER) if ledger_reasons or strangers else set()
     unproven = tuple(law for law in Law if counts[law] and law in weak)
@@ -69,8 +75,13 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     )
 
 
-def _settle_loss(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> list[str | None]:
-    """Write down the losses; return the publisher of each handled message that no ledger lists.
+def _settle_loss(
+    parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]
+) -> tuple[list[str | None], int]:
+    """Write down the losses.
+
+    Returns the publisher of each handled message that no ledger lists, and how many of the losses are not proven as a
+    member without a journal may have handled the messages.
 
     A message that one queue lacks may have been handled through another, where it is unlisted: a wrong stripe, no loss.
     """
@@ -79,20 +90,23 @@ def _settle_loss(parts: Sequence[Examination], counts: Counter[Law], findings: l
     names = Lexicon(*(table.column(name) for table in (unhandled, unlisted) for name in ("publisher", "key")))
     range_publisher, range_key, publisher, key = names.columns
     # Codes stay below 2**31, as the tables have no more rows than that; the missing publisher has code -1.
-    ranges = merged_ranges(
-        (range_publisher + 1) << 31 | range_key, ints(unhandled, "first_seq"), ints(unhandled, "last_seq")
-    )
+    code, start = (range_publisher + 1) << 31 | range_key, ints(unhandled, "first_seq")
+    ranges = merged_ranges(code, start, ints(unhandled, "last_seq"))
     seq = ints(unlisted, "seq")
     holder = positions_in_ranges(ranges, (publisher + 1) << 31 | key, seq)
-    group, first, last = gaps(ranges, holder, seq)
-    counts[Law.LOSS] += int(np.sum(last - first + 1))
-    for code, low, high in zip(*(column[:WITNESSED_FINDINGS].tolist() for column in (group, first, last)), strict=True):
-        publisher_name, key_name = names.text((code >> 31) - 1), names.text(code & 0x7FFFFFFF)
+    lost = gaps(ranges, holder, seq)
+    # The ranges of the parts are disjoint, so that merging has done no more than sort them.
+    unseen = flags(unhandled, "unseen")[np.lexsort((start, code))][positions_in_ranges(ranges, lost[0], lost[1])]
+    lengths = lost[2] - lost[1] + 1
+    counts[Law.LOSS] += int(np.sum(lengths))
+    shown = np.argsort(unseen, kind="stable")[:WITNESSED_FINDINGS]
+    for group, low, high in zip(*(column[shown].tolist() for column in lost), strict=True):
+        publisher_name, key_name = names.text((group >> 31) - 1), names.text(group & 0x7FFFFFFF)
         numbers = str(low) if low == high else f"{low} to {high}"
         text = f"{publisher_name}/{key_name}: {numbers} confirmed, never handled to an end"
         witness = Witness(record="confirmed", publisher=publisher_name, key=key_name, seq=low)
         findings.append(Finding(Law.LOSS, text, (witness,)))
-    return [names.text(code) for code in publisher[holder < 0].tolist()]
+    return [names.text(code) for code in publisher[holder < 0].tolist()], int(np.sum(lengths[unseen]))
 
 
 def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> None:

@@ -47,6 +47,7 @@ CONFIRMED = pa.schema(
         pa.field("shard", pa.int32(), nullable=False),
         pa.field("first_seq", pa.int64(), nullable=False),
         pa.field("last_seq", pa.int64(), nullable=False),
+        pa.field("t_first", pa.int64(), nullable=False),
     ]
 )
 

@@ -92,19 +92,26 @@ def merged_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints, 
     return group[kept], first[kept], last[kept]
 
 
+def preceding(groups: Ints, numbers: Ints, wanted_groups: Ints, wanted_numbers: Ints) -> Ints:
+    """Per wanted pair, the index of the last row at or before it, or -1; rows are sorted by group and number.
+
+    The row found can be of an earlier group: the caller looks.
+    """
+    keys = np.concatenate([groups, wanted_groups])
+    values = np.concatenate([numbers, wanted_numbers])
+    # A row sorts before a wanted pair that equals it.
+    order = np.lexsort((np.arange(len(keys)), values, keys))
+    found = np.empty(len(keys), dtype=np.int64)
+    found[order] = np.cumsum(order < len(groups)) - 1
+    return found[len(groups) :]
+
+
 def positions_in_ranges(ranges: tuple[Ints, Ints, Ints], groups: Ints, numbers: Ints) -> Ints:
     """Per point, the index of the merged range that holds it, or -1."""
     range_group, first, last = ranges
-    if not len(range_group) or not len(groups):
+    if not len(range_group):
         return np.full(len(groups), -1, dtype=np.int64)
-    keys = np.concatenate([range_group, groups])
-    values = np.concatenate([first, numbers])
-    # Ranges sort before a point with the same number, so the last range at or before a point is its candidate.
-    order = np.lexsort((np.arange(len(keys)), values, keys))
-    is_range = order < len(range_group)
-    candidate = np.empty(len(keys), dtype=np.int64)
-    candidate[order] = np.cumsum(is_range) - 1
-    found = candidate[len(range_group) :]
+    found = preceding(range_group, first, groups, numbers)
     safe = np.maximum(found, 0)
     inside = (found >= 0) & (range_group[safe] == groups) & (last[safe] >= numbers)
     return np.where(inside, found, -1)

@@ -103,6 +103,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
         held = sum(len(deliveries) for deliveries in self.model.values())
         assert self.lanes.running == len(self.running)
         assert self.lanes.waiting == held - len(self.running)
+        assert self.lanes.has_ready == any(key not in self.running and key not in self.delayed for key in self.model)
         assert self.lanes.next_delayed_ms() == min(self.delayed.values(), default=None)
 
     def teardown(self) -> None:

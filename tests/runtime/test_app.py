@@ -177,6 +177,51 @@ async def test_a_stop_cancels_handlers_at_its_deadline(trial):
     assert sum(trial.depths()) == 4
 
 
+async def test_a_handler_of_a_dead_handle_is_cancelled_at_the_deadline_too(trial):
+    started = asyncio.Event()
+
+    async def hang(_message):
+        started.set()
+        await asyncio.sleep(1_000_000)
+
+    app = trial.member(work=hang, rebind={"drain_timeout": "20s"}, failure={"timeout": "1h"})
+    loop = asyncio.get_running_loop()
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(1)
+        await started.wait()
+        trial.broker.delete_queue("orders/0")
+        await asyncio.sleep(1)
+        asked_at_s = loop.time()
+        app.stop()
+        report = await task
+    assert 20 <= loop.time() - asked_at_s < 21
+    assert report.exit_code == 1
+
+
+async def test_an_unbind_that_is_never_answered_does_not_keep_the_member(trial):
+    app = trial.member()
+    session = trial.sessions["member-0"]
+    bind = session.bind
+
+    class Unanswered:
+        async def unbind(self):
+            await asyncio.get_running_loop().create_future()
+
+    async def bind_one_badly(queue, epoch, sink):
+        flow = await bind(queue, epoch, sink)
+        return Unanswered() if queue == "orders/2" else flow
+
+    session.bind = bind_one_badly
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        app.stop()
+        app.stop_now()
+        report = await asyncio.wait_for(task, 11)
+    assert report.still_bound == 1
+    assert report.exit_code == 1
+
+
 async def test_a_cancelled_member_unbinds_before_it_passes_the_cancellation_on(trial):
     async def hang(_message):
         await asyncio.sleep(1_000_000)

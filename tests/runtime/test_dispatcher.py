@@ -219,6 +219,45 @@ async def test_return_unstarted_gives_back_what_waits_and_what_is_between_tries(
     assert made.outcomes() == {1: None, 2: None, 3: Outcome.ACCEPTED, 4: None}
 
 
+async def test_what_waits_behind_a_returned_head_starts_at_once(rig, delivery):
+    async def handle(message):
+        if message.payload == b"1":
+            raise ValueError("always")
+
+    made = rig(handle, failure={"backoff": {"initial": "1h", "maximum": "1h"}})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        made.dispatcher.dispatch(delivery(2, "a", epoch=2))
+        await asyncio.sleep(1)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        await made.until_ended(2, within_s=1)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+
+
+async def test_handlers_that_never_wait_leave_other_tasks_their_turn(rig, delivery):
+    turns = []
+
+    async def handle(message):
+        turns.append(ticks)
+
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    made = rig(handle, dispatch={"runners": 1})
+    async with made.running():
+        ticker = asyncio.ensure_future(tick())
+        for number in range(640):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        await made.until_ended(640)
+        ticker.cancel()
+    assert max(turns.count(turn) for turn in turns) <= 32
+
+
 async def test_a_failed_attempt_is_not_repeated_after_its_flow_took_the_rest_back(rig, delivery):
     async def handle(message):
         await asyncio.sleep(1)
@@ -251,9 +290,15 @@ async def test_a_redelivered_message_waits_behind_the_handler_of_the_dead_handle
 
 
 async def test_a_handler_that_ignores_cancellation_keeps_its_key_and_gets_a_stand_in(rig, delivery):
-    release = asyncio.Event()
+    release, running, most = asyncio.Event(), 0, 0
 
     async def handle(message):
+        nonlocal running, most
+        if release.is_set():
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.1)
+            running -= 1
         while message.key == "stuck" and not release.is_set():
             try:
                 await release.wait()
@@ -274,6 +319,7 @@ async def test_a_handler_that_ignores_cancellation_keeps_its_key_and_gets_a_stan
                 made.dispatcher.dispatch(delivery(number, f"k{number}"))
             await made.until_ended(9)
     assert [log["event"] for log in logs].count("handler_ignored_cancellation") == 1
+    assert most == 1, "the stand-in is gone when the other goes on"
     assert set(made.outcomes().values()) == {Outcome.ACCEPTED}
 
 

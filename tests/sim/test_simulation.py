@@ -49,6 +49,26 @@ def test_graceful_moves_handle_nothing_twice() -> None:
     assert moves > 60
 
 
+def test_every_queue_comes_home_when_its_primary_runs() -> None:
+    for seed in range(20):
+        drawn = draw_settings(SeededChance(seed))
+        settings = replace(
+            drawn,
+            queue_count=6,
+            hash_count=12,
+            planned_members=3,
+            first_members=1,
+            rebind=replace(drawn.rebind, interval_ms=500, drain_timeout_ms=1_000),
+            handlers=replace(drawn.handlers, slow_share=0.0, hang_share=0.0),
+            faults=(FaultKind.JOIN,),
+            fault_gap_ms=1_000,
+            horizon_ms=20_000,
+        )
+        result = simulate(seed, settings)
+        homes = [owner.split("#")[0] if owner else None for owner in result.owners]
+        assert (result.seed, result.violations, homes) == (seed, (), ["m0", "m1", "m2", "m0", "m1", "m2"])
+
+
 def test_a_seed_always_gives_the_same_run() -> None:
     assert simulate(11) == simulate(11)
     assert simulate(11).history != simulate(12).history

@@ -214,6 +214,8 @@ class World:
             self.run.ledgers.append(Ledger(header))
         for name in ("a", "b"):
             self._start(name)
+        for queue in range(QUEUE_COUNT):
+            self._activate(queue, self._members[queue % 2])
 
     def play(self, steps: Sequence[Step]) -> Run:
         """Play the steps, handle what is left, close every file."""
@@ -225,7 +227,7 @@ class World:
             self._handle()
         for queue, member in sorted(self._owner.items()):
             self._release(queue, member, "stop")
-        self._pass(SECOND)
+        self._pass(MS)
         for member in self._members:
             member.journal.close = CloseRecord(0, 0, True, wall_us(self._now))
         for ledger in self.run.ledgers:
@@ -285,13 +287,16 @@ class World:
     def _crash(self) -> None:
         """SIGKILL: what was in flight or settled within the last second may come back; the journal is torn."""
         member = self._dice.choice(self._members)
+        status = self._now - self._dice.randrange(0, SECOND)
+        member.journal.records.append(StatusRecord(0, 1, "primary", "active", 0, 0, wall_us(status)))
         cut = self._now - self._dice.randrange(0, SECOND)
-        for queue in [queue for queue, owner in self._owner.items() if owner is member]:
-            self._give_back(queue, cut)
-            del self._owner[queue]
+        orphans = [queue for queue, owner in self._owner.items() if owner is member]
         self._members.remove(member)
         self._pass(self._dice.randrange(MS, 100 * MS))
         self._start(member.name)
+        for queue in orphans:
+            self._give_back(queue, cut)
+            self._activate(queue, self._dice.choice(self._members))
 
     def _disconnect(self) -> None:
         """The flow is lost; a handler that still runs ends without a settlement, before the queue is fed again."""

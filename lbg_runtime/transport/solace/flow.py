@@ -55,6 +55,7 @@ class SolaceFlow:
         self._epoch = epoch
         self._sink = sink
         self._state = HandleState.BINDING
+        self._intake_open = True
         self._end_reason = ""
         self._ending: asyncio.Future[None] | None = None
         self._service: Any = None
@@ -106,17 +107,17 @@ class SolaceFlow:
         """See `BoundFlow.settle`."""
         if self._state is HandleState.BOUND and not native.settle(self._receiver, delivery_id, outcome):
             # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
-            self._give_up(f"the client did not take the settlement of {delivery_id}")
+            self.give_up(f"the client did not take the settlement of {delivery_id}")
 
     def stop_intake(self) -> None:
         """See `BoundFlow.stop_intake`."""
-        if self._state is HandleState.BOUND:
-            native.close_window(self._receiver)
+        self._intake_open = False
+        self._apply_intake()
 
     def start_intake(self) -> None:
         """See `BoundFlow.start_intake`."""
-        if self._state is HandleState.BOUND:
-            native.open_window(self._receiver)
+        self._intake_open = True
+        self._apply_intake()
 
     async def unbind(self) -> None:
         """See `BoundFlow.unbind`."""
@@ -139,6 +140,11 @@ class SolaceFlow:
             raise BindFailed(self._queue, self._end_reason)
         self._state = HandleState.BOUND
 
+    async def discard(self) -> None:
+        """Leave nothing bound of a flow that nobody will get."""
+        self._state = HandleState.DEAD
+        await self._threads.run(self.terminate)
+
     def session_ended(self, reason: str) -> None:
         """The session is gone for good, and the native flow with it."""
         self._let_go()
@@ -152,7 +158,8 @@ class SolaceFlow:
 
     # -- through the inbox
 
-    def _arrived(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: Arrival) -> None:
+        """The client handed a message over."""
         if self._state is HandleState.DEAD:
             return
         delivery = Delivery(
@@ -174,10 +181,18 @@ class SolaceFlow:
                 self._sink(FlowActive(self._epoch))
             case NativeFlowEvent.INACTIVE:
                 self._sink(FlowInactive(self._epoch))
+            case NativeFlowEvent.REBOUND:
+                # The library binds with the window of before the outage; what was ordered during it is lost.
+                self._apply_intake()
             case NativeFlowEvent.DOWN | NativeFlowEvent.REBIND_REFUSED:
-                self._give_up(text)
+                self.give_up(text)
 
-    def _give_up(self, reason: str) -> None:
+    def _apply_intake(self) -> None:
+        if self._state is HandleState.BOUND:
+            (native.open_window if self._intake_open else native.close_window)(self._receiver)
+
+    def give_up(self, reason: str) -> None:
+        """The handle cannot be used any more: unbind what is left of it and report its end."""
         # What remains of it in the client goes in the background; who must be sure of it awaits `unbind`.
         if self._state is not HandleState.DEAD:
             self._ending = self._threads.begin(self.terminate)
@@ -209,6 +224,6 @@ class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's cl
             arrival = read_delivery(message)
         except UnreadableMessage as error:
             # To skip it would break the order of its key, so the queue stops at it, loudly.
-            self._inbox.post(self._flow._give_up, str(error))
+            self._inbox.post(self._flow.give_up, str(error))
         else:
-            self._inbox.post(self._flow._arrived, arrival)
+            self._inbox.post(self._flow.arrived, arrival)

@@ -45,8 +45,10 @@ class NativeFlowEvent(Enum):
     ACTIVE = "active"
     INACTIVE = "inactive"
     DOWN = "down"
+    REBOUND = "rebound"
+    """The library bound the flow again after an outage, by itself."""
     REBIND_REFUSED = "rebind_refused"
-    """The library bound the flow again after an outage, by itself, and the broker said no. It does not try again."""
+    """The library tried to, and the broker said no. It does not try again."""
 
 
 def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) -> None:
@@ -65,6 +67,8 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) ->
         # First, so that the client has taken note of the end of a flow before anybody acts on it.
         result = inner(flow, info, user)
         if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_UP_NOTICE.value:
+            if was_up:
+                post(NativeFlowEvent.REBOUND, text)
             was_up = True
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_ACTIVE.value:
             post(NativeFlowEvent.ACTIVE, text)

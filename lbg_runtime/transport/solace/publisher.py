@@ -1,6 +1,7 @@
 """The publishing half of one session: persistent messages with receipts, direct messages without."""
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -37,32 +38,24 @@ class SolacePublisher:
     def send(self, message: Message) -> asyncio.Future[None]:
         """See `Messenger.send`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not is_valid_topic(message.topic):
-            # Checked here because the client's sending thread dies of it.
-            future.set_exception(PublishRefused(message.topic, "a topic has 1 to 250 bytes"))
-            return future
         try:
-            outbound = self._build(message)
-        except CLIENT_ERRORS as error:
-            future.set_exception(PublishRefused(message.topic, str(error)))
+            outbound, topic = self._prepare(message)
+        except PublishRefused as refusal:
+            future.set_exception(refusal)
             return future
         number = next(self._numbers)
         self._unconfirmed[number] = (message.topic, future)
         try:
-            self._persistent.publish(outbound, Topic.of(message.topic), user_context=number)
+            self._persistent.publish(outbound, topic, user_context=number)
         except CLIENT_ERRORS as error:
             self.answered((number, error))
         return future
 
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
-        if not is_valid_topic(message.topic):
-            return
-        try:
-            self._direct.publish(self._build(message), Topic.of(message.topic))
-        except CLIENT_ERRORS:
-            # At most once: there is no connection, or its buffer is full.
-            return
+        # At most once: it cannot be sent at all, there is no connection, or its buffer is full.
+        with suppress(PublishRefused, *CLIENT_ERRORS):
+            self._direct.publish(*self._prepare(message))
 
     def answered(self, answer: tuple[int, BaseException | None]) -> None:
         """The broker, or the client on its own, decided about a message."""
@@ -83,16 +76,22 @@ class SolacePublisher:
                 future.set_exception(PublishFailed(topic, reason))
         self._unconfirmed.clear()
 
-    def _build(self, message: Message) -> Any:
+    def _prepare(self, message: Message) -> tuple[Any, Any]:
+        """Message and topic of the client; raises `PublishRefused` for what its sending thread would die of."""
         properties: dict[str, Any] = {
             name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
         }
         if message.message_id is not None:
             properties[_MESSAGE_ID] = message.message_id
-        outbound = self._builder.build(bytearray(message.payload), properties)
-        if message.sent_at_ms is not None:
-            native.set_sender_timestamp(outbound, message.sent_at_ms)
-        return outbound
+        try:
+            if not is_valid_topic(message.topic):
+                raise PublishRefused(message.topic, "a topic has 1 to 250 bytes")
+            outbound = self._builder.build(bytearray(message.payload), properties)
+            if message.sent_at_ms is not None:
+                native.set_sender_timestamp(outbound, message.sent_at_ms)
+            return outbound, Topic.of(message.topic)
+        except (*CLIENT_ERRORS, UnicodeEncodeError) as error:
+            raise PublishRefused(message.topic, str(error)) from error
 
 
 class _ReceiptListener(MessagePublishReceiptListener):  # type: ignore[misc]  # the client's classes have no types

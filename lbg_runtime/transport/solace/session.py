@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -71,12 +72,12 @@ class SolaceSession:
 
     def disconnect(self) -> None:
         """End the session and free what it holds, even where it has ended by itself; bound flows go with it."""
-        try:
-            self.service.disconnect()
-            native.release(self.service)
-        except PubSubPlusClientError as error:
-            # The process is leaving; the broker finds out by the closed socket.
-            _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
+        for step in (self.service.disconnect, partial(native.release, self.service)):
+            try:
+                step()
+            except PubSubPlusClientError as error:
+                # Nobody needs the session any more; the broker finds out by the closed socket.
+                _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """Create a queue and its subscriptions where missing; raises `TransportError`."""

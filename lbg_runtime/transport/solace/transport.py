@@ -115,13 +115,22 @@ class SolaceTransport:
         try:
             await self._threads.run(flow.start, session.service)
         except asyncio.CancelledError:
-            await flow.unbind()
+            await self._discard(flow)
             raise
         except BindFailed:
             flow.silence()
             raise
+        if not flow.is_live:
+            await self._discard(flow)
         flow.handed_over()
         return flow
+
+    async def _discard(self, flow: "SolaceFlow") -> None:
+        if self._closed:
+            # It goes with the session.
+            flow.silence()
+        else:
+            await flow.discard()
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.real_time
 MakeTransport = Callable[..., SolaceTransport]
 
 
-@pytest.mark.parametrize("properties", [{"large": 2**64}, {"": "nameless"}, {"wrong": object()}, {1: "number"}])
+@pytest.mark.parametrize(
+    "properties",
+    [{"large": 2**64}, {"": "nameless"}, {"wrong": object()}, {1: "number"}, {"half a character": "\ud800"}],
+)
 async def test_properties_that_cannot_be_sent_are_refused(
     make_transport: MakeTransport, properties: dict[Any, Any]
 ) -> None:
