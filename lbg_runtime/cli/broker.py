@@ -1,11 +1,22 @@
 """`lbg broker`: the development broker in a process of its own."""
 
+import asyncio
+import gc
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.log import configure_log
+from lbg_runtime.cli.stop import stop_requests
 from lbg_runtime.model.errors import UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.broker.server.server import BrokerServer
+
+# Spooled messages live long and form no cycles, so looking through all of them for garbage is a pause for nothing:
+# 150 ms with 300 000 of them spooled, 7 ms with these thresholds (2 cores, Python 3.11, 256-byte messages).
+_GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def broker(
@@ -15,22 +26,17 @@ def broker(
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
     ] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run the development broker until SIGTERM or SIGINT. Queues live in memory and go with it."""
     import uvloop
 
-    from lbg_runtime.broker.server.serve import serve
     from lbg_runtime.broker.server.server import BrokerServer
 
     host, port = parse_address(smf)
-    _configure_log(as_json=log_json)
-    server = BrokerServer(host, port)
-
-    def announce() -> None:
-        print(f"lbg broker ready: smf {server.host}:{server.port}", file=sys.stderr, flush=True)
-
-    uvloop.run(serve(server, exit_with_parent=exit_with_parent, on_ready=announce))
+    configure_log()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    uvloop.run(_serve(BrokerServer(host, port), watch_parent=exit_with_parent))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -41,15 +47,10 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _configure_log(*, as_json: bool) -> None:
-    import structlog
-
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Names that a peer chose may hold line breaks; written as literals they stay in one line.
-            structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(repr_native_str=True),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+async def _serve(server: "BrokerServer", *, watch_parent: bool) -> None:
+    stop = asyncio.Event()
+    with stop_requests(lambda _: stop.set(), watch_parent=watch_parent):
+        async with server:
+            print(f"lbg broker ready: smf {server.host}:{server.port}", file=sys.stderr, flush=True)
+            # Unbounded on purpose: this is the life of the process.
+            await stop.wait()

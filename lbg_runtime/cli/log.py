@@ -5,6 +5,9 @@ import sys
 
 import structlog
 
+# Without the local variables of each frame: they hold payloads and may hold secrets.
+_TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
 
 def configure_log(*, as_json: bool | None = None) -> None:
     """Set structlog up for this process. `as_json` None: unless standard error is a terminal."""
@@ -14,9 +17,10 @@ def configure_log(*, as_json: bool | None = None) -> None:
     # The client repeats at length what its transport tells in one line.
     logging.getLogger("solace").setLevel(logging.CRITICAL)
     renderers: list[structlog.typing.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [_TRACEBACKS, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer()]
+        # Names that a peer chose may hold line breaks; written as literals they stay in one line.
+        else [structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
         processors=[

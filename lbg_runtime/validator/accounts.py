@@ -23,7 +23,7 @@ from lbg_runtime.validator.segments import (
     preceding,
 )
 
-_CONFIRM_DELAY_MS = 1000
+_CONFIRM_DELAY_MS = 50
 """A message can be handled so long before its publisher learns that it was confirmed."""
 
 
@@ -142,7 +142,7 @@ def _compare_with_ledgers(
     unlisted = _named(columns, publisher, key, sample[handled_group[strayed]], {"seq": seq[strayed]})
     moments = (handled_group, seq, columns.handlings.start_ns[handled])
     unseen = _may_be_unseen(tables, columns, holes, confirmed_group, moments, lacking)
-    numbers = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
+    numbers: dict[str, Ints | Flags] = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
     unhandled = _named(columns, publisher, key, sample[lacking[0]], numbers)
     return int(np.sum(ranges[2] - ranges[1] + 1)), unhandled, unlisted
 

@@ -4,7 +4,6 @@ A journal that is not there leaves no trace but this: nobody known held the queu
 from such a time is not proven to be lost.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from lbg_runtime.validator.columns import Lives, is_one_of
 from lbg_runtime.validator.epochs import Epochs, Tenures
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints
 
-LONGEST_HANDOVER_MS = 500
+LONGEST_HANDOVER_MS = 250
 """When known members move a queue it is without an owner for less; longer, and an unknown one may have had it."""
 
 _DEATH_UNSEEN_MS = 1500
@@ -35,20 +34,17 @@ class Hole:
 
 def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) -> list[Hole]:
     """The holes of every queue that anyone held, up to the last moment of any journal."""
-    spans = sorted(_holdings(epochs, tenures, flows, lives))
-    if not spans:
-        return []
-    run_end = int(lives.last_ns.max())
-    shortest = LONGEST_HANDOVER_MS * 1_000_000
+    holdings = sorted(_holdings(epochs, tenures, flows, lives))
+    run_end = max((int(moment) for moment in lives.last_ns), default=0)
     holes = []
-    for queue, group in groupby(spans, key=lambda span: span[0]):
-        reach = FAR_PAST
-        for _, start, end in group:
-            if reach == FAR_PAST or start - reach > shortest:
-                holes.append(Hole(queue, reach, start))
-            reach = max(reach, end)
-        if run_end - reach > shortest:
-            holes.append(Hole(queue, reach, FAR_FUTURE))
+    for queue, group in groupby(holdings, key=lambda holding: holding[0]):
+        sure, possible = FAR_PAST, FAR_PAST
+        for _, start, surely_until, possibly_until in group:
+            if start > possible:
+                holes.append(Hole(queue, sure, start))
+            sure, possible = max(sure, surely_until), max(possible, possibly_until)
+        if run_end > possible:
+            holes.append(Hole(queue, sure, FAR_FUTURE))
     return holes
 
 
@@ -60,17 +56,25 @@ def fits_in_hole(holes: list[Hole], queues: Ints, earliest_ns: Ints, latest_ns: 
     return fits
 
 
-def _holdings(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) -> Iterator[tuple[int, int, int]]:
-    """Queue, start and end of every tenure; one without an end on record lasted as long as its life."""
+def _holdings(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) -> Iterator[tuple[int, int, int, int]]:
+    """Per tenure: queue, start, until when it surely and until when it possibly kept an unknown member out.
+
+    Between the two lies what known members take to hand a queue over. If nobody known is there afterwards, an unknown
+    one may have had the queue from the earlier on. A tenure without an end on record lasted as long as its life.
+    """
+    handover = LONGEST_HANDOVER_MS * 1_000_000
     ends: dict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(is_one_of(flows, "event", "inactive", "down", "released")).tolist():
         ends[int(epochs.of_flow[row])].append(int(epochs.flow_ns[row]))
-    for moments in ends.values():
-        moments.sort()
     for epoch, start in zip(tenures.epoch.tolist(), tenures.start_ns.tolist(), strict=True):
         if start == FAR_FUTURE:
             continue
-        journal = epochs.journal[epoch]
-        last = int(lives.last_ns[journal]) + (_DEATH_UNSEEN_MS * 1_000_000 if lives.ended_uncleanly[journal] else 0)
-        following = ends[epoch][bisect_left(ends[epoch], start) :] if epoch in ends else []
-        yield int(epochs.queue[epoch]), start, following[0] if following else max(last, start)
+        queue, journal = int(epochs.queue[epoch]), epochs.journal[epoch]
+        end = min((moment for moment in ends[epoch] if moment >= start), default=None)
+        if end is not None:
+            # The next owner can be fed a little before the end of a release is recorded.
+            yield queue, start, max(end - handover, start), end + handover
+        else:
+            last = max(int(lives.last_ns[journal]), start)
+            unseen = _DEATH_UNSEEN_MS * 1_000_000 if lives.ended_uncleanly[journal] else 0
+            yield queue, start, last, last + unseen + handover

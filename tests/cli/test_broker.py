@@ -43,7 +43,7 @@ def test_it_says_when_it_is_ready_and_leaves_when_asked(number: signal.Signals) 
 
 @pytest.mark.real_time
 def test_a_bad_peer_is_logged_in_one_line_of_json() -> None:
-    with running("--smf", "127.0.0.1:0", "--log-json") as (process, line):
+    with running("--smf", "127.0.0.1:0") as (process, line):
         with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), BOUND_S) as peer:
             peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert peer.recv(100) == b""

@@ -204,13 +204,14 @@ async def test_an_unbind_that_is_never_answered_does_not_keep_the_member(trial):
     session = trial.sessions["member-0"]
     bind = session.bind
 
-    class Unanswered:
-        async def unbind(self):
-            await asyncio.get_running_loop().create_future()
+    async def never():
+        await asyncio.get_running_loop().create_future()
 
     async def bind_one_badly(queue, epoch, sink):
         flow = await bind(queue, epoch, sink)
-        return Unanswered() if queue == "orders/2" else flow
+        if queue == "orders/2":
+            flow.unbind = never
+        return flow
 
     session.bind = bind_one_badly
     async with trial.running(app) as (task,):

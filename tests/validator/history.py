@@ -216,6 +216,7 @@ class World:
             self._start(name)
         for queue in range(QUEUE_COUNT):
             self._activate(queue, self._members[queue % 2])
+        self._pass(100 * MS)
 
     def play(self, steps: Sequence[Step]) -> Run:
         """Play the steps, handle what is left, close every file."""

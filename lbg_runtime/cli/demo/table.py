@@ -15,7 +15,9 @@ _MARKS = {"active": "●", "draining": "◐", "standby": "○", "gone": "✗", "
 
 def render(board: Board, members: Sequence[str], queue_names: Sequence[str], headline: str) -> RenderableType:
     """The picture as it stands."""
-    table = Table(title=headline, title_justify="left", caption="P primary, S secondary; ● active, ○ standby, ◐ draining")
+    table = Table(
+        title=headline, title_justify="left", caption="P primary, S secondary; ● active, ○ standby, ◐ draining"
+    )
     table.add_column("queue")
     for member in members:
         table.add_column(member, justify="right")

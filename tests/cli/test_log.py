@@ -1,0 +1,21 @@
+import pytest
+import structlog
+
+from lbg_runtime.cli.log import configure_log
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_traceback_shows_no_local_variables(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    payload = "card 4111"
+    configure_log(as_json=as_json)
+    try:
+        try:
+            raise ValueError(len(payload))
+        except ValueError as error:
+            structlog.get_logger().warning("handling_failed", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    logged = capsys.readouterr().err
+    assert "handling_failed" in logged
+    assert "ValueError" in logged
+    assert payload not in logged
