@@ -22,6 +22,7 @@ from lbg_runtime.core.flow import FlowMachine
 from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
 from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.core.roles import Role, static_role
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
@@ -210,7 +211,8 @@ class SimMember:
                     assert_never(command)
 
     def _handle(self, flow: _Flow) -> SimHandle:
-        assert flow.handle is not None  # noqa: S101 -- a machine binds before it orders anything else
+        if flow.handle is None:
+            raise InvariantViolated(f"{flow.machine.queue}: an order before the first bind")
         return flow.handle
 
     def _name(self, flow: _Flow, epoch: Epoch) -> Handle:
