@@ -60,6 +60,7 @@ class Dispatcher:
         self._handlings: dict[HandlingId, Handling] = {}
         self._reports: dict[QueueName, Report] = {}
         self._starts = 0
+        self._is_closed = False
         self._retry_timer: asyncio.TimerHandle | None = None
         self._retry_at_ms: int | None = None
         self._unhandled_topics: set[str] = set()
@@ -74,6 +75,9 @@ class Dispatcher:
         """Put a delivery at the end of its key's lane."""
         handling = self._prepare(delivery)
         self._handlings[handling.handling_id] = handling
+        if self._is_closed:
+            self._end(handling, None)
+            return
         self._lanes.offer(handling.lane, delivery)
         self._pool.wake()
 
@@ -103,7 +107,11 @@ class Dispatcher:
                 self._end(handling, None)
 
     def cancel_everything(self) -> None:
-        """End all deliveries without an outcome: what waits at once, what runs as soon as its handler lets go."""
+        """End all deliveries without an outcome, and those to come: no handler is started any more.
+
+        What waits ends at once, what runs as soon as its handler lets go.
+        """
+        self._is_closed = True
         handles = dict.fromkeys((each.delivery.queue, each.delivery.epoch) for each in self._handlings.values())
         for queue, epoch in handles:
             self.return_unstarted(queue, epoch)

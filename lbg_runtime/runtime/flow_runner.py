@@ -91,6 +91,7 @@ class FlowRunner:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._flow: BoundFlow | None = None
+        self._flow_epoch = Epoch(0)
         self._settlements: list[Settlement] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
@@ -212,6 +213,10 @@ class FlowRunner:
             return
         flow = self._bound_flow()
         for settlement in self._settlements:
+            if settlement.epoch != self._flow_epoch:
+                raise InvariantViolated(
+                    f"{self.machine.queue}: a settlement of another epoch was about to be sent (L4)"
+                )
             flow.settle(settlement.delivery_id, settlement.outcome)
         self._settlements.clear()
         if self._on_settled is not None:
@@ -229,6 +234,7 @@ class FlowRunner:
                 self._on_refused(error)
             self.post(BindRefused(epoch, error.reason, error.permanent))
         else:
+            self._flow_epoch = epoch
             self.post(BindSucceeded(epoch))
 
     async def _unbind(self, epoch: Epoch) -> None:

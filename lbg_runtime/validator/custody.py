@@ -16,11 +16,11 @@ from lbg_runtime.validator.columns import Lives, is_one_of
 from lbg_runtime.validator.epochs import Epochs, Tenures
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints
 
-LONGEST_HANDOVER_MS = 250
+LONGEST_HANDOVER_MS = 100
 """When known members move a queue it is without an owner for less; longer, and an unknown one may have had it."""
 
-_DEATH_UNSEEN_MS = 1500
-"""A life that was cut off wrote its last record, or its status, at most so long before."""
+_DEATH_UNSEEN_MS = 1000
+"""A member writes its status once a second, so one that was cut off lived on for at most about so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) 
 
 def fits_in_hole(holes: list[Hole], queues: Ints, earliest_ns: Ints, latest_ns: Ints) -> Flags:
     """Where something of the queue that happened between the two moments may have happened in a hole."""
-    fits = np.zeros(len(queues), dtype=np.bool_)
+    # A queue that anyone held has a hole before its first owner; one without holes had no known owner ever.
+    fits: Flags = ~np.isin(queues, [hole.queue for hole in holes])
     for hole in holes:
         fits |= (queues == hole.queue) & (earliest_ns < hole.to_ns) & (latest_ns > hole.from_ns)
     return fits

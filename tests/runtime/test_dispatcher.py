@@ -342,6 +342,25 @@ async def test_a_topic_without_handler_blocks_its_key_and_is_said_once(rig, deli
     assert made.outcomes() == {1: None, 2: None, 3: Outcome.ACCEPTED}
 
 
+async def test_after_everything_was_cancelled_nothing_is_started(rig, delivery):
+    started = []
+
+    async def handle(message):
+        started.append(message.payload)
+        await asyncio.sleep(1_000)
+
+    made = rig(handle)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "a"))
+        made.dispatcher.dispatch(delivery(2, "a"))
+        await asyncio.sleep(1)
+        made.dispatcher.cancel_everything()
+        made.dispatcher.dispatch(delivery(3, "b"))
+        await made.until_ended(3, within_s=1)
+    assert made.outcomes() == {1: None, 2: None, 3: None}
+    assert started == [b"1"]
+
+
 async def test_everything_ends_when_the_runners_are_cancelled(rig, delivery):
     async def handle(message):
         if message.key == "failing":

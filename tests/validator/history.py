@@ -288,12 +288,12 @@ class World:
     def _crash(self) -> None:
         """SIGKILL: what was in flight or settled within the last second may come back; the journal is torn."""
         member = self._dice.choice(self._members)
-        status = self._now - self._dice.randrange(0, SECOND)
+        status = self._now - self._dice.randrange(0, 900 * MS)
         member.journal.records.append(StatusRecord(0, 1, "primary", "active", 0, 0, wall_us(status)))
         cut = self._now - self._dice.randrange(0, SECOND)
         orphans = [queue for queue, owner in self._owner.items() if owner is member]
         self._members.remove(member)
-        self._pass(self._dice.randrange(MS, 100 * MS))
+        self._pass(self._dice.randrange(MS, 50 * MS))
         self._start(member.name)
         for queue in orphans:
             self._give_back(queue, cut)

@@ -74,10 +74,10 @@ class Life:
         return self
 
 
-def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = ()) -> Run:
+def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = (), t_first_ms: float = 0) -> Run:
     """The run with the ledger of its one publisher."""
     ledger = Ledger(LedgerHeader("run", "g", "h", 4, "crc32", "p", "host", 1, wall_us(BEGIN_NS)))
-    ledger.confirmed.append(ConfirmedRecord("k", 0, 1, last_seq, 0, 0))
+    ledger.confirmed.append(ConfirmedRecord("k", 0, 1, last_seq, wall_us(at(t_first_ms)), 0))
     ledger.unconfirmed += [UnconfirmedRecord("k", 0, seq, "unknown", "", 0) for seq in unknown]
     ledger.close = CloseRecord(0, 0, True, 0)
     run.ledgers.append(ledger)

@@ -1,0 +1,96 @@
+"""The whole story with real processes, the official client and real signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+BOUND_S = 110
+KEYS = {
+    "verdict",
+    "published",
+    "handled_first",
+    "lost",
+    "out_of_order",
+    "overlaps",
+    "duplicates",
+    "duplicate_bound",
+    "moves",
+}
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
+
+
+def demo_command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "lbg_runtime.cli", "demo", *options]
+
+
+def demo_environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
+def test_the_demo_ends_with_a_valid_verdict_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        demo_command("--json", "--rebind-interval", "2s"),
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+        env=demo_environment(tmp_path),
+    )
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    verdict = orjson.loads(ended.stdout)
+    assert verdict.keys() >= KEYS
+    assert verdict["verdict"] == "valid"
+    assert verdict["published"] == verdict["handled_first"] > 1000
+    assert (verdict["lost"], verdict["out_of_order"], verdict["overlaps"]) == (0, 0, 0)
+    assert verdict["duplicates"] <= verdict["duplicate_bound"]
+    causes = {move["cause"] for move in verdict["moves"]}
+    assert {"rebind", "crash", "stop"} <= causes
+    assert all(move.keys() == {"queue", "from", "to", "cause", "pause_ms"} for move in verdict["moves"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_demo_ends_its_processes_and_says_where_its_logs_are(tmp_path: Path) -> None:
+    # Its own session: SIGINT goes to the demo alone, as `kill -INT` would, and not to its children.
+    process = subprocess.Popen(
+        demo_command("--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=demo_environment(tmp_path),
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        while "all the time" not in (line := process.stderr.readline()):
+            assert line, "the demo ended by itself"
+        children = processes_of_session(process.pid) - {process.pid}
+        assert len(children) >= 4
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=BOUND_S)
+        assert process.returncode == 130
+        assert "journals and logs: " in told
+        assert "Traceback" not in told
+        wait_until_gone(children)
+    finally:
+        process.kill()
+        process.wait(BOUND_S)
+
+
+def processes_of_session(session: int) -> set[int]:
+    """Pids of all processes of a session, from the process table."""
+    listed = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True, check=False)
+    return {int(pid) for pid in listed.stdout.split()}
+
+
+def wait_until_gone(pids: set[int]) -> None:
+    deadline_s = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline_s, f"still running: {pids}"
+        os.sched_yield()

@@ -1,0 +1,110 @@
+"""What a missing journal leaves behind: time without an owner on record, in which a loss is not proven."""
+
+import pytest
+
+from lbg_runtime.validator.findings import Law, VerdictKind
+from lbg_runtime.validator.judge import validate
+from tests.validator.history import Run, story
+from tests.validator.script import Life, published
+
+
+def owned_by(run: Run, member: str, begin_ms: float, end_ms: float, *seqs: int) -> Life:
+    """One tenure in good order, whose handlings are 10 ms apart from its begin on."""
+    life = Life(run, member).flow("active", begin_ms)
+    for place, seq in enumerate(seqs):
+        moment = begin_ms + 10 * (place + 1)
+        life.handle(seq, moment, moment + 1, moment + 1)
+    return life.flow("draining", end_ms - 1, cause="rebind").flow("released", end_ms, cause="rebind").close(end_ms + 1)
+
+
+def published_at_begin(run: Run, last_seq: int) -> Run:
+    """Confirmed while the first owner was there."""
+    published(run, last_seq, t_first_ms=200)
+    return run
+
+
+def test_a_message_missing_between_two_handlings_of_one_tenure_is_lost() -> None:
+    run = Run()
+    owned_by(run, "a", 100, 1000, 1, 3)
+
+    verdict = validate(published_at_begin(run, 3).tables())
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.counts[Law.LOSS] == 1
+
+
+def test_messages_missing_from_a_time_without_an_owner_may_have_been_handled_by_a_member_without_a_journal() -> None:
+    run = Run()
+    owned_by(run, "a", 100, 1000, 1)
+    owned_by(run, "b", 2000, 3000, 4)
+
+    verdict = validate(published_at_begin(run, 4).tables())
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert verdict.unproven == (Law.LOSS,)
+    assert verdict.counts[Law.LOSS] == 2
+    assert any("a member's journal may be missing: 2 messages" in reason for reason in verdict.reasons)
+
+
+def test_a_loss_beside_a_time_without_an_owner_is_still_proven() -> None:
+    run = Run()
+    owned_by(run, "a", 100, 1000, 1)
+    owned_by(run, "b", 2000, 3000, 4, 6)
+
+    verdict = validate(published_at_begin(run, 6).tables())
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.counts[Law.LOSS] == 3
+
+
+def test_a_message_missing_at_a_handover_between_known_members_is_lost() -> None:
+    run = Run()
+    owned_by(run, "a", 100, 1000, 1)
+    owned_by(run, "b", 1090, 3000, 3)
+
+    assert validate(published_at_begin(run, 3).tables()).kind is VerdictKind.INVALID
+
+
+def test_a_message_missing_at_a_crash_is_lost_where_a_known_member_took_over_at_once() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 100).handle(1, 110, 111, 111)
+    owned_by(run, "b", 1100, 3000, 3)
+
+    assert validate(published_at_begin(run, 3).tables()).kind is VerdictKind.INVALID
+
+
+def test_the_last_messages_are_lost_where_the_last_owner_stayed_to_the_end() -> None:
+    run = Run()
+    owned_by(run, "a", 100, 1000, 1, 2)
+
+    assert validate(published_at_begin(run, 3).tables()).kind is VerdictKind.INVALID
+
+
+def test_the_last_messages_are_not_proven_lost_where_the_run_went_on_without_an_owner() -> None:
+    run = Run()
+    owned_by(run, "a", 100, 1000, 1, 2)
+    Life(run, "b").flow("bound", 100).close(5000)
+
+    assert validate(published_at_begin(run, 3).tables()).kind is VerdictKind.UNKNOWN
+
+
+def test_a_queue_that_nobody_known_ever_held_loses_nothing_for_sure() -> None:
+    run = Run()
+    Life(run, "a").flow("bound", 100).close(5000)
+
+    verdict = validate(published_at_begin(run, 3).tables())
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert verdict.counts[Law.LOSS] == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_without_one_of_its_journals_is_never_called_lossy_or_valid(seed: int) -> None:
+    for number, journal in enumerate(story(seed).journals):
+        run = story(seed)
+        del run.journals[number]
+
+        verdict = validate(run.tables())
+
+        if verdict.accounts.handled_first < validate(story(seed).tables()).accounts.handled_first:
+            assert verdict.kind is VerdictKind.UNKNOWN, (journal.header.member, verdict.reasons)
