@@ -1,5 +1,6 @@
 """`lbg run`: one member of the group."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,8 @@ def run(
 
     A second signal cancels what is being handled.
     """
+    # Before the imports, which take their time.
+    parent_pid = os.getppid() if exit_with_parent else None
     import orjson
 
     from lbg_runtime.cli.log import configure_log
@@ -35,7 +38,7 @@ def run(
     if journal is not None:
         settings = settings.with_journal(journal)
     app = App(load_handlers(settings.handlers), settings, member_index=member_index, member_count=member_count)
-    report = app.run_sync(exit_with_parent=exit_with_parent)
+    report = app.run_sync(parent_pid=parent_pid)
     if json:
         left = {
             "member": app.membership.member,

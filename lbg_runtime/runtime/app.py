@@ -90,13 +90,13 @@ class App:
             self._supervisor = None
             journal.close(clean=is_clean)
 
-    def run_sync(self, *, exit_with_parent: bool = False) -> StopReport:
-        """Be a member until SIGTERM or SIGINT, or with the parent process's end if asked; how it left.
+    def run_sync(self, *, parent_pid: int | None = None) -> StopReport:
+        """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
 
         Ends the process with exit code 1 if handlers keep it from leaving long after its deadlines.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._run_as_process(exit_with_parent=exit_with_parent))
+            return runner.run(self._run_as_process(parent_pid))
 
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
@@ -110,7 +110,7 @@ class App:
         if self._supervisor is not None:
             self._supervisor.stop_now()
 
-    async def _run_as_process(self, *, exit_with_parent: bool) -> StopReport:
+    async def _run_as_process(self, parent_pid: int | None) -> StopReport:
         guard = ExitGuard()
         tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 
@@ -123,8 +123,8 @@ class App:
             self.stop_now()
 
         watchers = [asyncio.ensure_future(follow_signals(stop, stop_now))]
-        if exit_with_parent:
-            watchers.append(asyncio.ensure_future(follow_parent(stop)))
+        if parent_pid is not None:
+            watchers.append(asyncio.ensure_future(follow_parent(parent_pid, stop)))
         try:
             return await self.run()
         finally:

@@ -23,11 +23,13 @@ async def follow_signals(stop: Callable[[], None], stop_now: Callable[[], None])
             act = stop_now
 
 
-async def follow_parent(stop: Callable[[], None]) -> None:
-    """Call `stop` when the process that started this one is gone."""
-    parent = os.getppid()
+async def follow_parent(parent_pid: int, stop: Callable[[], None]) -> None:
+    """Call `stop` when this process, which started ours, is gone.
+
+    The caller looks up its id as early as it can: a parent that is gone before that cannot be told from the next one.
+    """
     # Watched, because the kernel's own signal comes when the thread that forked us ends, not the process.
-    while os.getppid() == parent:  # noqa: ASYNC110 - nothing tells of it
+    while os.getppid() == parent_pid:  # noqa: ASYNC110 - nothing tells of it
         await anyio.sleep(PARENT_CHECK_S)
     _log.info("parent_ended")
     stop()

@@ -125,16 +125,8 @@ def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
 
 
 def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
-    """L3: at every moment what is left of a key in its queue begins where what is settled ends.
-
-    One exception: what is left before the gap was settled by a member that had been cut off, after the broker had given
-    it to somebody else. The broker counts that member's settlements for the successors that nobody else was given yet.
-    """
-    deliveries_of: dict[Stamp, list[DeliveryFacts]] = defaultdict(list)
-    for delivery in facts.deliveries.values():
-        deliveries_of[delivery.record.stamp].append(delivery)
+    """L3: at every moment what is left of a key in its queue begins where what is settled ends."""
     first_left: dict[tuple[str, str], int] = {}
-    excused: set[Stamp] = set()
     for position, seen in facts.spools:
         left: dict[tuple[str, str], list[Stamp]] = defaultdict(list)
         for stamp in seen.stamps:
@@ -145,10 +137,7 @@ def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
                 story = f"{key}: {sequences[0]} is back"
                 yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
             first_left[key] = sequences[0]
-            before_gap = [stamp for stamp in _before_last_gap(stamps) if stamp not in excused]
-            if all(_was_settled_too_late(facts, deliveries_of[stamp], position) for stamp in before_gap):
-                excused.update(before_gap)
-            else:
+            if _has_gap(sequences):
                 story = f"{key}: {sequences} are left"
                 yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
 
@@ -262,21 +251,9 @@ def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
     return is_unhandled and delivery.handlings[-1].result is not Result.DONE
 
 
-def _before_last_gap(stamps: Sequence[Stamp]) -> Sequence[Stamp]:
-    """The messages of a key that are left although one behind them is gone."""
-    for index in range(len(stamps) - 1, 0, -1):
-        if stamps[index].sequence != stamps[index - 1].sequence + 1:
-            return stamps[:index]
-    return ()
-
-
-def _was_settled_too_late(facts: Facts, deliveries: Sequence[DeliveryFacts], position: int) -> bool:
-    """Whether somebody has the message in hand now, after a member that was cut off settled it."""
-    *before, latest = [delivery for delivery in deliveries if delivery.delivered < position]
-    return not _was_cut(facts, latest, position) and any(
-        _was_cut(facts, delivery, latest.delivered) and delivery.settles and delivery.settles[0][0] < position
-        for delivery in before
-    )
+def _has_gap(sequences: Sequence[int]) -> bool:
+    """Whether a message of a key is left although one behind it is gone and another behind that is left."""
+    return sequences[-1] - sequences[0] + 1 != len(sequences)
 
 
 def _was_cut(facts: Facts, delivery: DeliveryFacts, position: int) -> bool:

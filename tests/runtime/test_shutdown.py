@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.real_time
 
 MEMBER = """
-import asyncio, sys
+import asyncio, os, sys
 from lbg_runtime import App, Handlers, Message
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.runtime import app as app_module, supervisor
@@ -50,7 +50,7 @@ settings = parse_settings({
     "rebind": {"drain_timeout": sys.argv[2]},
 }, "test", {})
 report = App(handlers, settings, session=Session(MemoryBroker(), "member")).run_sync(
-    exit_with_parent="--exit-with-parent" in sys.argv
+    parent_pid=os.getppid() if "--exit-with-parent" in sys.argv else None
 )
 print(report, flush=True)
 sys.exit(report.exit_code)
@@ -135,7 +135,8 @@ child = subprocess.Popen(
     [sys.executable, {str(script)!r}, "short", "5s", "--exit-with-parent"], stdout=open({str(output)!r}, "w"),
     stderr=subprocess.STDOUT)
 open({str(pid_file)!r}, "w").write(str(child.pid))
-time.sleep(1.5)
+while "\\nstarted" not in open({str(output)!r}).read():
+    time.sleep(0.05)
 """
     subprocess.run([sys.executable, "-c", parent], check=True, timeout=20)
     _wait_until_gone(int(pid_file.read_text()), within_s=20)

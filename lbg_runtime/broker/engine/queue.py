@@ -19,11 +19,13 @@ class Queue:
 
     The rule of re-binds. A client whose connection broke keeps what it received and settles it by the old ids after
     its handle is bound again; its library drops those ids if they are sent again, and shows the application a
-    duplicate if the messages come under new ids. So the old deliveries of such a client stay valid while their
-    messages wait here, and only as long: whoever the message is delivered to next ends the claim for good.
+    duplicate if the messages come under new ids. So the old deliveries of such a client stay valid while all of
+    them wait here, and only as long: the first that is delivered to someone else ends the claim on all, for good.
 
     - Bound again and fed: the messages count as unsettled on the new flow under their old ids and are not sent.
-    - Bound again as a standby: it may still settle what waits; what was delivered elsewhere it cannot.
+    - Bound again as a standby: it may still settle them, until one of them is delivered elsewhere.
+    - All, because its client takes the earlier ones for settled too: were the later ones removed at its word, the
+      settled messages of a key would no longer be a prefix (L3; the simulation's seeds 3283 and 3500).
     - What was delivered elsewhere and came back goes to the fed flow under a new id, flagged, even where that flow's
       client had it once. Giving such a message back to its old id would save that duplicate, but the client may have
       settled the old id while it counted for nothing, and would never do so again: the message would be stuck.
@@ -186,7 +188,10 @@ class Queue:
             if flow is None:
                 break
             message = self._spool.take_next()
-            self._end_claim(message)
+            if message.flow is not None:
+                # All of what that handle held, not this message alone: its client settles what follows in the belief
+                # that this one is settled too, and the settled messages of a key would no longer be a prefix (L3).
+                self._remembered.pop(message.flow, None)
             effects.append(flow.deliver(self._ids.take(), message))
         for browser in self._browsers.values():
             effects += self._feed_browser(browser)

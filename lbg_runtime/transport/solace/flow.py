@@ -30,6 +30,17 @@ from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 _log = structlog.get_logger(__name__)
 
 
+BIND_PATIENCE_S = 10.0
+"""How long the client waits for the broker's answer to a bind."""
+
+
+class GhostFlow(BindFailed):
+    """The broker may have bound a flow that the client has no handle of: it feeds it, and nobody reads.
+
+    Only the end of the session ends it.
+    """
+
+
 class HandleState(Enum):
     """Where a flow handle stands; only the loop's thread looks at it."""
 
@@ -64,7 +75,7 @@ class SolaceFlow:
     # -- on a control thread
 
     def start(self, service: Any) -> None:
-        """Bind; raises `BindFailed` and then leaves nothing behind."""
+        """Bind; raises `BindFailed` and then leaves nothing behind, or `GhostFlow`."""
         receiver = (
             service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
@@ -72,11 +83,13 @@ class SolaceFlow:
             .build(Queue.durable_exclusive_queue(self._queue))
         )
         native.take_window_over(receiver)
-        native.watch_events(receiver, lambda event, text: self._inbox.post(self._event_happened, (event, text)))
+        bound = native.watch_events(receiver, lambda event, text: self._inbox.post(self._event_happened, (event, text)))
         try:
             receiver.start()
         except CLIENT_ERRORS as error:
             native.forget_failed(receiver)
+            if native.is_bound_without_handle(error):
+                raise GhostFlow(self._queue, "the client lost the flow while it was bound") from error
             raise bind_failed(self._queue, error) from error
         self._service, self._receiver = service, receiver
         try:
@@ -85,6 +98,10 @@ class SolaceFlow:
             # The connection went between the two calls.
             self.terminate()
             raise bind_failed(self._queue, error) from error
+        # As a rule it is set by now; the client may also have been woken up too early, by a reconnect.
+        if not bound.wait(BIND_PATIENCE_S):
+            self.terminate()
+            raise GhostFlow(self._queue, "the broker's answer to the bind was lost")
 
     def terminate(self) -> None:
         """Flush settlements and unbind. Messages that the client has not handed over come again, flagged."""

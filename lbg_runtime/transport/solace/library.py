@@ -42,6 +42,7 @@ with _without_logging_setup():
         SOLCLIENT_PROP_ENABLE_VAL,
     )
     from solace.messaging.config._sol_constants import _SolClientFlowEvent as FlowEventCode
+    from solace.messaging.config._solace_message_constants import FLOW_RESUME_FAILURE
     from solace.messaging.config.message_acknowledgement_configuration import Outcome as ClientOutcome
     from solace.messaging.core._core_api_utility import prepare_array
     from solace.messaging.core._message import _SolClientField as Field
@@ -103,6 +104,7 @@ def missing_parts() -> str | None:
 __all__ = [
     "CLIENT_ERRORS",
     "CORE",
+    "FLOW_RESUME_FAILURE",
     "SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE",
     "SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE_EXCLUSIVE",
     "SOLCLIENT_ENDPOINT_PROP_DURABLE",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 OUTAGE_PATIENCE_S = 10.0
 """How long a bind waits for a connection; as long as the client waits for the broker's answer."""
 
+RESTORE_WAIT_S = 0.1
+"""Between the news that the connection is restored and the next bind; with a fifth of it nothing went wrong."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -41,6 +44,7 @@ class SolaceTransport:
         self._session: SolaceSession | None = None
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
+        self._restoring: asyncio.TimerHandle | None = None
         self._life = 0
         """Number of the newest session; what an older one still reports is not heard."""
         self._ended_life = 0
@@ -77,7 +81,7 @@ class SolaceTransport:
             return
         self._closed = True
         session, self._session = self._session, None
-        self._connected.clear()
+        self._disconnected()
         if self._inbox is not None:
             self._inbox.close()
         for flow in self._flows:
@@ -98,7 +102,7 @@ class SolaceTransport:
 
         A call that is cancelled while the client binds lasts until the flow is bound and given up again.
         """
-        from lbg_runtime.transport.solace.flow import SolaceFlow
+        from lbg_runtime.transport.solace.flow import GhostFlow, SolaceFlow
 
         if self._inbox is None or self._closed:
             raise BindFailed(queue, "not connected")
@@ -117,8 +121,10 @@ class SolaceTransport:
         except asyncio.CancelledError:
             await self._discard(flow)
             raise
-        except BindFailed:
+        except BindFailed as failure:
             flow.silence()
+            if isinstance(failure, GhostFlow) and session is self._session:
+                self._replace(session, failure.reason)
             raise
         if not flow.is_live:
             await self._discard(flow)
@@ -199,17 +205,23 @@ class SolaceTransport:
         match event:
             case SessionEvent.LOST:
                 _log.warning("connection_lost", client_name=client_name, reason=reason)
-                self._connected.clear()
+                self._disconnected()
             case SessionEvent.RESTORED:
                 _log.info("connection_restored", client_name=client_name, reason=reason)
-                self._connected.set()
+                # The library is not done with the reconnect yet, and a bind now could go wrong (see `GhostFlow`).
+                self._restoring = asyncio.get_running_loop().call_later(RESTORE_WAIT_S, self._connected.set)
             case SessionEvent.ENDED:
-                _log.error("session_ended", client_name=client_name, reason=reason)
                 self._replace(self._session, reason)
 
-    def _replace(self, session: "SolaceSession", reason: str) -> None:
-        self._session = None
+    def _disconnected(self) -> None:
         self._connected.clear()
+        if self._restoring is not None:
+            self._restoring.cancel()
+
+    def _replace(self, session: "SolaceSession", reason: str) -> None:
+        _log.error("session_ended", client_name=self._settings.client_name, reason=reason)
+        self._session = None
+        self._disconnected()
         session.publisher.fail_all(reason)
         flows, self._flows = self._flows, []
         for flow in flows:

@@ -374,6 +374,10 @@ class EngineMachine(RuleBasedStateMachine):
         assert deliver.redelivered == message.was_delivered
         self.last_id = handle.last_sent = message.last_id = deliver.delivery_id
         message.was_delivered = True
+        if message.claimed_by is not None:
+            for other in self.spools[handle.queue].values():
+                if other is not message and other.claimed_by is message.claimed_by:
+                    other.claimed_by = None
         message.holder, message.claimed_by = handle, None
         handle.under_way.append(deliver)
         handle.unacknowledged_ids.append(deliver.delivery_id)

@@ -171,6 +171,30 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     assert (await again.until_received(1))[0].redelivered
 
 
+async def test_a_flow_that_the_client_lost_while_binding_costs_the_session_and_not_the_queue(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lbg_runtime.transport.solace import flow as flow_module
+    from lbg_runtime.transport.solace import native
+
+    broker.create_queue("other")
+    transport = make_transport("first")
+    await transport.open()
+    told = FlowRecorder()
+    await transport.bind(QueueName("other"), Epoch(1), told)
+    with monkeypatch.context() as patched:
+        # The client reports success, and the broker's answer never comes.
+        patched.setattr(flow_module, "BIND_PATIENCE_S", 0.05)
+        patched.setattr(native, "watch_events", lambda *_: threading.Event())
+        with pytest.raises(BindFailed) as failure:
+            await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+    assert not failure.value.permanent
+    assert await told.until_down() == failure.value.reason
+    recorder = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(2), recorder)
+    await recorder.until_active()
+
+
 async def test_refused_connections_and_binds_leave_nothing_behind(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
