@@ -88,7 +88,7 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) ->
 
 
 def is_bound_without_handle(error: BaseException) -> bool:
-    """Whether `start` failed after the client thought the bind done: then the broker may hold a flow that nobody can end.
+    """Whether `start` failed after the client thought the bind done: the broker may hold a flow that nobody can end.
 
     Seen in 1 of 100 binds that were made right after the news that the connection is restored (client 1.11.0).
     """

@@ -116,16 +116,19 @@ class SolaceTransport:
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
+        starting = self._threads.begin(flow.start, session.service)
         try:
-            await self._threads.run(flow.start, session.service)
+            await wait_to_the_end(starting)
         except asyncio.CancelledError:
             await self._discard(flow)
             raise
-        except BindFailed as failure:
+        except BindFailed:
             flow.silence()
+            raise
+        finally:
+            failure = starting.exception()
             if isinstance(failure, GhostFlow) and session is self._session:
                 self._replace(session, failure.reason)
-            raise
         if not flow.is_live:
             await self._discard(flow)
         flow.handed_over()
