@@ -1,9 +1,11 @@
-"""Every asyncio test runs on virtual time, unless it is marked `real_time`."""
+"""What holds for every test: virtual time unless marked `real_time`, a log of its own, and no skips where CI forbids them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Generator, Mapping
 
 import pytest
+import structlog
 
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
@@ -14,3 +16,20 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("real_time") is None:
         return {"virtual_time": VirtualTimeLoop}
     return {"real_time": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Generator[None]:
+    """A command called in this process sets the log up for its standard error, which is gone after the test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a skipped test is a failed one: what a test needs is installed there."""
+    report = yield
+    if report.skipped and os.environ.get("LBG_FORBID_SKIPS") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and LBG_FORBID_SKIPS is set: {report.longrepr}"
+    return report
