@@ -82,19 +82,6 @@ class FlowConformance:
         await flow.unbind()
         assert await left_on_queue(harness) == [(b"a", True), (b"d", True)]
 
-    async def test_a_rejected_message_is_gone_and_a_failed_one_comes_again(self, harness: TransportHarness) -> None:
-        transport = await open_transport(harness)
-        flow, recorder = await bind(transport)
-        await publish(transport, "rejected", "failed")
-        rejected, failed = await recorder.until_received(2)
-        settle(flow, [rejected], Outcome.REJECTED)
-        settle(flow, [failed], Outcome.FAILED)
-        again = (await recorder.until_received(3))[2]
-        assert (again.message.payload, again.redelivered) == (b"failed", True)
-        settle(flow, [again])
-        await flow.unbind()
-        assert await left_on_queue(harness) == []
-
     async def test_stopped_intake_lets_at_most_a_window_through(self, harness: TransportHarness) -> None:
         harness.broker.create_queue("other", ["other"])
         transport = await open_transport(harness)

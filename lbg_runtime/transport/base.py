@@ -28,7 +28,8 @@ class BoundFlow(Protocol):
         Kept during an outage and sent after the reconnect. May reach the broker up to the client's ack timer later,
         but before a following `unbind` ends. Settlements take effect in the order of the calls and without gaps: none
         overtakes another, and after a reconnect those that the broken connection may have lost go again, before any
-        later one (law L3: what is settled of a key is a prefix; tests/sim/test_laws.py has the story).
+        later one (law L3: what is settled of a key is a prefix; tests/sim/test_laws.py has the story). A transport that
+        cannot keep this for an outcome gives the handle up instead: `FlowDown`, and the message comes again.
         """
         ...
 

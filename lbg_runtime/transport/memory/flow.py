@@ -61,13 +61,9 @@ class MemoryFlow:
         """See `BoundFlow.settle`."""
         if self.state is HandleState.DEAD:
             return
-        settled = SettledRange(delivery_id, delivery_id, outcome)
-        if self.state is HandleState.BOUND and self.flow_id is not None and outcome is not Outcome.ACCEPTED:
-            # The client batches acceptances only.
-            self._post(self._engine.settle(self.flow_id, [settled]))
-            return
-        self._held.append(settled)
-        if self._ack_delay_s == 0:
+        self._held.append(SettledRange(delivery_id, delivery_id, outcome))
+        # Acceptances are batched, as the client does; another outcome is sent at once, behind them.
+        if self._ack_delay_s == 0 or outcome is not Outcome.ACCEPTED:
             self._flush()
         elif self._ack_timer is None:
             self._ack_timer = asyncio.get_running_loop().call_later(self._ack_delay_s, self._flush)

@@ -18,7 +18,6 @@ from lbg_runtime.transport.solace.inbound import Arrival, UnreadableMessage, rea
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
-    ClientOutcome,
     IncompleteMessageDeliveryError,
     MessageHandler,
     PubSubPlusClientError,
@@ -79,7 +78,6 @@ class SolaceFlow:
         receiver = (
             service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
-            .with_required_message_outcome_support(ClientOutcome.FAILED, ClientOutcome.REJECTED)
             .build(Queue.durable_exclusive_queue(self._queue))
         )
         native.take_window_over(receiver)
@@ -121,8 +119,16 @@ class SolaceFlow:
     # -- for the flow runner
 
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
-        """See `BoundFlow.settle`."""
-        if self._state is HandleState.BOUND and not native.settle(self._receiver, delivery_id, outcome):
+        """See `BoundFlow.settle`. Any outcome but ACCEPTED gives the handle up.
+
+        A flow that was bound for the others sends rejections ahead of acceptances, and after an outage does not repeat
+        the acceptances that were lost (docs/protocol.md): what is settled would not be a prefix.
+        """
+        if self._state is not HandleState.BOUND:
+            return
+        if outcome is not Outcome.ACCEPTED:
+            self.give_up(f"this transport cannot settle {delivery_id} as {outcome.value} in order")
+        elif not native.accept(self._receiver, delivery_id):
             # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
             self.give_up(f"the client did not take the settlement of {delivery_id}")
 

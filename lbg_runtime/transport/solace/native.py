@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.transport.solace.library import (
     CORE,
     FLOW_RESUME_FAILURE,
@@ -30,12 +29,6 @@ from lbg_runtime.transport.solace.library import (
     native,
     prepare_array,
 )
-
-_OUTCOMES = {
-    Outcome.ACCEPTED: ClientOutcome.ACCEPTED,
-    Outcome.FAILED: ClientOutcome.FAILED,
-    Outcome.REJECTED: ClientOutcome.REJECTED,
-}
 
 WATERMARK = 1
 """Any value will do: it only says when the handlers that do nothing are called."""
@@ -114,9 +107,10 @@ def open_window(receiver: Any) -> None:
     native.resume(receiver.flow_p)
 
 
-def settle(receiver: Any, delivery_id: DeliveryId, outcome: Outcome) -> bool:
-    """Settle by number, so that no native message need be kept for it; False when the client did not take it."""
-    return bool(native.nack_message(receiver.flow_p, c_uint64(delivery_id), _OUTCOMES[outcome]) == SOLCLIENT_OK)
+def accept(receiver: Any, delivery_id: DeliveryId) -> bool:
+    """Accept by number, so that no native message need be kept for it; False when the client did not take it."""
+    # By the function for all outcomes: the one for acceptances wants the message.
+    return bool(native.nack_message(receiver.flow_p, c_uint64(delivery_id), ClientOutcome.ACCEPTED) == SOLCLIENT_OK)
 
 
 def destroy(service: Any, receiver: Any) -> None:

@@ -64,11 +64,13 @@ async def test_with_a_delay_acceptances_leave_together_after_it(broker: MemoryBr
     assert depth(broker) == 0
 
 
-async def test_negative_outcomes_do_not_wait(broker: MemoryBroker) -> None:
+async def test_negative_outcomes_do_not_wait_and_take_held_acceptances_along(broker: MemoryBroker) -> None:
     transport = await open_transport(broker, ack_delay_s=1.0)
     flow, recorder = await bind(transport)
-    await publish(transport, 1)
-    flow.settle((await recorder.until_received(1))[0].delivery_id, Outcome.REJECTED)
+    await publish(transport, 2)
+    first, second = await recorder.until_received(2)
+    flow.settle(first.delivery_id, Outcome.ACCEPTED)
+    flow.settle(second.delivery_id, Outcome.REJECTED)
     assert depth(broker) == 0
 
 
