@@ -1,4 +1,4 @@
-"""What holds for every test: virtual time unless marked `real_time`, a log of its own, and no skips where CI forbids them."""
+"""Every test has virtual time unless marked `real_time`, a log of its own, and no leave to skip where CI forbids it."""
 
 import asyncio
 import os

@@ -2,14 +2,15 @@
 
 import asyncio
 import gc
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lbg_runtime.cli.log import configure_log
-from lbg_runtime.cli.stop import stop_requests
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.stop import stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.broker.server.server import BrokerServer
@@ -28,6 +29,8 @@ def broker(
     ] = False,
 ) -> None:
     """Run the development broker until SIGTERM or SIGINT. Queues live in memory and go with it."""
+    # Before the imports, which take their time.
+    parent_pid = os.getppid() if exit_with_parent else None
     import uvloop
 
     from lbg_runtime.broker.server.server import BrokerServer
@@ -36,7 +39,7 @@ def broker(
     configure_log()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    uvloop.run(_serve(BrokerServer(host, port), watch_parent=exit_with_parent))
+    uvloop.run(_serve(BrokerServer(host, port), parent_pid=parent_pid))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -47,9 +50,9 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-async def _serve(server: "BrokerServer", *, watch_parent: bool) -> None:
+async def _serve(server: "BrokerServer", *, parent_pid: int | None) -> None:
     stop = asyncio.Event()
-    with stop_requests(lambda _: stop.set(), watch_parent=watch_parent):
+    with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
         async with server:
             print(f"lbg broker ready: smf {server.host}:{server.port}", file=sys.stderr, flush=True)
             # Unbounded on purpose: this is the life of the process.

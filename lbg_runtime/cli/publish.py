@@ -15,10 +15,10 @@ import orjson
 import typer
 
 from lbg_runtime.cli.lines import read_lines
-from lbg_runtime.cli.stop import StopCause, stop_requests
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import NO_PROPERTIES
+from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
@@ -90,6 +90,8 @@ def publish(
     Without --count, --rate, --keys and --duration each line of standard input is the payload of a message. SIGTERM and
     SIGINT stop the sending; what was sent is still confirmed. Exit 1 where a message was refused, or may be lost.
     """
+    # Before the imports, which take their time.
+    parent_pid = os.getppid() if exit_with_parent else None
     import uvloop
 
     from lbg_runtime.cli.log import configure_log
@@ -109,7 +111,7 @@ def publish(
     if is_load:
         plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration)
     lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))
-    summary = uvloop.run(_publish(settings, plan or lines, ledger, watch_parent=exit_with_parent))
+    summary = uvloop.run(_publish(settings, plan or lines, ledger, parent_pid=parent_pid))
     print(orjson.dumps(asdict(summary)).decode() if json else summary.as_text())
     raise typer.Exit(summary.exit_code)
 
@@ -131,7 +133,7 @@ class _Lines:
 
 
 async def _publish(
-    settings: "Settings", source: "LoadPlan | _Lines", ledger_folder: Path | None, *, watch_parent: bool
+    settings: "Settings", source: "LoadPlan | _Lines", ledger_folder: Path | None, *, parent_pid: int | None
 ) -> PublishSummary:
     import anyio
 
@@ -155,7 +157,7 @@ async def _publish(
         causes.append(cause)
         sending.cancel()
 
-    with stop_requests(stop, watch_parent=watch_parent):
+    with stop_requests(stop, parent_pid=parent_pid):
         async with open_session(connection, publisher_id) as session:
             ledger = None
             if ledger_folder is not None:

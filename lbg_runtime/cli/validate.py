@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.stop import StopCause, stop_requests
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import ConnectionSettings
@@ -114,7 +114,7 @@ async def _follow(
         for finding in validator.feed(message.payload):
             print(finding, file=sys.stderr if findings_to_stderr else sys.stdout, flush=True)
 
-    with stop_requests(stop, watch_parent=False):
+    with stop_requests(stop):
         async with open_session(connection, f"lbg-validate-{os.getpid()}") as session:
             await session.subscribe(topic, take)
             print(f"lbg validate: listening to {topic}", file=sys.stderr, flush=True)

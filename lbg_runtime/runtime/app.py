@@ -18,7 +18,8 @@ from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session, open_session
-from lbg_runtime.runtime.shutdown import ExitGuard, follow_parent, follow_signals
+from lbg_runtime.runtime.shutdown import ExitGuard
+from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
 
 _log = structlog.get_logger(__name__)
@@ -114,24 +115,21 @@ class App:
         guard = ExitGuard()
         tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 
-        def stop() -> None:
-            guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + tail_s)
-            self.stop()
+        def leave(cause: StopCause) -> None:
+            _log.info("stop_requested", cause=cause.value)
+            # Whoever asks twice is in a hurry; a parent that ends after its signal is not.
+            if self._stop_wanted and cause is not StopCause.PARENT_GONE:
+                guard.arm(tail_s)
+                self.stop_now()
+            elif not self._stop_wanted:
+                guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + tail_s)
+                self.stop()
 
-        def stop_now() -> None:
-            guard.arm(tail_s)
-            self.stop_now()
-
-        watchers = [asyncio.ensure_future(follow_signals(stop, stop_now))]
-        if parent_pid is not None:
-            watchers.append(asyncio.ensure_future(follow_parent(parent_pid, stop)))
-        try:
-            return await self.run()
-        finally:
-            guard.disarm()
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.wait(watchers)
+        with stop_requests(leave, parent_pid=parent_pid):
+            try:
+                return await self.run()
+            finally:
+                guard.disarm()
 
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:

@@ -1,38 +1,11 @@
-"""Signals, and the guarantee that a process that was asked to leave does leave."""
+"""The guarantee that a process that was asked to leave does leave."""
 
 import os
-import signal
 import threading
-from collections.abc import Callable
 
-import anyio
 import structlog
 
 _log = structlog.get_logger(__name__)
-
-PARENT_CHECK_S = 0.2
-
-
-async def follow_signals(stop: Callable[[], None], stop_now: Callable[[], None]) -> None:
-    """Call `stop` on the first SIGTERM or SIGINT and `stop_now` on each after it, until cancelled. Main thread only."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        act = stop
-        async for number in signals:
-            _log.info("signal_received", signal=signal.Signals(number).name)
-            act()
-            act = stop_now
-
-
-async def follow_parent(parent_pid: int, stop: Callable[[], None]) -> None:
-    """Call `stop` when this process, which started ours, is gone.
-
-    The caller looks up its id as early as it can: a parent that is gone before that cannot be told from the next one.
-    """
-    # Watched, because the kernel's own signal comes when the thread that forked us ends, not the process.
-    while os.getppid() == parent_pid:  # noqa: ASYNC110 - nothing tells of it
-        await anyio.sleep(PARENT_CHECK_S)
-    _log.info("parent_ended")
-    stop()
 
 
 class ExitGuard:

@@ -121,7 +121,7 @@ class Supervisor:
         if self._leaving is not _Leaving.NOT:
             return
         self._leaving = _Leaving.DRAINING
-        _log.info("stop_requested", member=self._member)
+        _log.info("drain_started", member=self._member)
         for runner in self.runners:
             runner.stop()
         self._call_later(self._settings.rebind.drain_timeout_ms, self.stop_now)

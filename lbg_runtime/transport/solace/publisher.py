@@ -35,21 +35,19 @@ class SolacePublisher:
         self._direct.start()
         self._persistent.set_message_publish_receipt_listener(_ReceiptListener(self))
 
-    def send(self, message: Message) -> asyncio.Future[None]:
-        """See `Messenger.send`."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def send(self, message: Message, future: asyncio.Future[None]) -> None:
+        """See `Messenger.send`; `future` is what that returns."""
         try:
             outbound, topic = self._prepare(message)
         except PublishRefused as refusal:
             future.set_exception(refusal)
-            return future
+            return
         number = next(self._numbers)
         self._unconfirmed[number] = (message.topic, future)
         try:
             self._persistent.publish(outbound, topic, user_context=number)
         except CLIENT_ERRORS as error:
             self.answered((number, error))
-        return future
 
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""

@@ -27,6 +27,8 @@ OUTAGE_PATIENCE_S = 10.0
 RESTORE_WAIT_S = 0.1
 """Between the news that the connection is restored and the next bind; with a fifth of it nothing went wrong."""
 
+CLOSED = "the transport was closed"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -51,6 +53,8 @@ class SolaceTransport:
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
+        self._held: list[tuple[Message, asyncio.Future[None]]] = []
+        """Sent while there was no session; goes first when there is one."""
         self._closed = False
 
     @property
@@ -87,7 +91,10 @@ class SolaceTransport:
         for flow in self._flows:
             flow.silence()
         if session is not None:
-            session.publisher.fail_all("the transport was closed")
+            session.publisher.fail_all(CLOSED)
+        for message, future in self._held:
+            if not future.done():
+                future.set_exception(PublishFailed(message.topic, CLOSED))
         try:
             if self._renewal is not None:
                 self._renewal.cancel()
@@ -150,11 +157,14 @@ class SolaceTransport:
     # -- Messenger
 
     def send(self, message: Message) -> asyncio.Future[None]:
-        """See `Messenger.send`."""
-        if self._session is not None:
-            return self._session.publisher.send(message)
+        """See `Messenger.send`. While a session is made anew, messages wait for it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.set_exception(PublishFailed(message.topic, "not connected"))
+        if self._session is not None:
+            self._session.publisher.send(message, future)
+        elif self._renewal is not None and not self._closed:
+            self._held.append((message, future))
+        else:
+            future.set_exception(PublishFailed(message.topic, "not connected"))
         return future
 
     def send_direct(self, message: Message) -> None:
@@ -195,6 +205,10 @@ class SolaceTransport:
             raise
         self._session = session
         self._connected.set()
+        held, self._held = self._held, []
+        for message, future in held:
+            if not future.done():
+                session.publisher.send(message, future)
 
     def _session_event(self, life: int, happened: tuple["SessionEvent", str]) -> None:
         from lbg_runtime.transport.solace.session import SessionEvent

@@ -69,16 +69,35 @@ async def test_a_session_that_ended_for_good_is_replaced(
         with pytest.raises(BindFailed) as failure:
             await transport.bind(QUEUE, Epoch(2), FlowRecorder())
         assert not failure.value.permanent
-    with pytest.raises(PublishFailed, match="not connected"):
-        await transport.send(Message("orders/new", b""))
+    waiting = [transport.send(Message("orders/new", text)) for text in (b"first", b"second")]
     transport.send_direct(Message("events/lost", b""))
     await broker.start()
     again = FlowRecorder()
     await transport.bind(QUEUE, Epoch(3), again)
-    await again.until_received(3)
-    assert all(delivery.redelivered for delivery in again.deliveries)
+    await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
+    await again.until_received(5)
+    assert [delivery.redelivered for delivery in again.deliveries] == [True, True, True, False, False]
+    assert again.payloads[3:] == [b"first", b"second"]
     transport.send_direct(Message("events/heard", b""))
     assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).topic == "events/heard"
+
+
+@pytest.mark.usefixtures("no_reconnects")
+async def test_what_waits_for_a_session_fails_when_the_transport_is_closed(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    with pytest.raises(PublishFailed, match="not connected"):
+        await transport.send(Message("orders/new", b""))
+    await transport.open()
+    recorder = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(1), recorder)
+    await broker.stop()
+    await recorder.until_down()
+    waiting = transport.send(Message("orders/new", b""))
+    await transport.close()
+    with pytest.raises(PublishFailed, match="closed"):
+        await waiting
 
 
 @pytest.mark.usefixtures("no_reconnects")

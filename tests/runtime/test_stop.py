@@ -1,4 +1,4 @@
-"""A command hears who asks it to leave."""
+"""A process hears who asks it to leave."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lbg_runtime.cli.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
 
@@ -14,20 +14,20 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
 @pytest.mark.parametrize(("number", "cause"), [(signal.SIGTERM, StopCause.SIGTERM), (signal.SIGINT, StopCause.SIGINT)])
 async def test_a_signal_is_told_by_its_name(number: int, cause: StopCause) -> None:
     heard: asyncio.Queue[StopCause] = asyncio.Queue()
-    with stop_requests(heard.put_nowait, watch_parent=False):
+    with stop_requests(heard.put_nowait):
         os.kill(os.getpid(), number)
         assert await heard.get() is cause
 
 
 async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: asyncio.Queue[StopCause] = asyncio.Queue()
-    with stop_requests(heard.put_nowait, watch_parent=True):
+    with stop_requests(heard.put_nowait, parent_pid=os.getppid()):
         monkeypatch.setattr(os, "getppid", lambda: 1)
         assert await heard.get() is StopCause.PARENT_GONE
 
 
 async def test_afterwards_signals_are_what_they_were() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with stop_requests(lambda _: None, watch_parent=True):
+    with stop_requests(lambda _: None, parent_pid=os.getppid()):
         pass
     assert signal.getsignal(signal.SIGTERM) is before
