@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -85,8 +86,13 @@ def test_an_interrupted_demo_ends_its_processes_and_says_where_its_logs_are(tmp_
 
 def processes_of_session(session: int) -> set[int]:
     """Pids of all processes of a session, from the process table."""
-    listed = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True, check=False)
-    return {int(pid) for pid in listed.stdout.split()}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It may end while it is looked at.
+            # After the name, which may hold anything: state, parent, group, session.
+            if (process / "stat").read_text().rpartition(")")[2].split()[3] == str(session):
+                found.add(int(process.name))
+    return found
 
 
 def wait_until_gone(pids: set[int]) -> None:

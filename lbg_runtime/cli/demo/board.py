@@ -38,7 +38,8 @@ class Board:
 
     cells: dict[tuple[int, str], Cell] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)
-    handled: int = 0
+    distinct: set[tuple[object, ...]] = field(default_factory=set)
+    """Messages that were handled, each once: publisher, key, number within the key."""
     _owners: dict[int, _Ownership] = field(default_factory=dict)
     _ends: dict[tuple[int, str, int], str] = field(default_factory=dict)
     """Why a life of a member last let go of a queue."""
@@ -95,7 +96,8 @@ class Board:
     def _dispatch(self, member: str, incarnation: int, record: Mapping[str, object]) -> None:
         queue = _number(record, "queue")
         self.cell(queue, member).handled += 1
-        self.handled += 1
+        if record["outcome"] == "accepted":
+            self.distinct.add((record["publisher"], record["key"], record["seq"]))
         owner = self._owners.get(queue)
         done_ns = _number(record, "done_mono_ns")
         if owner is None or (owner.member, owner.incarnation) != (member, incarnation):

@@ -5,10 +5,14 @@ def flow(queue: int, event: str, *, role: str = "primary", cause: str = "") -> d
     return {"kind": "flow", "queue": queue, "event": event, "role": role, "cause": cause}
 
 
-def dispatch(queue: int, start_ms: int, done_ms: int) -> dict[str, object]:
+def dispatch(queue: int, start_ms: int, done_ms: int, outcome: str = "accepted") -> dict[str, object]:
     return {
         "kind": "dispatch",
         "queue": queue,
+        "publisher": "p",
+        "key": "k",
+        "seq": start_ms,
+        "outcome": outcome,
         "start_mono_ns": start_ms * 1_000_000,
         "done_mono_ns": done_ms * 1_000_000,
     }
@@ -34,6 +38,15 @@ def test_a_move_has_the_pause_between_the_last_and_the_first_handling_and_the_ca
     board.apply("b", 1, dispatch(0, 70, 75))
     (move,) = board.moves
     assert (move.queue, move.source, move.target, move.cause, move.pause_ms) == (0, "a", "b", "rebind", 50.0)
+
+
+def test_a_message_counts_as_handled_once_and_only_when_it_was_accepted() -> None:
+    board = Board()
+    board.apply("a", 1, dispatch(0, 10, 20, "cancelled"))
+    assert not board.distinct
+    for member in ("a", "b"):
+        board.apply(member, 1, dispatch(0, 10, 20))
+    assert len(board.distinct) == 1
 
 
 def test_an_owner_that_never_let_go_is_a_crash_and_its_next_life_is_another_owner() -> None:

@@ -1,0 +1,166 @@
+"""Which member is at home on which queue, and in which order the others stand by: the same answer on every member.
+
+Placement is a pure function of the queues, the candidates, who owns what now and the pins; the order of the sequences
+and the process do not matter. It decides convenience only: a wrong answer costs time, never order (the broker's
+exclusivity is what keeps two members apart).
+
+Guaranteed, with `share` = queues * weight / sum of weights:
+
+- Balanced: a member is at home on floor(share) or ceil(share) queues, so with equal weights any two differ by at most
+  one. The larger number goes first to members that own more than floor(share), then by largest remainder, then by id.
+- Pins win: a pinned queue is at home on its member if that is a candidate. A member with more pins than its share has
+  exactly its pins, and the rest is shared by the same rule among the others.
+- Sticky: a candidate keeps queues that it owns up to its number, except those pinned elsewhere. No other placement that
+  keeps balance and pins takes fewer queues from owners that are candidates. Placing again what was placed changes nothing.
+- With equal weights and without pins, from a balanced state: one member more takes at most ceil(queues / members) queues
+  and nothing else moves; one member fewer moves only that member's queues. With weights or pins other queues move too
+  where balance demands it.
+- Weight 0 takes nothing but its pins, and stands by last, unless every candidate has weight 0: then all count as 1.
+
+Preference among members is rendezvous hashing (highest random weight): D. Thaler, C. Ravishankar, "Using name-based
+mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1), 1998. Standbys stand in that order, so the
+queues of a member that dies fall to many successors, and a queue's order does not depend on who else comes and goes.
+Weights decide how many homes a member has; they do not change the order of standbys.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import InvariantViolated, UserError
+from lbg_runtime.model.ids import MemberId, QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A member that may be at home on queues. Raises `UserError` for a negative weight."""
+
+    member: MemberId
+    weight: int = 1
+    """Its part of the queues, relative to the others'."""
+
+    def __post_init__(self) -> None:
+        if self.weight < 0:
+            raise UserError("membership.weight", str(self.weight), "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """For each queue all candidates, best first: the home, then the standbys. Asked for an unknown queue: `KeyError`."""
+
+    ranks: Mapping[QueueName, tuple[MemberId, ...]]
+    """In order of queue names; empty tuples where there were no candidates."""
+
+    def home(self, queue: QueueName) -> MemberId | None:
+        """Who is wanted as the queue's owner; None without candidates."""
+        ranked = self.ranks[queue]
+        return ranked[0] if ranked else None
+
+    def standbys(self, queue: QueueName, count: int) -> tuple[MemberId, ...]:
+        """The first `count` members that bind the queue besides its home, in the order they should bind."""
+        return self.ranks[queue][1 : 1 + count]
+
+    def rank(self, queue: QueueName, member: MemberId) -> int | None:
+        """0 for the home, 1 for the first standby, and so on; None for a member that is no candidate."""
+        ranked = self.ranks[queue]
+        return ranked.index(member) if member in ranked else None
+
+    def homes_of(self, member: MemberId) -> tuple[QueueName, ...]:
+        """The queues that the member is at home on, in order of names."""
+        return tuple(queue for queue, ranked in self.ranks.items() if ranked[:1] == (member,))
+
+
+def place(
+    queues: Sequence[QueueName],
+    candidates: Sequence[Candidate],
+    owners: Mapping[QueueName, MemberId],
+    pins: Mapping[QueueName, MemberId],
+) -> Placement:
+    """Rank the candidates on every queue; the module's text says what is guaranteed.
+
+    Owners and pins that name no candidate or no queue are passed over. Queues x candidates hashes, and their sorting.
+    Raises `InvariantViolated` where a queue or a member is listed twice.
+    """
+    ordered = sorted(queues)
+    weights = _weights(candidates)
+    if len(set(ordered)) < len(ordered) or len(weights) < len(candidates):
+        raise InvariantViolated("a queue or a candidate is listed twice")
+    if not weights:
+        return Placement(dict.fromkeys(ordered, ()))
+    scores = {queue: {member: _score(queue, member) for member in weights} for queue in ordered}
+
+    homes = {queue: member for queue in ordered if (member := pins.get(queue)) in weights}
+    pinned = Counter(homes.values())
+    owned: defaultdict[MemberId, list[QueueName]] = defaultdict(list)
+    for queue in ordered:
+        owner = owners.get(queue)
+        if owner in weights and queue not in homes:
+            owned[owner].append(queue)
+    wanted = {member: pinned[member] + len(owned[member]) for member in weights}
+    counts = _home_counts(len(ordered), weights, pinned, wanted)
+    room = {member: counts[member] - pinned[member] for member in weights}
+
+    for member, held in owned.items():
+        # What an owner prefers it keeps, so that what goes is what it would not be given back soon.
+        held.sort(key=lambda queue: (-scores[queue][member], queue))
+        for queue in held[: room[member]]:
+            homes[queue] = member
+        room[member] -= min(room[member], len(held))
+    pairs = [
+        (-scores[queue][member], queue, member)
+        for queue in ordered
+        if queue not in homes
+        for member in weights
+        if room[member]
+    ]
+    for _, queue, member in sorted(pairs):
+        if queue not in homes and room[member]:
+            homes[queue] = member
+            room[member] -= 1
+    return Placement({queue: _ranked(homes[queue], weights, scores[queue]) for queue in ordered})
+
+
+def _weights(candidates: Sequence[Candidate]) -> dict[MemberId, int]:
+    """By member id; 1 for everybody if nobody has any."""
+    weights = {candidate.member: candidate.weight for candidate in sorted(candidates, key=lambda one: one.member)}
+    return weights if any(weights.values()) else dict.fromkeys(weights, 1)
+
+
+def _score(queue: QueueName, member: MemberId) -> int:
+    """How much a queue prefers a member, 64 bits; equal in every process and version."""
+    name = queue.encode()
+    # With its length before it, no other pair of names makes the same bytes.
+    text = len(name).to_bytes(4, "big") + name + member.encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def _home_counts(
+    queue_count: int,
+    weights: Mapping[MemberId, int],
+    pinned: Mapping[MemberId, int],
+    wanted: Mapping[MemberId, int],
+) -> dict[MemberId, int]:
+    """How many homes each member has; `wanted` are those it is pinned to or could keep. The sum is `queue_count`."""
+    counts: dict[MemberId, int] = {}
+    sharing = dict(weights)
+    rest = queue_count
+    while over := [member for member in sharing if pinned[member] * sum(sharing.values()) > rest * sharing[member]]:
+        # Taking these out lowers the share of the others, so that more of them may now have too many pins. It ends
+        # before the weights are used up: the pins of all who share are never more than the queues they share.
+        for member in over:
+            counts[member] = pinned[member]
+            rest -= counts[member]
+            del sharing[member]
+    total = sum(sharing.values())
+    remainders = {member: rest * weight % total for member, weight in sharing.items()}
+    counts |= {member: rest * weight // total for member, weight in sharing.items()}
+    larger = [member for member in sharing if remainders[member]]
+    larger.sort(key=lambda member: (wanted[member] <= counts[member], -remainders[member], member))
+    for member in larger[: queue_count - sum(counts.values())]:
+        counts[member] += 1
+    return counts
+
+
+def _ranked(home: MemberId, weights: Mapping[MemberId, int], scores: Mapping[MemberId, int]) -> tuple[MemberId, ...]:
+    return tuple(sorted(weights, key=lambda member: (member != home, not weights[member], -scores[member], member)))
