@@ -5,7 +5,8 @@ goes out every second to every member:
 
     [version, kind, group, member, incarnation, nonce, sequence, ...]
 
-    heartbeat      state, weight, settings digest, [[name, value] ...], view digest, [[queue, flow, epoch, in flight] ...]
+    heartbeat      state, weight, settings digest, [[name, value] ...], view digest,
+                   [[queue, flow, epoch, in flight] ...]
     state_request
     leave
     offer          queue, epoch, move id, to

@@ -11,10 +11,11 @@ Guaranteed, with `share` = queues * weight / sum of weights:
 - Pins win: a pinned queue is at home on its member if that is a candidate. A member with more pins than its share has
   exactly its pins, and the rest is shared by the same rule among the others.
 - Sticky: a candidate keeps queues that it owns up to its number, except those pinned elsewhere. No other placement that
-  keeps balance and pins takes fewer queues from owners that are candidates. Placing again what was placed changes nothing.
-- With equal weights and without pins, from a balanced state: one member more takes at most ceil(queues / members) queues
-  and nothing else moves; one member fewer moves only that member's queues. With weights or pins other queues move too
-  where balance demands it.
+  keeps balance and pins takes fewer queues from owners that are candidates. Placing again what was placed changes
+  nothing.
+- With equal weights and without pins, from a balanced state: one member more takes at most ceil(queues / members)
+  queues and nothing else moves; one member fewer moves only that member's queues. With weights or pins other queues
+  move too where balance demands it.
 - Weight 0 takes nothing but its pins, and stands by last, unless every candidate has weight 0: then all count as 1.
 
 Preference among members is rendezvous hashing (highest random weight): D. Thaler, C. Ravishankar, "Using name-based
@@ -47,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """For each queue all candidates, best first: the home, then the standbys. Asked for an unknown queue: `KeyError`."""
+    """For each queue all candidates, best first: home, then standbys. Raises `KeyError` for an unknown queue."""
 
     ranks: Mapping[QueueName, tuple[MemberId, ...]]
     """In order of queue names; empty tuples where there were no candidates."""
@@ -90,12 +91,12 @@ def place(
         return Placement(dict.fromkeys(ordered, ()))
     scores = {queue: {member: _score(queue, member) for member in weights} for queue in ordered}
 
-    homes = {queue: member for queue in ordered if (member := pins.get(queue)) in weights}
+    homes = {queue: pins[queue] for queue in ordered if pins.get(queue) in weights}
     pinned = Counter(homes.values())
     owned: defaultdict[MemberId, list[QueueName]] = defaultdict(list)
     for queue in ordered:
         owner = owners.get(queue)
-        if owner in weights and queue not in homes:
+        if owner is not None and owner in weights and queue not in homes:
             owned[owner].append(queue)
     wanted = {member: pinned[member] + len(owned[member]) for member in weights}
     counts = _home_counts(len(ordered), weights, pinned, wanted)
