@@ -63,6 +63,7 @@ def _examine(
             settings.group.queue_count,
             os.environ,
             socket.gethostname(),
+            os.getpid(),
             member_index,
             member_count,
         )
@@ -76,7 +77,7 @@ def _examine(
 
 
 def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:
-    from lbg_runtime.core.roles import Role, static_role
+    from lbg_runtime.core.roles import static_place
     from lbg_runtime.runtime.app import shape_warnings
 
     group = settings.group
@@ -91,13 +92,11 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
         "connection": {"transport": settings.connection.transport.value, "host": list(settings.connection.host)},
     }
     if membership is not None:
-        roles = {index: static_role(index, membership.index, membership.count) for index in range(group.queue_count)}
-        summary["member"] = {
-            "name": membership.member,
-            "index": membership.index,
-            "count": membership.count,
-            "primary_queues": [index for index, role in roles.items() if role is Role.PRIMARY],
-        }
+        member: dict[str, object] = {"name": membership.member, "mode": settings.membership.mode.value}
+        if (place := membership.place) is not None:
+            at_home = [q for q in range(group.queue_count) if static_place(q, place.index, place.count).rank == 0]
+            member |= {"index": place.index, "count": place.count, "primary_queues": at_home}
+        summary["member"] = member
         summary["warnings"] = shape_warnings(settings, membership)
     if handlers is not None:
         summary["handlers"] = [{"subscription": each.subscription, "where": each.where} for each in handlers]

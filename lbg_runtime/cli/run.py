@@ -10,8 +10,9 @@ import typer
 
 def run(
     config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
-    member_index: Annotated[int | None, typer.Option(help="This member's number, from 0.")] = None,
+    member_index: Annotated[int | None, typer.Option(help="This member's number from 0, if counted.")] = None,
     member_count: Annotated[int | None, typer.Option(help="Planned members.")] = None,
+    member_id: Annotated[str | None, typer.Option(help="This member's name, if not counted.")] = None,
     journal: Annotated[Path | None, typer.Option(help="Directory for the journal, instead of the settings'.")] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
@@ -37,7 +38,13 @@ def run(
     settings = load_settings(config)
     if journal is not None:
         settings = settings.with_journal(journal)
-    app = App(load_handlers(settings.handlers), settings, member_index=member_index, member_count=member_count)
+    app = App(
+        load_handlers(settings.handlers),
+        settings,
+        member_index=member_index,
+        member_count=member_count,
+        member_id=member_id,
+    )
     report = app.run_sync(parent_pid=parent_pid)
     if json:
         left = {

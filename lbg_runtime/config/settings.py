@@ -35,6 +35,12 @@ def _whole_number(value: object) -> object:
     return value
 
 
+def _all_is_none(value: object) -> object:
+    if value is None:
+        raise ValueError("a whole number, or all")
+    return None if value == "all" else _whole_number(value)
+
+
 def _split_hosts(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
@@ -122,6 +128,8 @@ class GroupSettings(_Section):
     key: Annotated[KeySource, BeforeValidator(_parsed_by(KeySource.parse))] = PARTITION_KEY
     """Where the key of a message is read from, for its lane."""
     provision: Provision = Provision.NONE
+    control_topic: Text | None = None
+    """Topic on which members talk to each other; `lbg-control/<name>` where it is not given."""
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
@@ -139,6 +147,8 @@ class GroupSettings(_Section):
 class MembershipMode(Enum):
     """How a member learns its place among the members."""
 
+    DISCOVERED = "discovered"
+    """Members hear of each other on the group's control topic; there is no number to configure."""
     STATIC = "static"
     """`membership.index` says it."""
     ORDINAL = "ordinal"
@@ -146,18 +156,53 @@ class MembershipMode(Enum):
 
 
 class MembershipSettings(_Section):
-    """This member among the planned ones. The environment and the command line win over what stands here."""
+    """This member among the others. The environment and the command line win over what stands here."""
 
-    mode: MembershipMode = MembershipMode.STATIC
+    mode: MembershipMode = MembershipMode.DISCOVERED
+    id: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:-]+$")] | None = None
+    """Discovered: this member's name, the same in every life; made from host and process where it is not given."""
+    weight: Annotated[Count, Field(ge=0, le=1000)] = 1
+    """This member's part of the queues, relative to the others'."""
     index: Annotated[Count, Field(ge=0)] | None = None
+    """Static: this member's number, from 0."""
     count: Annotated[Count, Field(ge=1)] | None = None
+    """Static and ordinal: planned members."""
+    heartbeat_ms: Annotated[DurationMs, Field(alias="heartbeat", ge=50, le=60_000)] = 1_000
+    """How often members say that they live. One is suspect after three that did not come, and gone after five."""
+    settle_ms: Annotated[DurationMs, Field(alias="settle", ge=0, le=600_000)] = 2_000
+    """How long nobody must come or go before queues move."""
+
+    @model_validator(mode="after")
+    def _numbers_are_for_counted_members(self) -> Self:
+        if self.mode is MembershipMode.DISCOVERED:
+            for name, value in (("index", self.index), ("count", self.count)):
+                if value is not None:
+                    raise SettingProblem((name,), str(value), "none with mode: discovered, or mode: static")
+        return self
+
+
+class RebindMode(Enum):
+    """How queues come to the members they belong to."""
+
+    COOPERATIVE = "cooperative"
+    """Members offer and accept queues, one by one; nobody else pauses."""
+    CYCLE = "cycle"
+    """Every secondary gives way now and then, whoever is there."""
 
 
 class RebindCycleSettings(_Section):
-    """When a secondary gives its flow back, and how long a flow may take to drain."""
+    """How queues move between members."""
 
+    mode: RebindMode = RebindMode.COOPERATIVE
+    standbys: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_all_is_none)] = 2
+    """Cooperative: members bound to each queue besides its owner; None, in the file `all`: every member."""
+    min_tenure_ms: Annotated[DurationMs, Field(alias="min_tenure", ge=0, le=MAX_INTERVAL_MS)] = 10_000
+    """Cooperative: how long an owner keeps a queue at least, unless it leaves."""
+    max_moves: Annotated[Count, Field(ge=1)] = 4
+    """Cooperative: queues that a member hands over at the same time."""
     interval_ms: Annotated[PositiveDurationMs, Field(alias="interval")] = 30_000
-    """Longest time that a secondary stays active before it gives way."""
+    """Cycle: longest time that a secondary stays active before it gives way. Cooperative: the same, while the control
+    topic does not reach this member."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of the interval that is left to chance, so that members started together do not give way together."""
     drain_timeout_ms: Annotated[PositiveDurationMs, Field(alias="drain_timeout")] = 30_000
@@ -223,6 +268,14 @@ class Settings(_Section):
     handlers: tuple[Text, ...] = ()
     """Modules whose `Handlers` are used, in this order."""
     ops: OpsSettings = OpsSettings()
+
+    @model_validator(mode="after")
+    def _a_cycle_needs_counted_members(self) -> Self:
+        if self.rebind.mode is RebindMode.CYCLE and self.membership.mode is MembershipMode.DISCOVERED:
+            raise SettingProblem(
+                ("rebind", "mode"), "cycle", "cooperative, or membership.mode static or ordinal: a cycle counts members"
+            )
+        return self
 
     def with_journal(self, path: Path) -> "Settings":
         """The same settings with another directory for the journal."""

@@ -14,7 +14,7 @@ _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Bind a new flow handle; answered by `BindSucceeded` or `BindRefused` of the same epoch."""
+    """Bind a new flow handle, its intake closed; answered by `BindSucceeded` or `BindRefused` of the same epoch."""
 
     epoch: Epoch
 
@@ -36,7 +36,7 @@ class StopIntake:
 
 @dataclass(frozen=True, slots=True)
 class StartIntake:
-    """Ask the broker to send again."""
+    """Ask the broker to send, for the first time or again."""
 
     epoch: Epoch
 

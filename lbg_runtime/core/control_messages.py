@@ -150,7 +150,10 @@ class Taken:
     """The flow handle of the sender."""
 
 
-ControlMessage = Heartbeat | StateRequest | Leave | Offer | Accept | Reject | Taken
+MoveMessage = Offer | Accept | Reject | Taken
+"""What is said about handing one queue over."""
+
+ControlMessage = Heartbeat | StateRequest | Leave | MoveMessage
 
 
 def is_valid_text(text: str) -> bool:

@@ -6,6 +6,7 @@ All events of one flow reach its machine in one stream, in the order they happen
 from dataclasses import dataclass
 from enum import Enum
 
+from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
@@ -80,7 +81,13 @@ class ReleaseCause(Enum):
     """Why a flow is given up."""
 
     REBIND = "rebind"
-    """A secondary's rebind cycle came round."""
+    """The rebind cycle came round, on a member that is not at home."""
+    HANDBACK = "handback"
+    """The queue is handed to another member, which asked for it or was offered it."""
+    HOP = "hop"
+    """Activity came although somebody else is to have the queue next; nothing was received."""
+    UNWANTED = "unwanted"
+    """A standby that is not wanted on the queue any more."""
     STOP = "stop"
     """The member is shutting down."""
     INACTIVE = "inactive"
@@ -94,5 +101,37 @@ class StopRequested:
     """The member leaves: drain, unbind, do not bind again."""
 
 
-MachineEvent = FlowEvent | BindSucceeded | BindRefused | UnbindFinished | HandlingFinished | StopRequested
+@dataclass(frozen=True, slots=True)
+class PlaceChanged:
+    """The group wants something else of this member on the queue."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class HandBackRequested:
+    """Give the queue up to another member, once what has arrived is handled; the queue is kept where that lasts longer
+    than the drain timeout. Ignored unless the flow is active."""
+
+    move_id: str
+    """For the notes of what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsideRequested:
+    """Another member is to have the queue next: should this flow become active before `until_ms`, it lets go at once,
+    without receiving anything. Once per request; no effect on a flow that is active."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsideCancelled:
+    """Nobody is stepped aside for any more."""
+
+
+FlowRequest = StopRequested | PlaceChanged | HandBackRequested | StepAsideRequested | StepAsideCancelled
+"""What the member wants of a flow, whichever handle it has; allowed in every state."""
+
+MachineEvent = FlowEvent | BindSucceeded | BindRefused | UnbindFinished | HandlingFinished | FlowRequest
 """Everything a flow machine handles."""

@@ -1,4 +1,4 @@
-"""The life of one member's flow on one queue: bind, become active, give way, drain, unbind, and again.
+"""The life of one member's flow on one queue: bind, become active, drain for a reason, unbind, and again.
 
 One machine per queue, driven by its flow runner, from one task: `handle` for every event, `on_deadline` when
 `deadline_ms` has come. Commands are carried out in the order given.
@@ -11,6 +11,12 @@ is given up as soon as nothing of it is running, and a new one is bound, and sta
 
 A handle that dies takes its settlements with it: they are fenced here, never sent. Handlers that still run are not
 waited for; the lane of their key keeps a redelivered message behind them (L2).
+
+A handle is bound with its intake closed, and the intake is opened by a flow that is active and means to stay so. So a
+standby, and a flow that steps aside for somebody else, never touch a message or its count of redeliveries.
+
+Availability comes before placement: an active flow keeps its queue, wanted or not, until it is handed back, gives way
+or loses it. When and whether to bind again is the business of `flow_plan`.
 """
 
 from typing import assert_never
@@ -35,18 +41,24 @@ from lbg_runtime.core.events import (
     FlowDown,
     FlowEvent,
     FlowInactive,
+    HandBackRequested,
     HandlingFinished,
     MachineEvent,
     MessageReceived,
+    PlaceChanged,
     ReleaseCause,
+    StepAsideCancelled,
+    StepAsideRequested,
     StopRequested,
     UnbindFinished,
 )
+from lbg_runtime.core.flow_plan import FlowPlan
 from lbg_runtime.core.flow_table import KIND_OF_EVENT, TRANSITIONS, EventKind, FlowState
 from lbg_runtime.core.in_flight import InFlight
-from lbg_runtime.core.rebind import RebindSettings, bind_backoff_ms, rebind_delay_ms, rebind_pause_ms
+from lbg_runtime.core.late_events import late_note
+from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.core.release import DrainPhase, Release
-from lbg_runtime.core.roles import Role
+from lbg_runtime.core.roles import Place, Role
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
@@ -61,30 +73,34 @@ class FlowMachine:
     def __init__(
         self,
         queue: QueueName,
-        role: Role,
+        place: Place,
         settings: RebindSettings,
         max_in_flight: int,
         random: RandomSource,
         now_ms: int,
     ) -> None:
         self.queue = queue
-        self.role = role
         self.state = FlowState.UNBOUND
         self.epoch = Epoch(0)
         """Of the newest handle; 0 before the first bind."""
         self._settings = settings
-        self._random = random
+        self._plan = FlowPlan(place, settings, random, now_ms)
         self._in_flight = InFlight(max_in_flight)
         self._early: list[FlowEvent] = []
         """Reported by a flow whose bind was not yet known to be done."""
-        self._bind_at_ms: int | None = now_ms
-        self._bound_at_ms = now_ms
-        self._rebind_at_ms: int | None = None
-        self._failed_binds = 0
         self._release: Release | None = None
-        self._stop_requested = False
 
     # -- what a runner reads
+
+    @property
+    def place(self) -> Place:
+        """What the group wants of this flow."""
+        return self._plan.place
+
+    @property
+    def role(self) -> Role:
+        """The place as the journal has it."""
+        return self._plan.place.role
 
     @property
     def in_flight(self) -> int:
@@ -99,16 +115,16 @@ class FlowMachine:
     @property
     def is_stopped(self) -> bool:
         """Whether the flow is unbound for good. Handlers of a handle that died may still be running."""
-        return self._stop_requested and self.state is FlowState.UNBOUND
+        return self._plan.is_leaving and self.state is FlowState.UNBOUND
 
     @property
     def deadline_ms(self) -> int | None:
         """When `on_deadline` must be called next, on the clock of `now_ms`; None to wait for an event."""
         match self.state:
             case FlowState.UNBOUND:
-                return self._bind_at_ms
+                return self._plan.bind_at_ms
             case FlowState.ACTIVE:
-                return self._rebind_at_ms
+                return self._plan.give_way_at_ms
             case FlowState.DRAINING:
                 return self._current_release().deadline_ms(len(self._in_flight))
             case FlowState.BINDING | FlowState.STANDBY | FlowState.UNBINDING:
@@ -151,9 +167,10 @@ class FlowMachine:
 
     def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
         kind = KIND_OF_EVENT[type(event)]
-        if self._is_late(event):
-            return [self._note_late(event, kind)]
         before = self.state
+        late = late_note(event, self.epoch, self._in_flight, has_handle=before is not FlowState.UNBOUND)
+        if late is not None:
+            return [late]
         if kind not in TRANSITIONS[before]:
             raise InvariantViolated(f"{self.queue}: {kind.value} in state {before.value}, epoch {self.epoch}")
         commands = self._react(event, now_ms)
@@ -164,26 +181,6 @@ class FlowMachine:
         if self.state not in TRANSITIONS[before][kind]:
             raise InvariantViolated(f"{self.queue}: {kind.value} led from {before.value} to {self.state.value}")
 
-    def _is_late(self, event: MachineEvent) -> bool:
-        """Whether the event speaks of a handle that is gone. A handle is gone when the flow is unbound."""
-        if isinstance(event, StopRequested):
-            return False
-        epoch = event.delivery.epoch if isinstance(event, MessageReceived) else event.epoch
-        if epoch > self.epoch:
-            raise InvariantViolated(f"{self.queue}: an event of epoch {epoch}, the newest bind is {self.epoch}")
-        if isinstance(event, HandlingFinished):
-            # Deliveries are remembered one by one, so that a second answer is found out in any epoch.
-            return self._in_flight.has_outlived(epoch, event.delivery_id)
-        flow_is_gone = self.state is FlowState.UNBOUND and isinstance(event, FlowEvent)
-        return epoch < self.epoch or flow_is_gone
-
-    def _note_late(self, event: MachineEvent, kind: EventKind) -> Note:
-        if isinstance(event, HandlingFinished):
-            self._in_flight.answer_outlived(event.epoch, event.delivery_id)
-            name = "settlement_fenced" if event.outcome else "handling_abandoned"
-            return Note(name, {"epoch": event.epoch, "delivery_id": event.delivery_id})
-        return Note(f"{kind.value}_late", {"epoch": self.epoch})
-
     def _react(self, event: MachineEvent, now_ms: int) -> list[Command]:
         if self.state is FlowState.BINDING and isinstance(event, FlowEvent):
             self._early.append(event)
@@ -192,10 +189,8 @@ class FlowMachine:
             case MessageReceived(delivery):
                 return self._receive(delivery, now_ms)
             case FlowActive():
-                if self.state is FlowState.STANDBY:
-                    self._become_active(now_ms)
                 # In any other state it is old news, or activity of a handle that is being given up.
-                return []
+                return self._take_activity(now_ms) if self.state is FlowState.STANDBY else []
             case FlowInactive():
                 return self._lose_activity(now_ms)
             case FlowDown(_, reason):
@@ -205,57 +200,78 @@ class FlowMachine:
             case BindRefused(_, reason, permanent):
                 return self._wait_for_next_bind(reason, permanent=permanent, now_ms=now_ms)
             case UnbindFinished():
-                self._leave_handle(now_ms)
-                return []
+                return self._leave_handle(now_ms)
             case HandlingFinished(_, delivery_id, outcome):
                 return self._finish(delivery_id, outcome, now_ms)
             case StopRequested():
                 return self._request_stop(now_ms)
+            case PlaceChanged(place):
+                return self._change_place(place, now_ms)
+            case HandBackRequested(move_id):
+                return self._request_hand_back(move_id, now_ms)
+            case StepAsideRequested() | StepAsideCancelled():
+                self._plan.step_aside(event.until_ms if isinstance(event, StepAsideRequested) else None)
+                return []
             case _:
                 assert_never(event)
 
-    # -- binding
+    # -- binding and activity
 
     def _bind(self) -> list[Command]:
         self.epoch = Epoch(self.epoch + 1)
         self.state = FlowState.BINDING
-        self._bind_at_ms = None
+        self._plan.begin_bind()
         self._in_flight.start_handle()
         return [Bind(self.epoch)]
 
     def _enter_standby(self, now_ms: int) -> list[Command]:
-        self._bound_at_ms = now_ms
+        self._plan.finish_bind(now_ms)
         self.state = FlowState.STANDBY
-        if self._stop_requested:
+        if self._plan.is_leaving:
             return self._unbind(ReleaseCause.STOP, now_ms)
-        return []
+        return [] if self.place.is_wanted else self._unbind(ReleaseCause.UNWANTED, now_ms)
 
     def _wait_for_next_bind(self, reason: str, *, permanent: bool, now_ms: int) -> list[Command]:
         self.state = FlowState.UNBOUND
-        self._failed_binds += 1
-        wait_ms = bind_backoff_ms(self._settings, self._failed_binds, self._random, permanent=permanent)
-        self._bind_at_ms = None if self._stop_requested else now_ms + wait_ms
+        self._plan.refuse_bind(now_ms, permanent=permanent)
         name = "bind_refused" if permanent else "bind_failed"
-        return [Note(name, {"epoch": self.epoch, "reason": reason, "failed_binds": self._failed_binds})]
+        return [Note(name, {"epoch": self.epoch, "reason": reason, "failed_binds": self._plan.failed_binds})]
 
-    def _become_active(self, now_ms: int) -> None:
+    def _take_activity(self, now_ms: int) -> list[Command]:
+        if not self._plan.takes_activity(now_ms):
+            return self._unbind(ReleaseCause.HOP, now_ms)
+        return self._become_active(now_ms)
+
+    def _become_active(self, now_ms: int) -> list[Command]:
         self.state = FlowState.ACTIVE
-        # The cycle starts with activity: a standby has nothing to give, and a primary is where it belongs.
-        if self.role is Role.SECONDARY:
-            self._rebind_at_ms = now_ms + rebind_delay_ms(self._settings, self._random)
+        self._plan.activate(now_ms)
+        return self._open_intake()
+
+    def _open_intake(self) -> list[Command]:
+        return [StartIntake(self.epoch)] if self._in_flight.open_intake() else []
+
+    def _change_place(self, place: Place, now_ms: int) -> list[Command]:
+        self._plan.place = place
+        if self.state is FlowState.UNBOUND:
+            self._plan.reschedule_bind(now_ms)
+        elif self.state is FlowState.ACTIVE:
+            self._plan.reschedule_cycle(now_ms)
+        elif self.state is FlowState.STANDBY and not place.is_wanted:
+            return self._unbind(ReleaseCause.UNWANTED, now_ms)
+        # In any other state the end of what is under way looks at the place.
+        return []
 
     # -- deliveries
 
     def _receive(self, delivery: Delivery, now_ms: int) -> list[Command]:
         commands: list[Command] = []
         if self.state is FlowState.STANDBY:
-            # Only an active flow is fed. The client may report activity on another thread, after the first messages.
-            self._become_active(now_ms)
+            # Only an active flow is fed, so it is one, although its intake is closed and nobody has told of activity.
             commands.append(Note("flow_activated_by_message", {"epoch": self.epoch}))
+            commands += self._become_active(now_ms)
         if self._release is not None:
             if self.state is FlowState.UNBINDING or self._release.phase is not DrainPhase.FINISH:
-                facts = {"epoch": self.epoch, "delivery_id": delivery.delivery_id}
-                return [Note("delivery_left_unstarted", facts)]
+                return [Note("delivery_left_unstarted", {"epoch": self.epoch, "delivery_id": delivery.delivery_id})]
             self._release.quiet_at_ms = now_ms + self._settings.quiet_gap_ms
         self._in_flight.add(delivery.delivery_id)
         commands.append(Dispatch(delivery))
@@ -271,26 +287,21 @@ class FlowMachine:
         if outcome is None and (self._release is None or self._release.phase is DrainPhase.FINISH):
             # Nobody asked for it back, so a handler was cancelled from outside. It cannot be shown again on this
             # handle, and no successor of its key may be settled before it (L3): give the handle up.
-            facts = {"epoch": self.epoch, "delivery_id": delivery_id}
-            return [Note("handling_abandoned", facts), *self._lose_activity(now_ms)]
+            note = Note("handling_abandoned", {"epoch": self.epoch, "delivery_id": delivery_id})
+            return [note, *self._lose_activity(now_ms)]
         if self.state is FlowState.DRAINING:
             return commands + self._unbind_if_drained(now_ms)
-        if self._in_flight.open_intake():
-            commands.append(StartIntake(self.epoch))
-        return commands
+        return commands + self._open_intake()
 
     # -- giving the handle up
 
     def _request_stop(self, now_ms: int) -> list[Command]:
-        if self._stop_requested:
+        if self._plan.is_leaving:
             return []
-        self._stop_requested = True
+        self._plan.leave()
         match self.state:
-            case FlowState.UNBOUND:
-                self._bind_at_ms = None
-                return []
-            case FlowState.BINDING:
-                # Answered by BindSucceeded or BindRefused, which then see that a stop is wanted.
+            case FlowState.UNBOUND | FlowState.BINDING:
+                # A bind is answered by BindSucceeded or BindRefused, which then see that a stop is wanted.
                 return []
             case FlowState.STANDBY:
                 return self._unbind(ReleaseCause.STOP, now_ms)
@@ -302,14 +313,14 @@ class FlowMachine:
             case _:
                 assert_never(self.state)
 
-    def _start_drain(self, cause: ReleaseCause, now_ms: int) -> list[Command]:
+    def _request_hand_back(self, move_id: str, now_ms: int) -> list[Command]:
+        if self.state is not FlowState.ACTIVE:
+            return [Note("handback_ignored", {"epoch": self.epoch, "move_id": move_id, "state": self.state.value})]
+        return self._start_drain(ReleaseCause.HANDBACK, now_ms, move_id)
+
+    def _start_drain(self, cause: ReleaseCause, now_ms: int, move_id: str = "") -> list[Command]:
         self.state = FlowState.DRAINING
-        self._release = Release(
-            cause,
-            DrainPhase.FINISH,
-            drain_until_ms=now_ms + self._settings.drain_timeout_ms,
-            quiet_at_ms=now_ms + self._settings.quiet_gap_ms,
-        )
+        self._release = Release.draining(cause, self._settings, now_ms, move_id)
         commands: list[Command] = [StopIntake(self.epoch)] if self._in_flight.close_intake(only_if_full=False) else []
         return commands + self._unbind_if_drained(now_ms)
 
@@ -317,6 +328,8 @@ class FlowMachine:
         release = self._current_release()
         if release.drain_until_ms is None or now_ms < release.drain_until_ms:
             return self._unbind_if_drained(now_ms)
+        if release.cause is ReleaseCause.HANDBACK:
+            return self._unbind_if_drained(now_ms) or self._keep_queue(release.move_id, now_ms)
         release.drain_until_ms = None
         commands: list[Command] = []
         if release.phase is DrainPhase.FINISH:
@@ -327,13 +340,19 @@ class FlowMachine:
             commands.append(CancelHandling(self.epoch))
         return commands + self._unbind_if_drained(now_ms)
 
+    def _keep_queue(self, move_id: str, now_ms: int) -> list[Command]:
+        """A hand-back takes too long: go on as if it had not been asked for, with nothing returned or cancelled."""
+        self._release = None
+        facts: dict[str, str | int] = {"epoch": self.epoch, "move_id": move_id, "in_flight": len(self._in_flight)}
+        return [Note("handback_given_up", facts), *self._become_active(now_ms)]
+
     def _lose_activity(self, now_ms: int) -> list[Command]:
         match self.state:
             case FlowState.STANDBY | FlowState.UNBINDING:
                 return []
             case FlowState.ACTIVE:
                 self.state = FlowState.DRAINING
-                self._release = Release(ReleaseCause.INACTIVE, DrainPhase.WAIT, drain_until_ms=None, quiet_at_ms=now_ms)
+                self._release = Release.waiting(ReleaseCause.INACTIVE, now_ms)
             case FlowState.DRAINING:
                 if not self._current_release().lose_activity():
                     return []
@@ -350,15 +369,8 @@ class FlowMachine:
         commands = self._return_unstarted()
         self._in_flight.outlive(self.epoch)
         self._release = None
-        self._rebind_at_ms = None
         self.state = FlowState.UNBOUND
-        # A handle that dies young counts as one more failure, or a flow that dies after each bind would be bound again
-        # and again without rest.
-        if now_ms - self._bound_at_ms >= self._settings.bind_backoff_max_ms:
-            self._failed_binds = 0
-        self._failed_binds += 1
-        wait_ms = bind_backoff_ms(self._settings, self._failed_binds, self._random, permanent=False)
-        self._bind_at_ms = None if self._stop_requested else now_ms + wait_ms
+        self._plan.lose_handle(now_ms)
         return [*commands, Note("flow_lost", {"epoch": self.epoch, "reason": reason})]
 
     def _return_unstarted(self) -> list[Command]:
@@ -372,25 +384,15 @@ class FlowMachine:
 
     def _unbind(self, cause: ReleaseCause, now_ms: int) -> list[Command]:
         self.state = FlowState.UNBINDING
-        self._release = Release(cause, DrainPhase.WAIT, drain_until_ms=None, quiet_at_ms=now_ms)
-        self._rebind_at_ms = None
-        # The handle served until its orderly end, so earlier failures are history.
-        self._failed_binds = 0
+        self._release = Release.waiting(cause, now_ms)
+        self._plan.begin_unbind()
         return [Unbind(self.epoch, cause)]
 
-    def _leave_handle(self, now_ms: int) -> None:
-        cause = self._current_release().cause
+    def _leave_handle(self, now_ms: int) -> list[Command]:
+        self._plan.finish_unbind(self._current_release().cause, now_ms)
         self._release = None
         self.state = FlowState.UNBOUND
-        match cause:
-            case ReleaseCause.STOP:
-                self._bind_at_ms = None
-            case ReleaseCause.REBIND:
-                self._bind_at_ms = now_ms + rebind_pause_ms(self._settings, self._random)
-            case ReleaseCause.INACTIVE | ReleaseCause.DOWN:
-                self._bind_at_ms = now_ms
-            case _:
-                assert_never(cause)
+        return []
 
     def _current_release(self) -> Release:
         if self._release is None:

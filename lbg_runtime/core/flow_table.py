@@ -13,9 +13,13 @@ from lbg_runtime.core.events import (
     FlowActive,
     FlowDown,
     FlowInactive,
+    HandBackRequested,
     HandlingFinished,
     MachineEvent,
     MessageReceived,
+    PlaceChanged,
+    StepAsideCancelled,
+    StepAsideRequested,
     StopRequested,
     UnbindFinished,
 )
@@ -25,10 +29,10 @@ class FlowState(Enum):
     """Where a flow stands. What the broker feeds is ACTIVE or DRAINING; the role of the member is no part of it."""
 
     UNBOUND = "unbound"
-    """No handle; waits for its time to bind, or has stopped for good."""
+    """No handle; waits for its time to bind, or to be wanted on the queue, or has stopped for good."""
     BINDING = "binding"
     STANDBY = "standby"
-    """Bound; the broker feeds somebody else."""
+    """Bound, its intake closed; the broker has not made it the one it feeds."""
     ACTIVE = "active"
     """Bound; the broker feeds this flow."""
     DRAINING = "draining"
@@ -49,6 +53,10 @@ class EventKind(Enum):
     UNBIND_FINISHED = "unbind_finished"
     HANDLING_FINISHED = "handling_finished"
     STOP_REQUESTED = "stop_requested"
+    PLACE_CHANGED = "place_changed"
+    HAND_BACK_REQUESTED = "hand_back_requested"
+    STEP_ASIDE_REQUESTED = "step_aside_requested"
+    STEP_ASIDE_CANCELLED = "step_aside_cancelled"
     DEADLINE = "deadline"
 
 
@@ -63,6 +71,10 @@ KIND_OF_EVENT: Mapping[type[MachineEvent], EventKind] = MappingProxyType(
         UnbindFinished: EventKind.UNBIND_FINISHED,
         HandlingFinished: EventKind.HANDLING_FINISHED,
         StopRequested: EventKind.STOP_REQUESTED,
+        PlaceChanged: EventKind.PLACE_CHANGED,
+        HandBackRequested: EventKind.HAND_BACK_REQUESTED,
+        StepAsideRequested: EventKind.STEP_ASIDE_REQUESTED,
+        StepAsideCancelled: EventKind.STEP_ASIDE_CANCELLED,
     }
 )
 
@@ -74,6 +86,10 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
         _UNBOUND: {
             EventKind.DEADLINE: frozenset({_BINDING}),
             EventKind.STOP_REQUESTED: frozenset({_UNBOUND}),
+            EventKind.PLACE_CHANGED: frozenset({_UNBOUND}),
+            EventKind.HAND_BACK_REQUESTED: frozenset({_UNBOUND}),
+            EventKind.STEP_ASIDE_REQUESTED: frozenset({_UNBOUND}),
+            EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBOUND}),
         },
         # What the flow reports before its bind is known to be done is kept, and handled right after.
         _BINDING: {
@@ -84,13 +100,21 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.BIND_SUCCEEDED: frozenset({_STANDBY, _UNBINDING}),
             EventKind.BIND_REFUSED: frozenset({_UNBOUND}),
             EventKind.STOP_REQUESTED: frozenset({_BINDING}),
+            EventKind.PLACE_CHANGED: frozenset({_BINDING}),
+            EventKind.HAND_BACK_REQUESTED: frozenset({_BINDING}),
+            EventKind.STEP_ASIDE_REQUESTED: frozenset({_BINDING}),
+            EventKind.STEP_ASIDE_CANCELLED: frozenset({_BINDING}),
         },
         _STANDBY: {
             EventKind.MESSAGE_RECEIVED: frozenset({_ACTIVE}),
-            EventKind.FLOW_ACTIVE: frozenset({_ACTIVE}),
+            EventKind.FLOW_ACTIVE: frozenset({_ACTIVE, _UNBINDING}),
             EventKind.FLOW_INACTIVE: frozenset({_STANDBY}),
             EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
             EventKind.STOP_REQUESTED: frozenset({_UNBINDING}),
+            EventKind.PLACE_CHANGED: frozenset({_STANDBY, _UNBINDING}),
+            EventKind.HAND_BACK_REQUESTED: frozenset({_STANDBY}),
+            EventKind.STEP_ASIDE_REQUESTED: frozenset({_STANDBY}),
+            EventKind.STEP_ASIDE_CANCELLED: frozenset({_STANDBY}),
         },
         _ACTIVE: {
             EventKind.MESSAGE_RECEIVED: frozenset({_ACTIVE}),
@@ -100,6 +124,10 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HANDLING_FINISHED: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
             EventKind.STOP_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
             EventKind.DEADLINE: frozenset({_DRAINING, _UNBINDING}),
+            EventKind.PLACE_CHANGED: frozenset({_ACTIVE}),
+            EventKind.HAND_BACK_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
+            EventKind.STEP_ASIDE_REQUESTED: frozenset({_ACTIVE}),
+            EventKind.STEP_ASIDE_CANCELLED: frozenset({_ACTIVE}),
         },
         _DRAINING: {
             EventKind.MESSAGE_RECEIVED: frozenset({_DRAINING}),
@@ -108,7 +136,11 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
             EventKind.HANDLING_FINISHED: frozenset({_DRAINING, _UNBINDING}),
             EventKind.STOP_REQUESTED: frozenset({_DRAINING}),
-            EventKind.DEADLINE: frozenset({_DRAINING, _UNBINDING}),
+            EventKind.DEADLINE: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
+            EventKind.PLACE_CHANGED: frozenset({_DRAINING}),
+            EventKind.HAND_BACK_REQUESTED: frozenset({_DRAINING}),
+            EventKind.STEP_ASIDE_REQUESTED: frozenset({_DRAINING}),
+            EventKind.STEP_ASIDE_CANCELLED: frozenset({_DRAINING}),
         },
         _UNBINDING: {
             EventKind.MESSAGE_RECEIVED: frozenset({_UNBINDING}),
@@ -117,6 +149,10 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_DOWN: frozenset({_UNBINDING}),
             EventKind.UNBIND_FINISHED: frozenset({_UNBOUND}),
             EventKind.STOP_REQUESTED: frozenset({_UNBINDING}),
+            EventKind.PLACE_CHANGED: frozenset({_UNBINDING}),
+            EventKind.HAND_BACK_REQUESTED: frozenset({_UNBINDING}),
+            EventKind.STEP_ASIDE_REQUESTED: frozenset({_UNBINDING}),
+            EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBINDING}),
         },
     }
 )

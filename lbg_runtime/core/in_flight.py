@@ -15,15 +15,15 @@ class InFlight:
         self._cap = cap
         self._current: set[DeliveryId] = set()
         self._outlived: set[tuple[Epoch, DeliveryId]] = set()
-        self._intake_open = True
+        self._intake_open = False
 
     def __len__(self) -> int:
         """Unanswered deliveries of the current handle."""
         return len(self._current)
 
     def start_handle(self) -> None:
-        """A new handle is bound; the broker may send on it."""
-        self._intake_open = True
+        """A new handle is bound; the broker may not send on it yet."""
+        self._intake_open = False
 
     def add(self, delivery_id: DeliveryId) -> None:
         """A delivery of the current handle is dispatched."""
@@ -58,7 +58,7 @@ class InFlight:
         return True
 
     def open_intake(self) -> bool:
-        """Whether the broker may now be asked to send again: True once, when half of the cap is free.
+        """Whether the broker may now be asked to send: True once, when half of the cap is free.
 
         Not at the first free place, or a flow at its cap would be stopped and started for every message.
         """

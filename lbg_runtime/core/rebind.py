@@ -11,7 +11,7 @@ class RebindSettings:
     """The delays of one group's flows. Raises `UserError` for values that no schedule can be made of."""
 
     interval_ms: int
-    """Longest time that a secondary stays active before it gives way."""
+    """Longest time that a flow stays active before it gives way, where its place says that it does."""
     jitter: float
     """Share of the interval that is left to chance, 0 to 1."""
     drain_timeout_ms: int
@@ -25,6 +25,9 @@ class RebindSettings:
 
     What was under way when intake stopped is then handled here, and does not come to the next member flagged.
     """
+    rank_delay_ms: int
+    """How much later a standby binds than the one that stands before it, so that the broker's line is in order of rank;
+    also the longest pause after a hop."""
 
     def __post_init__(self) -> None:
         if self.interval_ms < 1:
@@ -41,10 +44,12 @@ class RebindSettings:
             )
         if self.quiet_gap_ms < 0:
             raise UserError("rebind.quiet_gap", f"{self.quiet_gap_ms} ms", "0 or more")
+        if self.rank_delay_ms < 1:
+            raise UserError("rebind.rank_delay", f"{self.rank_delay_ms} ms", "at least 1 ms")
 
 
 def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:
-    """How long a secondary that just became active stays so; never above the interval, never below 1 ms.
+    """How long a flow that gives way and just became active stays so; never above the interval, never below 1 ms.
 
     With jitter 1 it is uniform over the whole interval. Members started by one deployment would otherwise cycle
     together, and a queue would pass through several hands within milliseconds.
@@ -54,8 +59,13 @@ def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:
 
 
 def rebind_pause_ms(settings: RebindSettings, random: RandomSource) -> int:
-    """How long a secondary that gave way stays unbound, so that it queues up behind everyone who waits now."""
+    """How long a flow that gave way stays unbound, so that it queues up behind everyone who waits now."""
     return max(1, round(random.uniform(0, settings.bind_backoff_min_ms)))
+
+
+def hop_pause_ms(settings: RebindSettings, random: RandomSource) -> int:
+    """How long a flow that stepped aside stays unbound; jittered, or two that step aside would meet again and again."""
+    return max(1, round(random.uniform(0, settings.rank_delay_ms)))
 
 
 def bind_backoff_ms(settings: RebindSettings, failed_binds: int, random: RandomSource, *, permanent: bool) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.core.events import ReleaseCause
+from lbg_runtime.core.rebind import RebindSettings
 
 
 class DrainPhase(Enum):
@@ -25,6 +26,19 @@ class Release:
     """When the drain goes on to its next phase; None where only the end of what runs ends it."""
     quiet_at_ms: int
     """In phase FINISH: not unbound before this, because messages may be under way."""
+    move_id: str = ""
+    """Which request a hand-back follows; empty for any other cause."""
+
+    @classmethod
+    def draining(cls, cause: ReleaseCause, settings: RebindSettings, now_ms: int, move_id: str = "") -> "Release":
+        """All that has arrived is handled first, within the drain timeout."""
+        drain_until_ms = now_ms + settings.drain_timeout_ms
+        return cls(cause, DrainPhase.FINISH, drain_until_ms, now_ms + settings.quiet_gap_ms, move_id)
+
+    @classmethod
+    def waiting(cls, cause: ReleaseCause, now_ms: int) -> "Release":
+        """Nothing more is started, and what runs takes the time it takes."""
+        return cls(cause, DrainPhase.WAIT, drain_until_ms=None, quiet_at_ms=now_ms)
 
     def deadline_ms(self, in_flight: int) -> int | None:
         """When there is something to decide next."""

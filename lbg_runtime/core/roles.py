@@ -1,5 +1,6 @@
 """What a group wishes of a member on a queue. What the broker does is activity; neither is derived from the other."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.model.errors import UserError
@@ -11,17 +12,39 @@ class Role(Enum):
     PRIMARY = "primary"
     """Binds and stays."""
     SECONDARY = "secondary"
-    """Binds, and while it is active gives way once per rebind cycle, so that the primary comes to its queue."""
+    """Stands by, or holds the queue until the primary comes."""
 
 
-def static_role(queue_index: int, member_index: int, member_count: int) -> Role:
-    """The role of member `member_index` of `member_count` on a queue: primary where queue mod count = index.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a member stands among those that may hold one queue. A wish: the broker decides who is fed."""
 
-    Source: "sticky load balancing" as Solace describes it. Members need not all be running: a queue whose primary is
-    away is held by a secondary. Raises `UserError` for an index that is no member of the count.
+    rank: int | None
+    """0 at home, r >= 1 for the standby that comes r-th after it, None where the member is not wanted on the queue."""
+    gives_way: bool
+    """Whether it gives way once per rebind cycle while it is active and not at home, so that others come in. For when
+    members do not, or cannot, tell each other who is next."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the member should be bound to the queue."""
+        return self.rank is not None
+
+    @property
+    def role(self) -> Role:
+        """The place as the journal has it."""
+        return Role.PRIMARY if self.rank == 0 else Role.SECONDARY
+
+
+def static_place(queue_index: int, member_index: int, member_count: int) -> Place:
+    """The place of member `member_index` of `member_count` on a queue: at home where queue mod count = index.
+
+    Source: "sticky load balancing" as Solace describes it. Members need not all be running: a queue whose home is away
+    is held by a standby, which gives way from time to time. The other members are standbys of ranks 1 to count - 1.
+    Raises `UserError` for an index that is no member of the count.
     """
     check_membership(member_index, member_count)
-    return Role.PRIMARY if queue_index % member_count == member_index else Role.SECONDARY
+    return Place((queue_index - member_index) % member_count, gives_way=True)
 
 
 def check_membership(member_index: int, member_count: int) -> None:

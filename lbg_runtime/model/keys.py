@@ -33,6 +33,10 @@ class KeySource:
     origin: KeyOrigin
     argument: str = ""
 
+    def __str__(self) -> str:
+        """The written form."""
+        return f"{self.origin.value}:{self.argument}" if self.argument else self.origin.value
+
     @classmethod
     def parse(cls, text: str) -> "KeySource":
         """Read the written form; raises `UserError` for anything else."""

@@ -44,6 +44,7 @@ class App:
         *,
         member_index: int | None = None,
         member_count: int | None = None,
+        member_id: str | None = None,
         session: Session | None = None,
     ) -> None:
         """`settings` may be the path of their file. `session`: a transport to use, and to open and close, instead."""
@@ -57,8 +58,10 @@ class App:
             self.settings.group.queue_count,
             os.environ,
             socket.gethostname(),
+            os.getpid(),
             member_index,
             member_count,
+            member_id,
         )
         self._supervisor: Supervisor | None = None
         self._stop_wanted = False
@@ -152,6 +155,7 @@ def shape_warnings(settings: Settings, membership: Membership) -> list[str]:
     warnings = []
     if not group.shape().is_even:
         warnings.append(f"{group.hash_count} shards do not divide evenly among {group.queue_count} queues")
-    if group.queue_count % membership.count:
-        warnings.append(f"{group.queue_count} queues do not divide evenly among {membership.count} members")
+    place = membership.place
+    if place is not None and group.queue_count % place.count:
+        warnings.append(f"{group.queue_count} queues do not divide evenly among {place.count} members")
     return warnings

@@ -52,11 +52,12 @@ _log = structlog.get_logger(__name__)
 MAX_BATCH = 256
 """Events taken before other tasks get their turn."""
 
-ALARMING_NOTES = frozenset({"bind_failed", "bind_refused", "flow_lost", "handling_abandoned"})
+ALARMING_NOTES = frozenset({"bind_failed", "bind_refused", "flow_lost", "handling_abandoned", "handback_given_up"})
 """Notes of the machine that someone should look at; the others tell of ordinary moves."""
 
 OnSettled = Callable[[Handling], None]
 OnRefused = Callable[[BindFailed], None]
+OnChange = Callable[["FlowRunner"], None]
 
 
 class FlowRunner:
@@ -71,8 +72,14 @@ class FlowRunner:
         journal: MemberJournal,
         on_settled: OnSettled | None = None,
         on_refused: OnRefused | None = None,
+        on_change: OnChange | None = None,
     ) -> None:
-        """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind."""
+        """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
+
+        `on_change` is told on the loop of every move of the machine to another state, in order, before what the machine
+        orders is carried out; it reads state, epoch, cause and in_flight of `machine`, and may post, but must not raise
+        or block. A hand-back is given up where DRAINING goes back to ACTIVE in the same epoch.
+        """
         self.queue_index = queue_index
         self.machine = machine
         self.handled = 0
@@ -86,6 +93,7 @@ class FlowRunner:
         self._journal = journal
         self._on_settled = on_settled
         self._on_refused = on_refused
+        self._on_change = on_change
         self._events: deque[MachineEvent | Handling] = deque()
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -98,7 +106,7 @@ class FlowRunner:
         dispatcher.attach(machine.queue, self.finish_handling)
 
     def post(self, event: MachineEvent) -> None:
-        """Take an event; the transport's sink, and that of the runner's own tasks."""
+        """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
         self._events.append(event)
         self._wake_up.set()
 
@@ -254,9 +262,12 @@ class FlowRunner:
         if after is before:
             return
         if after is FlowState.ACTIVE:
+            # Also where a hand-back was given up: it was said to be draining.
             self._record("active")
         elif after is FlowState.DRAINING:
             self._record("draining", self.machine.cause)
+        if self._on_change is not None:
+            self._on_change(self)
 
     def _record(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
         self._journal.flow_changed(self.queue_index, self.machine, event, cause.value if cause else "")

@@ -26,7 +26,9 @@ FlowEventName = Literal["bound", "active", "inactive", "draining", "released", "
 class MemberJournal:
     """Written by the flow runners, on the loop. Without a writer every call does nothing."""
 
-    def __init__(self, writer: RecordWriter | None) -> None:
+    def __init__(self, writer: RecordWriter | None, incarnation: int) -> None:
+        self.incarnation = incarnation
+        """Of this life: larger than those of all lives before, as far as the member's journals and the clock know."""
         self._writer = writer
 
     def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
@@ -105,7 +107,7 @@ class MemberJournal:
 def open_journal(folder: Path | None, shape: GroupShape, member: MemberId, run_id: str) -> MemberJournal:
     """Begin the journal of this life of the member; raises `ConfigError` where its file cannot be made."""
     if folder is None:
-        return MemberJournal(None)
+        return MemberJournal(None, wall_us())
     started_at_us = wall_us()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ def open_journal(folder: Path | None, shape: GroupShape, member: MemberId, run_i
         )
     )
     writer.flush()
-    return MemberJournal(writer)
+    return MemberJournal(writer, incarnation)
 
 
 def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:

@@ -1,8 +1,4 @@
-"""Which member this process is, from the command line, the environment, the settings or the host name.
-
-Two members that claim one index are not found out: both would hold back from giving way to the other, and queues may
-stay with one of them. Order is not at risk.
-"""
+"""Which member this process is, from the command line, the environment, the settings or the host name."""
 
 import re
 from collections.abc import Mapping
@@ -15,21 +11,36 @@ from lbg_runtime.model.ids import MemberId
 
 INDEX_VARIABLE = "LBG_MEMBER_INDEX"
 COUNT_VARIABLE = "LBG_MEMBER_COUNT"
+ID_VARIABLE = "LBG_MEMBER_ID"
 
 _ORDINAL = re.compile(r".*-([0-9]{1,6})")
+_ID = re.compile(r"[\w.:-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """This member's place among the planned ones."""
+class CountedPlace:
+    """A member's place among planned ones. Raises `UserError` for an index that is no member of the count."""
 
     index: int
     count: int
 
-    @property
-    def member(self) -> MemberId:
-        """The member's name, the same in every life of it."""
-        return MemberId(f"member-{self.index}")
+    def __post_init__(self) -> None:
+        check_membership(self.index, self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who this member is."""
+
+    member: MemberId
+    """Its name, the same in every life of it."""
+    place: CountedPlace | None
+    """None where members discover each other."""
+
+
+def counted_member(index: int) -> MemberId:
+    """The name of a planned member."""
+    return MemberId(f"member-{index}")
 
 
 def find_membership(
@@ -37,23 +48,40 @@ def find_membership(
     queue_count: int,
     environ: Mapping[str, str],
     host_name: str,
+    pid: int,
     index: int | None = None,
     count: int | None = None,
+    member_id: str | None = None,
 ) -> Membership:
-    """The first source that knows wins: arguments, environment, settings, host name (ordinal mode only).
+    """The first source that knows wins: arguments, environment, settings, then host name (and process, discovered).
 
-    Raises `ConfigError` where none knows, or where queues would not suffice for the members.
+    Raises `ConfigError` where none knows, where a number is given to a member that is not counted, or where queues
+    would not suffice for the members.
     """
-    count = _first(count, _whole(environ, COUNT_VARIABLE), settings.count)
+    index_given, count_given = (
+        _first(index, _whole(environ, INDEX_VARIABLE)),
+        _first(count, _whole(environ, COUNT_VARIABLE)),
+    )
+    if member_id is not None and settings.mode is not MembershipMode.DISCOVERED:
+        raise ConfigError(
+            "membership.mode", f"{settings.mode.value}, and a member's id is given", "discovered, or no id"
+        )
+    if settings.mode is MembershipMode.DISCOVERED:
+        if index_given is not None or count_given is not None:
+            raise ConfigError(
+                "membership.mode", "discovered, and a member's index or count is given", "static, or no such number"
+            )
+        return Membership(_discovered_id(member_id, settings, environ, host_name, pid), None)
+    count = _first(count_given, settings.count)
     if count is None:
         raise ConfigError("membership.count", "not set", f"the number of planned members, here or in {COUNT_VARIABLE}")
-    index = _first(index, _whole(environ, INDEX_VARIABLE), settings.index)
+    index = _first(index_given, settings.index)
     if index is None and settings.mode is MembershipMode.ORDINAL:
         index = _ordinal(host_name)
     if index is None:
         raise ConfigError("membership.index", "not set", f"this member's number from 0, here or in {INDEX_VARIABLE}")
     try:
-        check_membership(index, count)
+        place = CountedPlace(index, count)
     except UserError as error:
         raise ConfigError(error.where, error.found, error.expected) from None
     if count > queue_count:
@@ -62,7 +90,19 @@ def find_membership(
             f"{count} members for {queue_count} queues",
             "at most group.queue_count, or some members are primary nowhere",
         )
-    return Membership(index, count)
+    return Membership(counted_member(index), place)
+
+
+def _discovered_id(
+    argument: str | None, settings: MembershipSettings, environ: Mapping[str, str], host_name: str, pid: int
+) -> MemberId:
+    for where, given in (("member id", argument), (f"environment {ID_VARIABLE}", environ.get(ID_VARIABLE))):
+        if given:
+            if not _ID.fullmatch(given):
+                raise ConfigError(where, ascii(given), "1 to 100 letters, digits and any of _ . : -")
+            return MemberId(given)
+    # In a container both are the same in every life; where several members share a host, the process tells them apart.
+    return MemberId(settings.id or f"{host_name[:90]}-{pid}")
 
 
 def _first(*candidates: int | None) -> int | None:

@@ -1,6 +1,7 @@
 """One member's tasks as one tree: a flow runner per queue, the dispatcher's runners, the status ticker.
 
-Leaving has three grades, each with its bound: `stop` asks every flow to drain, within the drain timeout; then, or when
+Leaving has three grades, each with its bound: `stop` gives the queues to other members where there are any, and asks
+every flow to drain, within the drain timeout; then, or when
 `stop_now` asks for it, handlers are cancelled and the flows unbind; after `TAIL_MS` more the tasks are cancelled, and
 what a handler still does is left to the end of the process.
 """
@@ -13,14 +14,16 @@ from enum import Enum
 import anyio
 import structlog
 
-from lbg_runtime.config.settings import Provision, Settings
+from lbg_runtime.config.settings import Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.rebalance import AWAY
 from lbg_runtime.core.rebind import RebindSettings
-from lbg_runtime.core.roles import static_role
+from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner, OnSettled
 from lbg_runtime.runtime.handling import Handling
@@ -38,6 +41,9 @@ BIND_BACKOFF_MAX_MS = 10_000
 
 QUIET_GAP_MS = 50
 """A drained flow waits this long for what was under way: above a round trip to any broker one would order by."""
+
+RANK_DELAY_MS = 100
+"""Between the binds of a queue's standbys: above the time that a bind takes, its way to the broker included."""
 
 TAIL_MS = 10_000
 """How long flows may take to unbind when nothing is handled any more: an unbind waits for the broker's answer."""
@@ -96,7 +102,7 @@ class Supervisor:
                 queue_index,
                 FlowMachine(
                     queue,
-                    static_role(queue_index, membership.index, membership.count),
+                    first_place(queue_index, membership, settings.rebind.mode),
                     rebind,
                     settings.dispatch.max_in_flight,
                     chance,
@@ -107,11 +113,18 @@ class Supervisor:
                 journal,
                 on_settled,
                 self._give_up,
+                self._flow_changed,
             )
             for queue_index, queue in enumerate(shape.queue_names())
         ]
-        self._refusal: BindFailed | None = None
+        self._control: ControlPlane | None = None
+        if settings.rebind.mode is RebindMode.COOPERATIVE:
+            self._control = make_control_plane(
+                settings, membership, journal.incarnation, session, self.runners, chance, self._refuse
+            )
+        self._refusal: ConfigError | None = None
         self._leaving = _Leaving.NOT
+        self._is_running = False
         self._timers: list[asyncio.TimerHandle] = []
         self._has_left = asyncio.Event()
         """Every flow is unbound for good, or has been given up."""
@@ -122,13 +135,23 @@ class Supervisor:
             return
         self._leaving = _Leaving.DRAINING
         _log.info("drain_started", member=self._member)
+        drain_timeout_ms = self._settings.rebind.drain_timeout_ms
+        self._call_later(drain_timeout_ms, self.stop_now)
+        if self._control is None or not self._is_running:
+            self._stop_flows()
+        else:
+            # Half of the time for giving queues away while they go on being handled, half for what is left then.
+            self._call_later(drain_timeout_ms // 2, self._stop_flows)
+            self._control.leave(self._stop_flows)
+
+    def _stop_flows(self) -> None:
         for runner in self.runners:
             runner.stop()
-        self._call_later(self._settings.rebind.drain_timeout_ms, self.stop_now)
 
     def stop_now(self) -> None:
         """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent."""
         self.stop()
+        self._stop_flows()
         if self._leaving is _Leaving.CANCELLING:
             return
         self._leaving = _Leaving.CANCELLING
@@ -148,6 +171,9 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [group.create_task(self._dispatcher.run()), group.create_task(self._report_status())]
+                if self._control is not None:
+                    helpers.append(group.create_task(self._control.run()))
+                    self._is_running = True
                 flows = [group.create_task(runner.run()) for runner in self.runners]
                 for flow in flows:
                     flow.add_done_callback(lambda _: self._note_left(flows))
@@ -168,19 +194,28 @@ class Supervisor:
             for timer in self._timers:
                 timer.cancel()
         if self._refusal is not None:
-            raise ConfigError(
-                "group.name",
-                f"queue {self._refusal.queue}: {self._refusal.reason}",
-                "queues that exist and may be bound, or group.provision: create_missing",
-            )
+            raise self._refusal
         report = StopReport(sum(runner.left_behind + runner.unanswered for runner in self.runners), still_bound)
         _log.info("member_left", member=self._member, left_behind=report.left_behind, still_bound=report.still_bound)
         return report
 
     def _give_up(self, refusal: BindFailed) -> None:
         # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.
-        self._refusal = self._refusal or refusal
+        self._refuse(
+            ConfigError(
+                "group.name",
+                f"queue {refusal.queue}: {refusal.reason}",
+                "queues that exist and may be bound, or group.provision: create_missing",
+            )
+        )
+
+    def _refuse(self, error: ConfigError) -> None:
+        self._refusal = self._refusal or error
         self.stop()
+
+    def _flow_changed(self, _: FlowRunner) -> None:
+        if self._control is not None:
+            self._control.flow_changed()
 
     def _note_left(self, flows: Sequence["asyncio.Task[None]"]) -> None:
         if all(flow.done() for flow in flows):
@@ -215,6 +250,13 @@ class Supervisor:
             self._session.send_direct(Message(topic, note_of(handling, self._member)))
 
 
+def first_place(queue_index: int, membership: Membership, mode: RebindMode) -> Place:
+    """Where a member stands on a queue before it has heard of anybody."""
+    if mode is RebindMode.CYCLE and membership.place is not None:
+        return static_place(queue_index, membership.place.index, membership.place.count)
+    return AWAY
+
+
 def rebind_settings(settings: Settings) -> RebindSettings:
     """The delays of the flow machines."""
     return RebindSettings(
@@ -224,4 +266,5 @@ def rebind_settings(settings: Settings) -> RebindSettings:
         bind_backoff_min_ms=BIND_BACKOFF_MIN_MS,
         bind_backoff_max_ms=BIND_BACKOFF_MAX_MS,
         quiet_gap_ms=QUIET_GAP_MS,
+        rank_delay_ms=RANK_DELAY_MS,
     )

@@ -30,6 +30,7 @@ def _run_many(seeds: range) -> int:
         totals["handled"] += result.handled
         totals["duplicates, all excused"] += result.duplicates
         totals["faults"] += result.faults.total()
+        totals["requests"] += result.requests.total()
         if result.violations:
             failed += 1
             _say(f"seed {seed} breaks {', '.join(sorted({v.law for v in result.violations}))}")
@@ -51,7 +52,9 @@ def _replay(seed: int, *, with_history: bool) -> int:
 
 def _report(result: SimResult) -> None:
     faults = ", ".join(f"{kind.value} {count}" for kind, count in result.faults.items()) or "none"
-    _say(f"published {result.published}, handled {result.handled}, duplicates {result.duplicates}, faults: {faults}")
+    requests = ", ".join(f"{kind.value} {count}" for kind, count in result.requests.items()) or "none"
+    _say(f"published {result.published}, handled {result.handled}, duplicates {result.duplicates}")
+    _say(f"faults: {faults}; requests: {requests}")
     for violation in result.violations:
         _say(f"{violation.at_ms} ms, {violation.law}: {violation.story}")
     _say("every law holds" if not result.violations else f"{len(result.violations)} violations")

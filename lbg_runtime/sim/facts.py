@@ -22,6 +22,7 @@ from lbg_runtime.sim.history import (
     HandlingEnded,
     HandlingStarted,
     Happening,
+    IntakeStarted,
     Life,
     LifeEnded,
     LifePaused,
@@ -72,6 +73,8 @@ class Facts:
     closed: dict[FlowId, tuple[int, FlowClosed]] = field(default_factory=dict)
     handle_ends: dict[Handle, int] = field(default_factory=dict)
     """Where a member gave the handle up, or was told that it is dead."""
+    intake_starts: dict[Handle, int] = field(default_factory=dict)
+    """Where a member first asked for messages on the handle."""
     activity_losses: list[tuple[int, ActivityLost]] = field(default_factory=list)
     unbinds: list[tuple[int, UnbindOrdered]] = field(default_factory=list)
     life_ends: dict[Life, tuple[int, LifeEnded]] = field(default_factory=dict)
@@ -125,6 +128,8 @@ class Facts:
                 self.handle_ends.setdefault(happening.handle, position)
             case HandleLost():
                 self.handle_ends.setdefault(happening.handle, position)
+            case IntakeStarted():
+                self.intake_starts.setdefault(happening.handle, position)
             case ActivityLost():
                 self.activity_losses.append((position, happening))
             case LifeEnded():

@@ -85,7 +85,7 @@ class SimHandle:
         self._history = history
         self._tell = tell
         self._is_active = False
-        self._intake_open = True
+        self._intake_open = False
         self._unbind_wanted = False
         self._previous_id = DeliveryId(0)
         """The newest delivery on the broker's flow of now; each re-bind starts a new chain."""

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NewType
 
 from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.core.events import ReleaseCause
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 
@@ -101,11 +102,20 @@ class HandleLost:
 
 
 @dataclass(frozen=True, slots=True)
+class IntakeStarted:
+    """A member asked for messages on a handle."""
+
+    at_ms: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
 class UnbindOrdered:
     """A member gives a handle up."""
 
     at_ms: int
     handle: Handle
+    cause: ReleaseCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +220,7 @@ Happening = (
     | MessageDropped
     | ActivityLost
     | HandleLost
+    | IntakeStarted
     | UnbindOrdered
     | Dispatched
     | HandlingStarted

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from lbg_runtime.core.events import ReleaseCause
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling
 from lbg_runtime.sim.history import Result, Stamp
@@ -77,6 +78,18 @@ def clients_drop_nothing(facts: Facts) -> Iterator[Violation]:
     """What the broker sends is shown: a client that drops a message holds it unsettled and unseen."""
     for position, dropped in facts.dropped:
         yield Violation("clients_drop_nothing", facts.at_ms(position), str(dropped))
+
+
+def standbys_touch_nothing(facts: Facts) -> Iterator[Violation]:
+    """A handle is sent nothing before its member asked for it, and one that steps aside has not asked."""
+    for delivery in facts.deliveries.values():
+        handle = delivery.record.handle
+        asked = facts.intake_starts.get(handle)
+        if asked is None or asked > delivery.delivered:
+            yield Violation("standbys_touch_nothing", delivery.record.at_ms, f"{delivery.record} unasked")
+    for position, unbind in facts.unbinds:
+        if unbind.cause is ReleaseCause.HOP and unbind.handle in facts.intake_starts:
+            yield Violation("standbys_touch_nothing", facts.at_ms(position), f"{unbind} after asking for messages")
 
 
 def lane_is_serial(facts: Facts) -> Iterator[Violation]:
@@ -276,6 +289,7 @@ LAWS: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     broker_feeds_one_flow,
     redeliveries_are_flagged,
     clients_drop_nothing,
+    standbys_touch_nothing,
     lane_is_serial,
     processes_overlap_only_when_cut_off,
     first_handlings_are_in_order,

@@ -17,11 +17,11 @@ from lbg_runtime.core.commands import (
     StopIntake,
     Unbind,
 )
-from lbg_runtime.core.events import FlowDown, FlowInactive, HandlingFinished, MachineEvent, StopRequested
+from lbg_runtime.core.events import FlowDown, FlowInactive, FlowRequest, HandlingFinished, MachineEvent, StopRequested
 from lbg_runtime.core.flow import FlowMachine
 from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
 from lbg_runtime.core.rebind import RebindSettings
-from lbg_runtime.core.roles import Role, static_role
+from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery
@@ -39,6 +39,7 @@ from lbg_runtime.sim.history import (
     HandlingEnded,
     HandlingStarted,
     Happening,
+    IntakeStarted,
     Life,
     LifeEnded,
     LifePaused,
@@ -52,7 +53,7 @@ from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import SimSettings
 
-MakeMachine = Callable[[QueueName, Role, RebindSettings, int, RandomSource, int], FlowMachine]
+MakeMachine = Callable[[QueueName, Place, RebindSettings, int, RandomSource, int], FlowMachine]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,14 @@ class SimMember:
         self._lanes = parts.make_lanes()
         self._running: dict[LaneKey, _Running] = {}
         self._stop_requested = False
+        self._places = {
+            queue: static_place(queue_index, index, settings.planned_members)
+            for queue_index, queue in enumerate(broker.shape.queue_names())
+        }
         self._flows: dict[QueueName, _Flow] = {}
-        for queue_index, queue in enumerate(broker.shape.queue_names()):
-            role = static_role(queue_index, index, settings.planned_members)
+        for queue, place in self._places.items():
             machine = parts.make_machine(
-                queue, role, settings.rebind, settings.max_in_flight, chance.fork(queue), schedule.now_ms
+                queue, place, settings.rebind, settings.max_in_flight, chance.fork(queue), schedule.now_ms
             )
             self._flows[queue] = _Flow(machine)
         history.append(LifeStarted(schedule.now_ms, self.life))
@@ -133,6 +137,14 @@ class SimMember:
     def stop(self) -> None:
         """SIGTERM: drain, unbind, exit."""
         self.process.run(self._request_stop)
+
+    def planned_place(self, queue: QueueName) -> Place:
+        """Where the member stands when nobody asks for anything else."""
+        return self._places[queue]
+
+    def request(self, queue: QueueName, request: FlowRequest) -> None:
+        """Ask something of one of its flows."""
+        self.process.run(lambda: self._tell(self._flows[queue], request))
 
     def pause(self, until_ms: int) -> None:
         """SIGSTOP, and SIGCONT later."""
@@ -187,12 +199,13 @@ class SimMember:
             match command:
                 case Bind(epoch):
                     flow.handle = self.client.bind(self._name(flow, epoch), lambda event: self._tell(flow, event))
-                case Unbind(epoch):
-                    self._history.append(UnbindOrdered(now_ms, self._name(flow, epoch)))
+                case Unbind(epoch, cause):
+                    self._history.append(UnbindOrdered(now_ms, self._name(flow, epoch), cause))
                     self._handle(flow).unbind()
                 case StopIntake():
                     self._handle(flow).set_intake(is_open=False)
-                case StartIntake():
+                case StartIntake(epoch):
+                    self._history.append(IntakeStarted(now_ms, self._name(flow, epoch)))
                     self._handle(flow).set_intake(is_open=True)
                 case Dispatch(delivery):
                     self._dispatch(delivery)

@@ -81,8 +81,10 @@ class SimSettings:
     faults: tuple[FaultKind, ...]
     fault_gap_ms: int
     """Longest time between two faults."""
+    request_gap_ms: int | None
+    """Longest time between two requests of a control plane; None where there is none, and places are static."""
     horizon_ms: int
-    """Faults end here; what was published must then come to an end too."""
+    """Faults and requests end here; what was published must then come to an end too."""
 
 
 def draw_settings(chance: SeededChance) -> SimSettings:
@@ -122,6 +124,7 @@ def draw_settings(chance: SeededChance) -> SimSettings:
             bind_backoff_max_ms=1_000,
             # Two one-way delays: what was under way when intake stopped has then arrived.
             quiet_gap_ms=chance.pick((0, 2, 60)),
+            rank_delay_ms=chance.fork("rank delay").pick((1, 30, 100)),
         ),
         handlers=HandlerSettings(
             longest_ms=longest_ms,
@@ -136,5 +139,6 @@ def draw_settings(chance: SeededChance) -> SimSettings:
         ),
         faults=tuple(kind for kind in FaultKind if chance.happens(0.5)),
         fault_gap_ms=chance.pick((200, 1_000, 4_000)),
+        request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)),
         horizon_ms=chance.pick((2_000, 6_000, 12_000)),
     )

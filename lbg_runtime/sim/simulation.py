@@ -10,6 +10,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.control_noise import ControlNoise, RequestKind
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.history import Happening, Life, Stalled
 from lbg_runtime.sim.laws import Violation, check_laws, duplicate_count
@@ -39,6 +40,7 @@ class SimResult:
     owners: tuple[Life | None, ...]
     """Who was fed, by queue, when the run had come to rest and before its members stopped."""
     faults: Counter[FaultKind]
+    requests: Counter[RequestKind]
 
 
 def simulate(seed: int, settings: SimSettings | None = None, parts: Parts | None = None) -> SimResult:
@@ -63,6 +65,7 @@ def simulate(seed: int, settings: SimSettings | None = None, parts: Parts | None
         duplicates=duplicate_count(facts),
         owners=world.owners,
         faults=world.faults,
+        requests=world.requests,
     )
 
 
@@ -72,6 +75,7 @@ class _World:
     def __init__(self, settings: SimSettings, chance: SeededChance, parts: Parts) -> None:
         self.history: list[Happening] = []
         self.faults: Counter[FaultKind] = Counter()
+        self.requests: Counter[RequestKind] = Counter()
         self.owners: tuple[Life | None, ...] = ()
         self._settings = settings
         self._chance = chance
@@ -98,6 +102,12 @@ class _World:
             self._start(index)
         if self._settings.faults:
             self._next_fault(self._chance.fork("faults"))
+        if self._settings.request_gap_ms is not None:
+            queues, chance = self._broker.shape.queue_names(), self._chance.fork("requests")
+            gap_ms, until_ms = self._settings.request_gap_ms, self._settings.horizon_ms
+            noise = ControlNoise(self._schedule, chance, queues, self._alive, gap_ms, until_ms)
+            self.requests = noise.requests
+            noise.start()
         self._schedule.run(self._settings.horizon_ms, lambda: False)
         if not self._alive():
             self._start(0)

@@ -5,6 +5,7 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.core.events import FlowActive
 from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
@@ -15,6 +16,7 @@ from lbg_runtime.testing.conformance_steps import (
     SECOND,
     WINDOW,
     bind,
+    bind_closed,
     left_on_queue,
     numbers,
     open_transport,
@@ -98,7 +100,33 @@ class FlowConformance:
         await recorder.until_received(600)
         assert recorder.payloads == [payload.encode() for payload in numbers(600)]
 
+    async def test_nothing_arrives_before_intake_is_started(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("other", ["other"])
+        transport = await open_transport(harness)
+        _, other = await bind(transport, queue=QueueName("other"))
+        await publish(transport, "a")
+        flow, recorder = await bind_closed(transport)
+        await recorder.until_active()
+        await publish(transport, "b")
+        # The marker comes over the same connection behind all that the broker sent before.
+        await publish(transport, "marker", topic="other")
+        await other.until_received(1)
+        assert recorder.events == [FlowActive(FIRST)]
+        flow.start_intake()
+        await recorder.until_received(2)
+        assert [(d.message.payload, d.redelivered) for d in recorder.deliveries] == [(b"a", False), (b"b", False)]
+
     # -- giving up
+
+    async def test_a_flow_whose_intake_was_never_started_leaves_no_trace(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        await publish(transport, "a")
+        for epoch in (FIRST, SECOND):
+            flow, recorder = await bind_closed(transport, epoch)
+            await recorder.until_active()
+            await flow.unbind()
+            assert recorder.events == [FlowActive(epoch)]
+        assert await left_on_queue(harness) == [(b"a", False)]
 
     async def test_unbind_takes_the_settlements_along(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)

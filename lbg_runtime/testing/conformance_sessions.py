@@ -18,6 +18,7 @@ from lbg_runtime.testing.conformance_steps import (
     SECOND,
     WINDOW,
     bind,
+    bind_closed,
     left_on_queue,
     numbers,
     open_transport,
@@ -149,6 +150,26 @@ class SessionConformance:
         assert len(recorder.deliveries) <= WINDOW
         flow.start_intake()
         await recorder.until_received(600)
+
+    async def test_intake_that_was_never_started_stays_closed_over_an_outage(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("other", ["other"])
+        transport = await open_transport(harness)
+        await publish(transport, "a")
+        flow, recorder = await bind_closed(transport)
+        _, other = await bind(transport, queue=QueueName("other"))
+        await recorder.until_active()
+        for times in (2, 3):
+            await harness.begin_outage()
+            await recorder.until_inactive(times=times - 1)
+            await harness.end_outage()
+            await recorder.until_active(times=times)
+        await publish(transport, "b")
+        await publish(transport, "marker", topic="other")
+        await other.until_received(1)
+        assert recorder.deliveries == []
+        flow.start_intake()
+        await recorder.until_received(2)
+        assert [(d.message.payload, d.redelivered) for d in recorder.deliveries] == [(b"a", False), (b"b", False)]
 
     async def test_intake_started_in_an_outage_is_open_after_it(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)

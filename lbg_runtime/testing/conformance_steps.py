@@ -34,12 +34,21 @@ async def until_connected(messenger: FullTransport) -> None:
     await publish(messenger, "", topic="nobody/listens")
 
 
+async def bind_closed(
+    transport: FullTransport, epoch: Epoch = FIRST, queue: QueueName = QUEUE
+) -> tuple[BoundFlow, FlowRecorder]:
+    """A bound flow whose intake was never opened, and what it reports."""
+    recorder = FlowRecorder()
+    return await transport.bind(queue, epoch, recorder), recorder
+
+
 async def bind(
     transport: FullTransport, epoch: Epoch = FIRST, queue: QueueName = QUEUE
 ) -> tuple[BoundFlow, FlowRecorder]:
-    """A bound flow and what it reports."""
-    recorder = FlowRecorder()
-    return await transport.bind(queue, epoch, recorder), recorder
+    """A bound flow whose intake is open, and what it reports."""
+    flow, recorder = await bind_closed(transport, epoch, queue)
+    flow.start_intake()
+    return flow, recorder
 
 
 def settle(flow: BoundFlow, deliveries: Sequence[Delivery], outcome: Outcome = Outcome.ACCEPTED) -> None:

@@ -15,6 +15,9 @@ from lbg_runtime.model.outcome import Outcome
 FlowSink = Callable[[FlowEvent], None]
 """Takes the events of one flow handle in the order they happened. Must not raise and must not block."""
 
+ConnectionSink = Callable[[bool], None]
+"""Takes whether there is a connection. Must not raise and must not block."""
+
 DirectSink = Callable[[Message], None]
 """Takes direct messages of a subscription. Must not raise and must not block."""
 
@@ -38,7 +41,7 @@ class BoundFlow(Protocol):
         ...
 
     def start_intake(self) -> None:
-        """Undo `stop_intake`. Never blocks."""
+        """Let the broker send: for the first time, or after `stop_intake`. Never blocks."""
         ...
 
     async def unbind(self) -> None:
@@ -62,9 +65,11 @@ class Transport(Protocol):
         ...
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
-        """Bind a flow; raises `BindFailed`. It is a standby until the sink is told `FlowActive`.
+        """Bind a flow with its intake closed; raises `BindFailed`. It is a standby until the sink is told `FlowActive`.
 
-        The sink may be called before this returns. Cancelling the call leaves no flow bound.
+        The broker sends nothing before `start_intake`, so what such a flow is given up for comes to the next one
+        unflagged; its activity is reported all the same. After an outage the handle is bound again by itself, with its
+        intake as it was. The sink may be called before this returns. Cancelling the call leaves no flow bound.
         """
         ...
 
@@ -87,6 +92,13 @@ class Messenger(Protocol):
 
     def send_direct(self, message: Message) -> None:
         """Publish at most once, to whoever subscribes now. Never blocks; a lost message is nobody's error."""
+        ...
+
+    def watch_connection(self, sink: ConnectionSink) -> None:
+        """Have `sink` called with whether there is a connection: now, and at each change until `close`. One watcher.
+
+        True means that what is sent directly leaves, and that subscriptions are restored.
+        """
         ...
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:

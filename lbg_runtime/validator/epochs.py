@@ -1,7 +1,8 @@
 """Flow epochs and tenures of a run: what each flow handle lived through, and what a fault may have undone in it.
 
 An epoch is one flow handle of one member's life on one queue. A tenure is one time of being fed within an epoch: from
-an `active` record to the next. Nearly always there is one tenure in an epoch, or none (a standby).
+an `active` record to the next that follows an interruption. Nearly always there is one tenure in an epoch, or none (a
+standby). An `active` record without an interruption before it tells of a drain that was given up.
 """
 
 from dataclasses import dataclass
@@ -156,8 +157,7 @@ def _broken_before_confirmed(
 
 def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenures:
     """Collect the tenures; the moments come from flow records and handlings alone, none is guessed."""
-    active = np.flatnonzero(is_one_of(flows, "event", "active"))
-    active = active[np.lexsort((epochs.flow_ns[active], epochs.of_flow[active]))]
+    active = _beginnings(epochs, flows)
     per_epoch = np.bincount(epochs.of_flow[active], minlength=len(epochs.journal))
     rows = np.maximum(per_epoch, 1)
     first_tenure = np.cumsum(rows) - rows
@@ -186,6 +186,17 @@ def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenur
     in_good_order = (epochs.released & ~epochs.broken)[epoch]
     fed_until = np.where(in_good_order, np.maximum(fed_until, last_done), fed_until)
     return Tenures(epoch, start, fed_until, first_start, last_done)
+
+
+def _beginnings(epochs: Epochs, flows: pa.Table) -> Ints:
+    """The `active` records that begin a tenure, sorted by epoch and time."""
+    turn = np.flatnonzero(is_one_of(flows, "event", "active", "inactive", "down"))
+    turn = turn[np.lexsort((epochs.flow_ns[turn], epochs.of_flow[turn]))]
+    is_active = is_one_of(flows, "event", "active")[turn]
+    goes_on = np.zeros(len(turn), dtype=np.bool_)
+    goes_on[1:] = is_active[:-1] & (epochs.of_flow[turn][1:] == epochs.of_flow[turn][:-1])
+    beginnings: Ints = turn[is_active & ~goes_on]
+    return beginnings
 
 
 def release_causes(epochs: Epochs, flows: pa.Table, lives: Lives, wanted: Ints) -> list[str]:

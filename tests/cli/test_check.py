@@ -13,7 +13,8 @@ pytestmark = pytest.mark.real_time
 CONFIG = """
 connection: {{transport: {transport}, host: "{host}"}}
 group: {{name: orders, hash_prefix: h, hash_count: 9, queue_count: 4, provision: {provision}}}
-membership: {{index: 0, count: 3}}
+membership: {{mode: static, index: 0, count: 3}}
+rebind: {{mode: cycle}}
 handlers: [{module}]
 """
 

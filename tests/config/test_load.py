@@ -44,7 +44,7 @@ def test_a_group_is_all_that_must_be_said():
     assert settings.group.hash_function is HashFunction.CRC32
     assert settings.group.key.origin is KeyOrigin.PROPERTY
     assert settings.group.provision is Provision.NONE
-    assert settings.membership.mode is MembershipMode.STATIC
+    assert settings.membership.mode is MembershipMode.DISCOVERED
     assert settings.group.shape().queue_name(7) == "orders/7"
 
 
@@ -73,6 +73,10 @@ def test_all_sections_are_read():
     assert settings.failure.backoff.initial_ms == 10
     assert settings.membership.count == 4
     assert settings.handlers == ("shop.orders", "shop.bills")
+
+
+def test_the_number_of_standbys_may_be_all():
+    assert (_parse().rebind.standbys, _parse(rebind={"standbys": "all"}).rebind.standbys) == (2, None)
 
 
 def test_hosts_may_be_a_list():
@@ -112,6 +116,20 @@ def test_hosts_may_be_a_list():
             {"rebind": {"interval": "30 seconds"}},
             "config.yaml: rebind.interval: '30 seconds'; expected a duration such as 500ms, 30s or 2m",
         ),
+        (
+            {"rebind": {"standbys": "many"}},
+            "config.yaml: rebind.standbys: 'many'; expected a whole number",
+        ),
+        ({"rebind": {"standbys": None}}, "config.yaml: rebind.standbys: nothing; expected a whole number, or all"),
+        (
+            {"rebind": {"mode": "cycle"}},
+            "config.yaml: rebind.mode: cycle; "
+            "expected cooperative, or membership.mode static or ordinal: a cycle counts members",
+        ),
+        (
+            {"membership": {"index": 3}},
+            "config.yaml: membership.index: 3; expected none with mode: discovered, or mode: static",
+        ),
         ({"rebind": {"jitter": 2}}, "config.yaml: rebind.jitter: 2; expected at most 1"),
         ({"dispatch": {"runners": 0}}, "config.yaml: dispatch.runners: 0; expected at least 1"),
         (
@@ -143,7 +161,7 @@ def test_a_wrong_value_is_one_line_with_place_value_and_expectation(sections, li
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
     assert _problem(group=GROUP | {"hash_cout": 1}) == (
         "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
-        "hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
+        "control_topic, hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
     )
     assert _problem(zzz={}).startswith("config.yaml: zzz: unknown setting; expected one of connection, dispatch")
     assert "rebind.interval_ms: unknown setting; expected interval" in _problem(rebind={"interval_ms": 5})

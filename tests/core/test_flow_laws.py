@@ -23,10 +23,14 @@ from lbg_runtime.core.events import (
     FlowActive,
     FlowDown,
     FlowInactive,
+    HandBackRequested,
     HandlingFinished,
     MachineEvent,
     MessageReceived,
+    PlaceChanged,
     ReleaseCause,
+    StepAsideCancelled,
+    StepAsideRequested,
     StopRequested,
     UnbindFinished,
 )
@@ -34,7 +38,7 @@ from lbg_runtime.core.flow import FlowMachine
 from lbg_runtime.core.flow_table import FlowState
 from lbg_runtime.core.lanes import KeyLanes, LaneKey
 from lbg_runtime.core.rebind import RebindSettings
-from lbg_runtime.core.roles import Role
+from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
@@ -47,7 +51,9 @@ SETTINGS = RebindSettings(
     bind_backoff_min_ms=10,
     bind_backoff_max_ms=500,
     quiet_gap_ms=20,
+    rank_delay_ms=30,
 )
+PLACES = st.builds(Place, st.sampled_from([None, 0, 1, 2]), st.booleans())
 Answered = tuple[Epoch, DeliveryId]
 
 
@@ -70,14 +76,14 @@ class FlowLaws(RuleBasedStateMachine):
         self.running: dict[LaneKey, Delivery] = {}
         self.lost_activity: set[Epoch] = set()
         self.ended: set[Epoch] = set()
-        self.intake_open = True
+        self.intake_open = False
         self.cancelled: set[Epoch] = set()
         self.stop_requested = False
 
     @precondition(lambda self: self.machine is None)
-    @rule(role=st.sampled_from(Role), max_in_flight=st.integers(1, 6), seed=st.integers(0, 1_000))
-    def make(self, role: Role, max_in_flight: int, seed: int) -> None:
-        self.machine = FlowMachine(QUEUE, role, SETTINGS, max_in_flight, random.Random(seed), self.now_ms)
+    @rule(place=PLACES, max_in_flight=st.integers(1, 6), seed=st.integers(0, 1_000))
+    def make(self, place: Place, max_in_flight: int, seed: int) -> None:
+        self.machine = FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(seed), self.now_ms)
 
     def flow(self) -> FlowMachine:
         assert self.machine is not None
@@ -119,8 +125,9 @@ class FlowLaws(RuleBasedStateMachine):
         match command:
             case Bind(epoch):
                 assert not self.stop_requested
+                assert self.flow().place.is_wanted
                 assert epoch == len(self.ended) + 1, "one handle at a time, numbered from 1"
-                self.intake_open = True
+                self.intake_open = False
             case Dispatch(delivery):
                 assert delivery.epoch not in self.lost_activity, "nothing new is started after activity was lost (L4)"
                 assert delivery.epoch not in self.ended
@@ -134,6 +141,8 @@ class FlowLaws(RuleBasedStateMachine):
             case Unbind(epoch, cause):
                 assert not self.in_flight(epoch), "given up only when nothing of it is in flight (L5)"
                 assert (cause is ReleaseCause.STOP) == self.stop_requested
+                if cause in (ReleaseCause.HOP, ReleaseCause.UNWANTED):
+                    assert not self.intake_open, "a standby that lets go has not asked for anything"
                 self.ended.add(epoch)
             case StopIntake():
                 assert self.intake_open
@@ -267,6 +276,41 @@ class FlowLaws(RuleBasedStateMachine):
             self.stop_requested = True
             self.tell(StopRequested())
 
+    # -- what the group wants
+
+    @precondition(lambda self: self.machine is not None)
+    @rule(place=PLACES)
+    def change_place(self, place: Place) -> None:
+        before = self.flow().state
+        self.tell(PlaceChanged(place))
+        assert self.flow().place == place
+        if before is FlowState.ACTIVE:
+            assert self.flow().state is FlowState.ACTIVE, "availability comes before placement"
+
+    @precondition(lambda self: self.machine is not None)
+    @rule()
+    def request_hand_back(self) -> None:
+        before, cause = self.flow().state, self.flow().cause
+        self.tell(HandBackRequested("m"))
+        if before is FlowState.ACTIVE:
+            assert self.flow().cause is ReleaseCause.HANDBACK
+        else:
+            assert (self.flow().state, self.flow().cause) == (before, cause)
+
+    @precondition(lambda self: self.machine is not None)
+    @rule(wait_ms=st.integers(0, 300))
+    def request_to_step_aside(self, wait_ms: int) -> None:
+        before = self.flow().state
+        self.tell(StepAsideRequested(self.now_ms + wait_ms))
+        assert self.flow().state is before
+
+    @precondition(lambda self: self.machine is not None)
+    @rule()
+    def cancel_stepping_aside(self) -> None:
+        before = self.flow().state
+        self.tell(StepAsideCancelled())
+        assert self.flow().state is before
+
     # -- what holds at every moment
 
     @invariant()
@@ -283,15 +327,18 @@ class FlowLaws(RuleBasedStateMachine):
             return
         match self.machine.state:
             case FlowState.UNBOUND:
-                assert self.machine.is_stopped
+                assert self.machine.is_stopped or not self.machine.place.is_wanted
             case FlowState.BINDING:
                 assert self.binding is not None
             case FlowState.UNBINDING:
                 assert self.unbinding is not None
             case FlowState.DRAINING:
                 assert self.machine.in_flight > 0
-            case FlowState.STANDBY | FlowState.ACTIVE:
-                pass
+            case FlowState.STANDBY:
+                assert not self.intake_open
+                assert self.machine.place.is_wanted
+            case FlowState.ACTIVE:
+                assert self.intake_open or self.machine.in_flight > 0
 
 
 TestFlowLaws = FlowLaws.TestCase

@@ -7,9 +7,20 @@ from lbg_runtime.model.ids import DeliveryId, Epoch
 
 def in_flight_of(count: int, cap: int = 4) -> InFlight:
     in_flight = InFlight(cap)
+    in_flight.start_handle()
+    assert in_flight.open_intake()
     for number in range(1, count + 1):
         in_flight.add(DeliveryId(number))
     return in_flight
+
+
+def test_intake_of_a_new_handle_is_closed_and_opens_once() -> None:
+    in_flight = InFlight(1)
+    assert not in_flight.close_intake(only_if_full=False)
+    assert in_flight.open_intake()
+    assert not in_flight.open_intake()
+    in_flight.start_handle()
+    assert in_flight.open_intake()
 
 
 def test_intake_closes_once_when_the_cap_is_reached() -> None:

@@ -3,7 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.core.rebind import RebindSettings, bind_backoff_ms, rebind_delay_ms, rebind_pause_ms
+from lbg_runtime.core.rebind import (
+    RebindSettings,
+    bind_backoff_ms,
+    hop_pause_ms,
+    rebind_delay_ms,
+    rebind_pause_ms,
+)
 from lbg_runtime.model.errors import UserError
 
 SETTINGS = RebindSettings(
@@ -13,6 +19,7 @@ SETTINGS = RebindSettings(
     bind_backoff_min_ms=100,
     bind_backoff_max_ms=5_000,
     quiet_gap_ms=20,
+    rank_delay_ms=70,
 )
 
 
@@ -54,6 +61,13 @@ def test_the_pause_between_giving_way_and_binding_is_short_and_never_nothing() -
     assert len(pauses) > 50
 
 
+def test_the_pause_after_a_hop_is_never_longer_than_the_delay_between_two_ranks() -> None:
+    pauses = {hop_pause_ms(SETTINGS, random.Random(seed)) for seed in range(500)}
+    assert min(pauses) >= 1
+    assert max(pauses) <= 70
+    assert len(pauses) > 40
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -64,6 +78,7 @@ def test_the_pause_between_giving_way_and_binding_is_short_and_never_nothing() -
         {"bind_backoff_min_ms": 0},
         {"bind_backoff_min_ms": 6_000},
         {"quiet_gap_ms": -1},
+        {"rank_delay_ms": 0},
     ],
 )
 def test_settings_that_no_schedule_can_be_made_of_are_refused(change: dict[str, int]) -> None:

@@ -1,18 +1,28 @@
 import pytest
 
-from lbg_runtime.core.roles import Role, static_role
+from lbg_runtime.core.roles import Place, Role, static_place
 from lbg_runtime.model.errors import UserError
 
 
-def test_each_queue_has_exactly_one_primary() -> None:
+def test_each_queue_has_one_home_and_every_other_member_as_a_standby() -> None:
     for member_count in range(1, 9):
         for queue_index in range(20):
-            roles = [static_role(queue_index, member, member_count) for member in range(member_count)]
-            assert roles.count(Role.PRIMARY) == 1
-            assert roles.index(Role.PRIMARY) == queue_index % member_count
+            places = [static_place(queue_index, member, member_count) for member in range(member_count)]
+            assert sorted(place.rank for place in places if place.rank is not None) == list(range(member_count))
+            assert places[queue_index % member_count] == Place(0, gives_way=True)
+            assert all(place.gives_way for place in places)
 
 
 @pytest.mark.parametrize(("index", "count"), [(-1, 3), (3, 3), (0, 0), (0, -1)])
 def test_an_index_outside_the_count_is_a_users_mistake(index: int, count: int) -> None:
     with pytest.raises(UserError, match="membership"):
-        static_role(0, index, count)
+        static_place(0, index, count)
+
+
+def test_only_home_is_primary_in_the_journal() -> None:
+    assert [Place(rank, gives_way=False).role for rank in (0, 1, None)] == [
+        Role.PRIMARY,
+        Role.SECONDARY,
+        Role.SECONDARY,
+    ]
+    assert [Place(rank, gives_way=False).is_wanted for rank in (0, 1, None)] == [True, True, False]

@@ -37,7 +37,7 @@ async def _spooled(broker: MemoryBroker, shape: GroupShape) -> dict[int, list[Me
             if isinstance(event, MessageReceived):
                 messages.append(event.delivery.message)
 
-        await transport.bind(shape.queue_name(index), Epoch(1), sink)
+        (await transport.bind(shape.queue_name(index), Epoch(1), sink)).start_intake()
     await asyncio.sleep(1)
     await transport.close()
     return spooled

@@ -40,11 +40,15 @@ def make_settings(**sections: dict[str, object]) -> Settings:
     """Settings of a group of 4 queues and 8 shards, with the given sections laid over."""
     document: dict[str, dict[str, object]] = {
         "group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4},
-        "membership": {"index": 0, "count": 1},
+        "membership": {"mode": "static", "index": 0, "count": 1},
+        "rebind": {"mode": "cycle"},
     }
-    for name, section in sections.items():
-        document[name] = {**document.get(name, {}), **section}
-    return parse_settings(document, "test", {})
+    return parse_settings(_overlaid(document, sections), "test", {})
+
+
+def _overlaid(document, sections):
+    """The document with these sections laid over it, setting by setting."""
+    return {name: {**document.get(name, {}), **sections.get(name, {})} for name in {**document, **sections}}
 
 
 def make_delivery(delivery_id: int, key: str = "a", *, topic: str = "h/0/orders/new", epoch: int = 1) -> Delivery:
@@ -137,6 +141,7 @@ class MemberTrial:
         self.handled: list[tuple[str, str, int]] = []
         """Member, key and sequence number of every handling that came to its end."""
         self.sessions: dict[str, MemoryTransport] = {}
+        self._clients = itertools.count()
         self._publisher: MemoryTransport | None = None
         self._sequence: Counter[str] = Counter()
         self._changed = asyncio.Event()
@@ -144,8 +149,18 @@ class MemberTrial:
     def member(
         self, index: int = 0, count: int = 1, *, work: Callable[[Message], Awaitable[None]] | None = None, **sections
     ) -> App:
-        """A member whose handler does `work`, else returns at once."""
-        name = f"member-{index}"
+        """A counted member whose handler does `work`, else returns at once."""
+        return self._member(f"member-{index}", work, sections, {"member_index": index, "member_count": count})
+
+    def discovered(self, name: str, *, work: Callable[[Message], Awaitable[None]] | None = None, **sections) -> App:
+        """The same in a group whose members find each other; `name` is its id."""
+        cooperative = {
+            "membership": {"mode": "discovered", "id": name, "index": None, "count": None},
+            "rebind": {"mode": "cooperative"},
+        }
+        return self._member(name, work, _overlaid(cooperative, sections), {})
+
+    def _member(self, name, work, sections, place) -> App:
         handlers = Handlers()
 
         @handlers.handler("orders/>")
@@ -155,14 +170,10 @@ class MemberTrial:
             self.handled.append((name, message.key, message.key_sequence))
             self._changed.set()
 
-        sections = {
-            "group": {"provision": "create_missing"},
-            "ops": {"journal": {"path": str(self.journals)}},
-            **sections,
-        }
-        self.sessions[name] = MemoryTransport(self.broker, f"{name}-{len(self.sessions)}")
-        settings = make_settings(**sections)
-        return App(handlers, settings, member_index=index, member_count=count, session=self.sessions[name])
+        defaults = {"group": {"provision": "create_missing"}, "ops": {"journal": {"path": str(self.journals)}}}
+        settings = make_settings(**_overlaid(defaults, sections))
+        self.sessions[name] = MemoryTransport(self.broker, f"{name}-{next(self._clients)}")
+        return App(handlers, settings, session=self.sessions[name], **place)
 
     @asynccontextmanager
     async def running(self, *apps: App) -> AsyncIterator[list[asyncio.Task[StopReport]]]:
@@ -214,6 +225,12 @@ class MemberTrial:
                 if flow.active:
                     found[int(queue.removeprefix("orders/"))] = flow.client_name.rpartition("-")[0]
         return found
+
+    def active_clients(self) -> set[str]:
+        """Names of the clients that the broker feeds."""
+        engine = self.broker.engine
+        flows = [flow for queue in engine.queue_names("default") for flow in engine.queue_flows("default", queue)]
+        return {flow.client_name for flow in flows if flow.active}
 
     def records(self) -> list[dict[str, object]]:
         """All journal records, in the order of the files' names."""

@@ -6,9 +6,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lbg_runtime.core.events import FlowActive, FlowDown, FlowInactive, MessageReceived
+from lbg_runtime.core.events import (
+    FlowActive,
+    FlowDown,
+    FlowInactive,
+    HandBackRequested,
+    MessageReceived,
+    PlaceChanged,
+    StepAsideRequested,
+)
 from lbg_runtime.core.flow import FlowMachine
-from lbg_runtime.core.roles import Role
+from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.record import DispatchRecord, FlowRecord
@@ -17,6 +25,8 @@ from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.supervisor import rebind_settings
 
 QUEUE = QueueName("orders/0")
+HOME = Place(0, gives_way=True)
+STANDBY = Place(1, gives_way=False)
 
 
 class ScriptedTransport:
@@ -87,15 +97,20 @@ class ScriptedWriter:
 
 
 class Trial:
-    def __init__(self, rig, settings, handle, role=Role.PRIMARY, **sections):
+    def __init__(self, rig, settings, handle, place=HOME, **sections):
         self.transport = ScriptedTransport()
         self.rig = rig(handle, **sections)
         made = settings(**sections)
         machine = FlowMachine(
-            QUEUE, role, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0
+            QUEUE, place, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0
         )
-        journal = MemberJournal(ScriptedWriter(self.log))
-        self.runner = FlowRunner(0, machine, self.transport, self.rig.dispatcher, journal)
+        journal = MemberJournal(ScriptedWriter(self.log), 1)
+        self.changes = []
+        self.runner = FlowRunner(0, machine, self.transport, self.rig.dispatcher, journal, on_change=self._note_change)
+
+    def _note_change(self, runner):
+        machine = runner.machine
+        self.changes.append((machine.state.value, machine.epoch, machine.cause and machine.cause.value))
 
     @property
     def log(self):
@@ -238,21 +253,82 @@ async def test_intake_stops_at_the_limit_and_starts_again_at_half_of_it(flow_tri
             trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
         await asyncio.sleep(1)
         assert ("stop_intake", epoch) in trial.log
-        assert ("start_intake", epoch) not in trial.log
+        assert trial.log.count(("start_intake", epoch)) == 1, "that of becoming active"
         gate.set()
         await asyncio.sleep(1)
     assert trial.log.count(("stop_intake", epoch)) == 2, "the second is that of the drain"
-    assert trial.log.count(("start_intake", epoch)) == 1
+    assert trial.log.count(("start_intake", epoch)) == 2
 
 
-async def test_a_secondary_gives_way_and_binds_again(flow_trial):
-    trial = flow_trial(_return, role=Role.SECONDARY, rebind={"interval": "5s"})
+async def test_a_flow_away_from_home_gives_way_and_binds_again(flow_trial):
+    trial = flow_trial(_return, place=Place(1, gives_way=True), rebind={"interval": "5s"})
     loop = asyncio.get_running_loop()
     async with trial.running():
         assert await trial.activate() == 1
         assert await trial.activate() == 2
         assert loop.time() < 6
     assert trial.flow_changes()[:4] == [("bound", ""), ("active", ""), ("draining", "rebind"), ("released", "rebind")]
+
+
+async def test_a_hand_back_is_journalled_and_observed_from_drain_to_the_bind_as_a_standby(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(1)
+
+    trial = flow_trial(work, place=STANDBY)
+    async with trial.running():
+        first = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, epoch=first)))
+        await asyncio.sleep(0.5)
+        trial.runner.post(HandBackRequested("m"))
+        assert await trial.transport.binds.get() == first + 1
+        await asyncio.sleep(1)
+        assert trial.changes == [
+            ("binding", 1, None),
+            ("standby", 1, None),
+            ("active", 1, None),
+            ("draining", 1, "handback"),
+            ("unbinding", 1, "handback"),
+            ("unbound", 1, None),
+            ("binding", 2, None),
+            ("standby", 2, None),
+        ]
+    assert trial.settled() == [(first, 1)]
+    assert trial.log.index(("settle", first, 1)) < trial.log.index(("unbind", first))
+    expected = [("bound", ""), ("active", ""), ("draining", "handback"), ("released", "handback"), ("bound", "")]
+    assert trial.flow_changes()[:5] == expected
+
+
+async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(8)
+
+    trial = flow_trial(work, place=STANDBY, rebind={"drain_timeout": "5s"})
+    async with trial.running():
+        epoch = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
+        await asyncio.sleep(0.5)
+        trial.runner.post(HandBackRequested("m"))
+        await asyncio.sleep(6)
+        assert trial.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
+        await asyncio.sleep(3)
+        assert trial.settled() == [(epoch, 1)]
+        intake = [name for name, *_ in trial.log if name.endswith("intake")]
+        assert intake == ["start_intake", "stop_intake", "start_intake"]
+    assert [event for event, _ in trial.flow_changes()][:4] == ["bound", "active", "draining", "active"]
+
+
+async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_trial):
+    trial = flow_trial(_return, place=STANDBY)
+    async with trial.running():
+        trial.runner.post(StepAsideRequested(60_000))
+        assert await trial.activate() == 1
+        assert await trial.transport.binds.get() == 2
+        trial.runner.post(PlaceChanged(Place(None, gives_way=False)))
+        await asyncio.sleep(10)
+        assert trial.changes[-1] == ("unbound", 2, None)
+    assert [name for name, *_ in trial.log if name.endswith("intake")] == []
+    expected = [("bound", ""), ("released", "hop"), ("bound", ""), ("released", "unwanted")]
+    assert trial.flow_changes() == expected
 
 
 async def test_late_words_of_a_dead_handle_change_nothing(flow_trial, delivery):

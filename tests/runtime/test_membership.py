@@ -4,29 +4,43 @@ import pytest
 
 from lbg_runtime.config.settings import MembershipSettings
 from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.runtime.membership import find_membership
+from lbg_runtime.runtime.membership import CountedPlace, find_membership
 
 
 def _find(settings=None, environ=None, host="host", queues=8, **arguments):
-    return find_membership(MembershipSettings.model_validate(settings or {}), queues, environ or {}, host, **arguments)
+    found = MembershipSettings.model_validate({"mode": "static"} | (settings or {}))
+    return find_membership(found, queues, environ or {}, host, 4711, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "host", "member"),
+    [
+        ({}, {}, "host", "host-4711"),
+        ({"id": "till-1"}, {}, "host", "till-1"),
+        ({"id": "till-1"}, {"LBG_MEMBER_ID": "till-2"}, "host", "till-2"),
+        ({}, {}, "h" * 300, "h" * 90 + "-4711"),
+    ],
+)
+def test_a_member_that_is_not_counted_has_a_name(settings, environ, host, member):
+    membership = _find({"mode": "discovered", **settings}, environ, host)
+    assert (membership.member, membership.place) == (member, None)
 
 
 def test_the_settings_say_it():
     membership = _find({"index": 2, "count": 4})
-    assert (membership.index, membership.count, membership.member) == (2, 4, "member-2")
+    assert (membership.place, membership.member) == (CountedPlace(2, 4), "member-2")
 
 
 def test_the_environment_wins_over_the_settings_and_arguments_over_both():
     environ = {"LBG_MEMBER_INDEX": "1", "LBG_MEMBER_COUNT": "5"}
-    assert _find({"index": 2, "count": 4}, environ).index == 1
-    assert _find({"index": 2, "count": 4}, environ).count == 5
+    assert _find({"index": 2, "count": 4}, environ).place == CountedPlace(1, 5)
     membership = _find({"index": 2, "count": 4}, environ, index=0, count=3)
-    assert (membership.index, membership.count) == (0, 3)
+    assert membership.place == CountedPlace(0, 3)
 
 
 def test_an_ordinal_is_read_from_the_host_name():
-    assert _find({"mode": "ordinal", "count": 4}, host="orders-3").index == 3
-    assert _find({"mode": "ordinal", "count": 4}, host="my-orders-0.svc.example-9").index == 0
+    assert _find({"mode": "ordinal", "count": 4}, host="orders-3").place.index == 3
+    assert _find({"mode": "ordinal", "count": 4}, host="my-orders-0.svc.example-9").place.index == 0
 
 
 @pytest.mark.parametrize(
@@ -37,6 +51,8 @@ def test_an_ordinal_is_read_from_the_host_name():
         ({"index": 4, "count": 4}, {}, "h", "membership.index: 4; expected 0 to 3"),
         ({"index": 0, "count": 9}, {}, "h", "membership.count: 9 members for 8 queues"),
         ({"mode": "ordinal", "count": 4}, {}, "orders", "membership.mode: host name 'orders'"),
+        ({"mode": "discovered"}, {"LBG_MEMBER_INDEX": "1"}, "h", "membership.mode: discovered, and a member's index"),
+        ({"mode": "discovered"}, {"LBG_MEMBER_ID": "a b"}, "h", "environment LBG_MEMBER_ID: 'a b'; expected 1 to 100"),
         ({"count": 4}, {"LBG_MEMBER_INDEX": "x"}, "h", "environment LBG_MEMBER_INDEX: 'x'; expected a whole number"),
     ],
 )

@@ -46,8 +46,8 @@ class Session(MemoryTransport):
 
 settings = parse_settings({
     "group": {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1, "provision": "create_missing"},
-    "membership": {"index": 0, "count": 1},
-    "rebind": {"drain_timeout": sys.argv[2]},
+    "membership": {"mode": "static", "index": 0, "count": 1},
+    "rebind": {"mode": "cycle", "drain_timeout": sys.argv[2]},
 }, "test", {})
 report = App(handlers, settings, session=Session(MemoryBroker(), "member")).run_sync(
     parent_pid=os.getppid() if "--exit-with-parent" in sys.argv else None

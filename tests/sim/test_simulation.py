@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.control_noise import RequestKind
 from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
@@ -31,6 +32,8 @@ def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) ->
     assert all(count > QUICK_SEEDS / 2 for count in faults.values())
     assert all(result.published == result.settings.messages * result.settings.publishers for result in results)
     assert sum(result.duplicates for result in results) > QUICK_SEEDS
+    requests: Counter[RequestKind] = sum((result.requests for result in results), Counter())
+    assert all(requests[kind] > QUICK_SEEDS for kind in RequestKind)
 
 
 def test_graceful_moves_handle_nothing_twice() -> None:
@@ -49,6 +52,26 @@ def test_graceful_moves_handle_nothing_twice() -> None:
     assert moves > 60
 
 
+def test_hand_backs_and_other_requests_handle_nothing_twice_however_long_a_handler_takes() -> None:
+    moves = 0
+    for seed in range(60):
+        drawn = draw_settings(SeededChance(seed))
+        calm = replace(
+            drawn,
+            planned_members=3,
+            first_members=3,
+            # A cycle gives up what takes too long, a hand-back does not.
+            rebind=replace(drawn.rebind, interval_ms=600_000, jitter=0.0, drain_timeout_ms=300),
+            handlers=replace(drawn.handlers, slow_share=0.1, fail_share=0.0, poison_share=0.0, hang_share=0.02),
+            faults=(FaultKind.CUT_PUBLISHER,),
+            request_gap_ms=100,
+        )
+        result = simulate(seed, calm)
+        assert (result.seed, result.violations, result.duplicates) == (seed, (), 0)
+        moves += result.requests[RequestKind.MOVE]
+    assert moves > 60 * 10
+
+
 def test_every_queue_comes_home_when_its_primary_runs() -> None:
     for seed in range(20):
         drawn = draw_settings(SeededChance(seed))
@@ -61,6 +84,7 @@ def test_every_queue_comes_home_when_its_primary_runs() -> None:
             rebind=replace(drawn.rebind, interval_ms=500, drain_timeout_ms=1_000),
             handlers=replace(drawn.handlers, slow_share=0.0, hang_share=0.0),
             faults=(FaultKind.JOIN,),
+            request_gap_ms=None,
             fault_gap_ms=1_000,
             horizon_ms=20_000,
         )

@@ -194,3 +194,19 @@ def test_a_member_that_comes_back_from_a_crash_has_moved_to_itself() -> None:
     (move,) = judged(run, 2).moves
 
     assert (move.from_member, move.to_member, move.cause) == ("a", "a", "crash")
+
+
+def test_a_hand_back_that_was_given_up_leaves_one_owner_and_a_hop_makes_none() -> None:
+    run = Run()
+    a = Life(run, "a").flow("active", 1).flow("draining", 10, cause="handback").flow("active", 40)
+    a.handle(1, 5, 60, 60).handle(2, 70, 80, 80)
+    a.flow("draining", 90, cause="handback").flow("released", 100, cause="handback")
+    # Not ours to have: it was active at the broker, and let go without a record of it.
+    Life(run, "c").flow("bound", 1).flow("released", 105, cause="hop").flow("bound", 110, epoch=2).close(300)
+    a.flow("bound", 110, epoch=2).flow("released", 115, epoch=2, cause="hop").close(300)
+    Life(run, "b").flow("bound", 1).flow("active", 110).handle(3, 120, 130, 130).flow("released", 200).close(300)
+
+    verdict = judged(run, 3)
+
+    assert broken(verdict) == set()
+    assert [(move.from_member, move.to_member, move.cause) for move in verdict.moves] == [("a", "b", "handback")]

@@ -53,6 +53,7 @@ class Board:
                 self._dispatch(member, incarnation, record)
             case "status":
                 cell = self.cell(_number(record, "queue"), member)
+                cell.role = str(record["role"])
                 cell.state = str(record["state"])
                 cell.in_flight = _number(record, "in_flight")
 
@@ -84,10 +85,12 @@ class Board:
         cell = self.cell(queue, member)
         cell.role = str(record["role"])
         event = str(record["event"])
+        stood_by = cell.state == "standby"
         cell.state = {"bound": "standby", "inactive": "draining", "released": "unbound", "down": "unbound"}.get(
             event, event
         )
-        if event in ("inactive", "draining", "released", "down"):
+        # A standby that lets go ends nobody's time at the queue.
+        if not stood_by and event in ("inactive", "draining", "released", "down"):
             cause = str(record["cause"]) if event in ("draining", "released") else event
             self._ends[queue, member, incarnation] = cause
         elif event == "active":

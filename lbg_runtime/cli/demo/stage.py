@@ -14,6 +14,7 @@ from rich.live import Live
 
 from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story, member_name
 from lbg_runtime.cli.demo.table import describe, render
+from lbg_runtime.config.settings import RebindMode
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 
@@ -24,6 +25,9 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
     rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 400,
     keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 200,
+    rebind: Annotated[
+        RebindMode, typer.Option(help="How queues move: offered and accepted, or given up now and then.")
+    ] = RebindMode.CYCLE,
     rebind_interval: Annotated[str, typer.Option(help="Interval of the secondaries' rebind cycle.")] = "3s",
 ) -> None:
     """Play the source article's story with real processes on loopback and judge it; exit 0 only for a valid verdict.
@@ -39,7 +43,8 @@ def demo(
     keep = True
     try:
         watch = _Watch(Console(stderr=True))
-        story = Story(folder, SHAPE, rate, keys, rebind_interval, on_change=lambda: watch.show(story))
+        section = {"mode": rebind.value, "interval": rebind_interval, "min_tenure": "1s"}
+        story = Story(folder, SHAPE, rate, keys, section, on_change=lambda: watch.show(story))
         with watch:
             anyio.run(story.play)
         verdict = validate(read_run(story.journals))

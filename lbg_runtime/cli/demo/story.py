@@ -4,7 +4,7 @@ Facts come from the members' journals, never from a guess about time: a step end
 to bring, and fails with a `StoryStuck` that names the step when they do not in time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +48,8 @@ class Story:
     shape: GroupShape
     rate_per_s: int
     key_count: int
-    rebind_interval: str
+    rebind: Mapping[str, str]
+    """The section of the settings; with mode cycle members are counted, else they find each other."""
     on_change: Callable[[], None]
     board: Board = field(default_factory=Board)
     headline: str = ""
@@ -145,14 +146,23 @@ class Story:
         await self._stop("broker")
 
     def _everyone_at_home(self) -> bool:
-        return all(self.board.primaries_at_home(member_name(index)) for index in range(MEMBER_COUNT))
+        members = [member_name(index) for index in range(MEMBER_COUNT)]
+        if self._is_counted:
+            return all(self.board.primaries_at_home(member) for member in members)
+        least = self.shape.queue_count // MEMBER_COUNT
+        return all(len(self.board.active_queues(member)) >= least for member in members)
+
+    @property
+    def _is_counted(self) -> bool:
+        return self.rebind["mode"] == "cycle"
 
     @property
     def _config_option(self) -> tuple[str, str]:
         return "--config", str(self.folder / "config.yaml")
 
     async def _start_member(self, index: int) -> None:
-        await self._start(member_name(index), "run", *self._config_option, "--member-index", str(index))
+        which = ("--member-index", str(index)) if self._is_counted else ("--member-id", member_name(index))
+        await self._start(member_name(index), "run", *self._config_option, *which)
 
     async def _start(self, name: str, command: str, *arguments: str) -> Child:
         child = await self._stack.enter_async_context(
@@ -201,8 +211,8 @@ class Story:
                 "queue_count": self.shape.queue_count,
                 "provision": "create_missing",
             },
-            "membership": {"mode": "static", "count": MEMBER_COUNT},
-            "rebind": {"interval": self.rebind_interval},
+            "membership": {"mode": "static", "count": MEMBER_COUNT} if self._is_counted else {"settle": "1s"},
+            "rebind": self.rebind,
             "handlers": ["lbg_runtime.cli.demo.handlers"],
             "ops": {"journal": {"path": str(self.journals)}},
         }

@@ -50,7 +50,7 @@ class MemoryFlow:
         self._sink = sink
         self._ack_delay_s = ack_delay_s
         self._active = False
-        self._intake_open = True
+        self._intake_open = False
         self._last_received_id: DeliveryId | None = None
         self._held: list[SettledRange] = []
         self._ack_timer: asyncio.TimerHandle | None = None

@@ -20,7 +20,7 @@ from lbg_runtime.model.errors import BindFailed, BrokerRefusal, ConnectFailed, P
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic, matches
-from lbg_runtime.transport.base import DirectSink, FlowSink
+from lbg_runtime.transport.base import ConnectionSink, DirectSink, FlowSink
 from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
 from lbg_runtime.transport.memory.flow import HandleState, MemoryFlow, message_of
 from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
@@ -68,6 +68,7 @@ class MemoryTransport:
         self._by_flow: dict[FlowId, MemoryFlow] = {}
         self._direct: list[tuple[str, DirectSink]] = []
         self._reconnect_timer: asyncio.TimerHandle | None = None
+        self._watcher: ConnectionSink | None = None
 
     # -- Transport
 
@@ -133,6 +134,11 @@ class MemoryTransport:
             with suppress(BrokerRefusal):
                 self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
 
+    def watch_connection(self, sink: ConnectionSink) -> None:
+        """See `Messenger.watch_connection`."""
+        self._watcher = sink
+        self._tell_watcher()
+
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""
         if self._client is None:
@@ -159,6 +165,7 @@ class MemoryTransport:
         self._publisher.away()
         for handle in self._handles:
             handle.away()
+        self._tell_watcher()
         self._reconnect_later(reconnect_after_s)
 
     def kill(self) -> None:
@@ -172,6 +179,7 @@ class MemoryTransport:
         self._handles.clear()
         self._by_flow.clear()
         self._direct.clear()
+        self._watcher = None
         self._publisher.close()
         if client is not None:
             self._broker.detach(client)
@@ -194,6 +202,11 @@ class MemoryTransport:
                     self._bind(client, handle)
                 except BrokerRefusal as refusal:
                     handle.end(refusal.text)
+        self._tell_watcher()
+
+    def _tell_watcher(self) -> None:
+        if self._watcher is not None:
+            self._watcher(self._client is not None)
 
     def _reconnect(self) -> None:
         self._reconnect_timer = None

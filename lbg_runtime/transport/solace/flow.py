@@ -65,7 +65,7 @@ class SolaceFlow:
         self._epoch = epoch
         self._sink = sink
         self._state = HandleState.BINDING
-        self._intake_open = True
+        self._intake_open = False
         self._end_reason = ""
         self._ending: asyncio.Future[None] | None = None
         self._service: Any = None
@@ -81,6 +81,7 @@ class SolaceFlow:
             .build(Queue.durable_exclusive_queue(self._queue))
         )
         native.take_window_over(receiver)
+        native.keep_window_closed(receiver)
         bound = native.watch_events(receiver, lambda event, text: self._inbox.post(self._event_happened, (event, text)))
         try:
             receiver.start()

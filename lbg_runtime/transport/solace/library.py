@@ -29,6 +29,7 @@ def _without_logging_setup() -> Iterator[None]:
 
 with _without_logging_setup():
     import solace
+    from solace.messaging.config._ccsmp_property_mapping import flow_props
     from solace.messaging.config._sol_constants import (
         SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE,
         SOLCLIENT_ENDPOINT_PROP_ACCESSTYPE_EXCLUSIVE,
@@ -37,8 +38,10 @@ with _without_logging_setup():
         SOLCLIENT_ENDPOINT_PROP_NAME,
         SOLCLIENT_ENDPOINT_PROP_QUEUE,
         SOLCLIENT_EOS,
+        SOLCLIENT_FLOW_PROP_START_STATE,
         SOLCLIENT_NOT_FOUND,
         SOLCLIENT_OK,
+        SOLCLIENT_PROP_DISABLE_VAL,
         SOLCLIENT_PROP_ENABLE_VAL,
     )
     from solace.messaging.config._sol_constants import _SolClientFlowEvent as FlowEventCode
@@ -80,10 +83,13 @@ CORE = solace.CORE_LIB
 CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeError, SolaceSDTError)
 """All that the client raises on purpose; they have no common root."""
 
+START_METHOD = "_PersistentMessageReceiver__do_start"
+"""The part of a receiver's `start` that creates the flow and opens its window."""
+
 _PARTS = (
     (
         _PersistentMessageReceiver,
-        ("flow_p", "receiver_queue", "_event_callback_func_routine", "_handle_events_on_terminate"),
+        ("flow_p", "receiver_queue", "_event_callback_func_routine", "_handle_events_on_terminate", START_METHOD),
     ),
     (_SolaceSession, ("session_cleanup",)),
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
@@ -96,9 +102,18 @@ _PARTS = (
 def missing_parts() -> str | None:
     """What this transport uses beyond the client's public interface and the installed client lacks, or None."""
     missing = [name for part, names in _PARTS for name in names if not hasattr(part, name)]
+    if not missing and not _start_opens_by_resume():
+        missing = ["a start that opens the window by `resume`"]
     if not missing:
         return None
     return f"solace-pubsubplus {version('solace-pubsubplus')} lacks {', '.join(missing)}, which version 1.11 has"
+
+
+def _start_opens_by_resume() -> bool:
+    """Whether `native.keep_window_closed` finds what it replaces, and the flow is created with its window closed."""
+    start = getattr(_PersistentMessageReceiver, START_METHOD)
+    opens_by_resume = "resume" in start.__code__.co_names and start.__globals__.get("resume") is native.resume
+    return opens_by_resume and flow_props.get(SOLCLIENT_FLOW_PROP_START_STATE) == SOLCLIENT_PROP_DISABLE_VAL
 
 
 __all__ = [
@@ -115,6 +130,7 @@ __all__ = [
     "SOLCLIENT_NOT_FOUND",
     "SOLCLIENT_OK",
     "SOLCLIENT_PROP_ENABLE_VAL",
+    "START_METHOD",
     "ClientOutcome",
     "Field",
     "FieldType",

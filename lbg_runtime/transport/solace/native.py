@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_int64, c_uint64
 from enum import Enum
+from types import FunctionType, MethodType
 from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
@@ -22,6 +23,7 @@ from lbg_runtime.transport.solace.library import (
     SOLCLIENT_ENDPOINT_PROP_QUEUE,
     SOLCLIENT_OK,
     SOLCLIENT_PROP_ENABLE_VAL,
+    START_METHOD,
     ClientOutcome,
     FlowEventCode,
     flow_event_callback_type,
@@ -97,13 +99,26 @@ def take_window_over(receiver: Any) -> None:
     receiver.receiver_queue.register_on_low_watermark(_do_nothing, WATERMARK)
 
 
+def keep_window_closed(receiver: Any) -> None:
+    """Have the receiver's `start` leave the window as it was created: closed. Before `start`.
+
+    Relied on: the client creates every flow with its window closed, and the part of `start` that creates the flow calls
+    `resume` of its module right after. This receiver gets that part with `pause` in its place. So the window is never
+    open, not for a moment; and a flow that went down before it could be resumed is found out as ever
+    (`is_bound_without_handle`), because both calls fail on it.
+    """
+    part = getattr(type(receiver), START_METHOD)
+    closed = FunctionType(part.__code__, {**part.__globals__, "resume": native.pause}, part.__name__)
+    setattr(receiver, START_METHOD, MethodType(closed, receiver))
+
+
 def close_window(receiver: Any) -> None:
     """Ask for no more messages; closing a closed window only flushes acknowledgements."""
     native.pause(receiver.flow_p)
 
 
 def open_window(receiver: Any) -> None:
-    """Ask for messages again."""
+    """Ask for messages, for the first time or again."""
     native.resume(receiver.flow_p)
 
 

@@ -11,7 +11,7 @@ import structlog
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, TransportError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.base import BoundFlow, DirectSink, FlowSink
+from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
@@ -47,6 +47,7 @@ class SolaceTransport:
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
         self._restoring: asyncio.TimerHandle | None = None
+        self._watcher: ConnectionSink | None = None
         self._life = 0
         """Number of the newest session; what an older one still reports is not heard."""
         self._ended_life = 0
@@ -84,6 +85,7 @@ class SolaceTransport:
         if self._closed:
             return
         self._closed = True
+        self._watcher = None
         session, self._session = self._session, None
         self._disconnected()
         if self._inbox is not None:
@@ -172,6 +174,11 @@ class SolaceTransport:
         if self._session is not None:
             self._session.publisher.send_direct(message)
 
+    def watch_connection(self, sink: ConnectionSink) -> None:
+        """See `Messenger.watch_connection`."""
+        self._watcher = sink
+        sink(self._connected.is_set())
+
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""
         if self._session is None or self._inbox is None:
@@ -204,7 +211,7 @@ class SolaceTransport:
             await self._threads.run(session.disconnect)
             raise
         self._session = session
-        self._connected.set()
+        self._is_up()
         held, self._held = self._held, []
         for message, future in held:
             if not future.done():
@@ -226,11 +233,18 @@ class SolaceTransport:
             case SessionEvent.RESTORED:
                 _log.info("connection_restored", client_name=client_name, reason=reason)
                 # The library is not done with the reconnect yet, and a bind now could go wrong (see `GhostFlow`).
-                self._restoring = asyncio.get_running_loop().call_later(RESTORE_WAIT_S, self._connected.set)
+                self._restoring = asyncio.get_running_loop().call_later(RESTORE_WAIT_S, self._is_up)
             case SessionEvent.ENDED:
                 self._replace(self._session, reason)
 
+    def _is_up(self) -> None:
+        self._connected.set()
+        if self._watcher is not None:
+            self._watcher(True)
+
     def _disconnected(self) -> None:
+        if self._connected.is_set() and self._watcher is not None:
+            self._watcher(False)
         self._connected.clear()
         if self._restoring is not None:
             self._restoring.cancel()

@@ -40,6 +40,20 @@ def test_a_move_has_the_pause_between_the_last_and_the_first_handling_and_the_ca
     assert (move.queue, move.source, move.target, move.cause, move.pause_ms) == (0, "a", "b", "rebind", 50.0)
 
 
+def test_a_former_owner_that_stands_by_and_lets_go_again_leaves_the_cause_of_the_move_as_it_was() -> None:
+    board = Board()
+    board.apply("a", 1, flow(0, "active"))
+    board.apply("a", 1, dispatch(0, 10, 20))
+    board.apply("a", 1, flow(0, "draining", cause="handback"))
+    board.apply("a", 1, flow(0, "released", cause="handback"))
+    for cause in ("hop", "unwanted"):
+        board.apply("a", 1, flow(0, "bound"))
+        board.apply("a", 1, flow(0, "released", cause=cause))
+    board.apply("b", 1, flow(0, "active"))
+    board.apply("b", 1, dispatch(0, 70, 75))
+    assert [(move.source, move.target, move.cause) for move in board.moves] == [("a", "b", "handback")]
+
+
 def test_a_message_counts_as_handled_once_and_only_when_it_was_accepted() -> None:
     board = Board()
     board.apply("a", 1, dispatch(0, 10, 20, "cancelled"))

@@ -32,7 +32,9 @@ async def open_transport(broker: MemoryBroker, name: str = "first", *, ack_delay
 
 async def bind(transport: MemoryTransport, epoch: int = 1) -> tuple[MemoryFlow, FlowRecorder]:
     recorder = FlowRecorder()
-    return await transport.bind(QUEUE, Epoch(epoch), recorder), recorder
+    flow = await transport.bind(QUEUE, Epoch(epoch), recorder)
+    flow.start_intake()
+    return flow, recorder
 
 
 async def publish(transport: MemoryTransport, count: int) -> None:
@@ -183,6 +185,7 @@ async def test_a_sink_is_never_called_from_within_a_call_of_the_transport(broker
             inside = False
 
     flow = await transport.bind(QUEUE, Epoch(1), sink)
+    flow.start_intake()
     inside = True
     await_confirmation = transport.send(Message("orders/new", b""))
     inside = False

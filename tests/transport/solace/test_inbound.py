@@ -24,7 +24,7 @@ async def exchange(broker: BrokerServer, make_transport: Callable[..., SolaceTra
     transport = make_transport("first")
     await transport.open()
     recorder = FlowRecorder()
-    await transport.bind(QueueName("orders/0"), Epoch(1), recorder)
+    (await transport.bind(QueueName("orders/0"), Epoch(1), recorder)).start_intake()
 
     from lbg_runtime.transport.solace.library import MessagingService, Topic
 

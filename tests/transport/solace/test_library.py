@@ -51,3 +51,12 @@ async def test_a_client_that_lacks_something_is_refused_at_the_opening(monkeypat
         await transport.open()
     assert failure.value.permanent
     await transport.close()
+
+
+async def test_a_client_that_starts_flows_in_another_way_is_refused_at_the_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lbg_runtime.transport.solace import library
+
+    monkeypatch.setitem(library.flow_props, library.SOLCLIENT_FLOW_PROP_START_STATE, "1")
+    assert "lacks a start that opens the window by `resume`" in str(library.missing_parts())

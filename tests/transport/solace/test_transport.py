@@ -58,6 +58,7 @@ async def test_a_session_that_ended_for_good_is_replaced(
     await transport.subscribe("events/>", heard.put_nowait)
     recorder = FlowRecorder()
     flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
     await publish(transport, 3)
     deliveries = await recorder.until_received(3)
     await broker.stop()
@@ -73,7 +74,7 @@ async def test_a_session_that_ended_for_good_is_replaced(
     transport.send_direct(Message("events/lost", b""))
     await broker.start()
     again = FlowRecorder()
-    await transport.bind(QUEUE, Epoch(3), again)
+    (await transport.bind(QUEUE, Epoch(3), again)).start_intake()
     await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
     await again.until_received(5)
     assert [delivery.redelivered for delivery in again.deliveries] == [True, True, True, False, False]
@@ -131,7 +132,8 @@ async def test_the_client_cannot_open_a_window_that_was_closed(
     await transport.open()
     recorder, other = FlowRecorder(), FlowRecorder()
     flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    await transport.bind(QueueName("other"), Epoch(1), other)
+    flow.start_intake()
+    (await transport.bind(QueueName("other"), Epoch(1), other)).start_intake()
     # The client's own queue fills beyond the length at which it would close the window, and open it when it is emptied.
     await publish(transport, 100)
     await eventually(lambda: broker.engine.queue_status("default", QUEUE).unacked_count == 100)
@@ -161,11 +163,12 @@ async def test_an_unreadable_message_stops_its_flow_and_stays(
     with monkeypatch.context() as patched:
         patched.setattr(flow_module, "read_delivery", refuse)
         flow = await transport.bind(QUEUE, Epoch(1), recorder)
+        flow.start_intake()
         await publish(transport, 1)
         assert await recorder.until_down() == "a message cannot be read: for a test"
         await flow.unbind()
     again = FlowRecorder()
-    await transport.bind(QUEUE, Epoch(2), again)
+    (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
     [delivery] = await again.until_received(1)
     assert delivery.redelivered
 
@@ -179,6 +182,7 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     await transport.open()
     recorder = FlowRecorder()
     flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
     monkeypatch.setattr(native, "accept", lambda *_: False)
@@ -186,7 +190,7 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     assert "did not take the settlement" in await recorder.until_down()
     await flow.unbind()
     again = FlowRecorder()
-    await transport.bind(QUEUE, Epoch(2), again)
+    (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
     assert (await again.until_received(1))[0].redelivered
 
 
@@ -198,6 +202,7 @@ async def test_an_outcome_that_cannot_be_settled_in_order_ends_the_flow(
     await transport.open()
     recorder = FlowRecorder()
     flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
     await publish(transport, 2)
     first, second = await recorder.until_received(2)
     flow.settle(first.delivery_id, Outcome.ACCEPTED)
@@ -205,7 +210,7 @@ async def test_an_outcome_that_cannot_be_settled_in_order_ends_the_flow(
     assert "in order" in await recorder.until_down()
     await flow.unbind()
     again = FlowRecorder()
-    await transport.bind(QUEUE, Epoch(2), again)
+    (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
     [delivery] = await again.until_received(1)
     assert (delivery.message, delivery.redelivered) == (second.message, True)
 
@@ -217,6 +222,7 @@ async def test_settlements_that_a_broken_connection_lost_go_again_before_later_o
     await transport.open()
     recorder = FlowRecorder()
     flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
     await publish(transport, 4)
     deliveries = await recorder.until_received(4)
     lost = asyncio.Event()
@@ -294,6 +300,7 @@ async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_tra
     async def cycle(epoch: int) -> None:
         recorder = FlowRecorder()
         flow = await transport.bind(QUEUE, Epoch(epoch), recorder)
+        flow.start_intake()
         await publish(transport, 5)
         for delivery in await recorder.until_received(5):
             flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
@@ -318,7 +325,7 @@ async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTrans
     for number in range(5):
         transport = make_transport(f"next-{number}")
         await transport.open()
-        await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+        (await transport.bind(QUEUE, Epoch(1), FlowRecorder())).start_intake()
         await publish(transport, 1)
         await transport.close()
     # Threads end a moment after the call that ended them.

@@ -1,0 +1,30 @@
+"""How many stand by, and how eagerly queues move."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceSettings:
+    """The numbers of one group. Raises `UserError` for values that make no sense."""
+
+    standbys: int | None = 2
+    """Members bound to a queue besides its home; None: all."""
+    min_tenure_ms: int = 10_000
+    """An owner keeps a queue at least this long, unless it leaves."""
+    max_moves: int = 4
+    """Queues that one member hands over at the same time."""
+    answer_timeout_ms: int = 1_000
+    """How long an offer waits for its answer."""
+    step_aside_ms: int = 35_000
+    """How long an accepted offer may take, and is remembered by those who step aside: the longest drain, and more."""
+    backoff_min_ms: int = 1_000
+    """Wait after a move that came to nothing; doubles up to the longest."""
+    backoff_max_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if self.standbys is not None and self.standbys < 0:
+            raise UserError("rebind.standbys", str(self.standbys), "0 or more, or all")
+        if self.max_moves < 1:
+            raise UserError("rebind.max_moves", str(self.max_moves), "at least 1")

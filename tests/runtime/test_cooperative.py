@@ -1,0 +1,225 @@
+"""Whole members that find each other on a memory broker: they share the queues, hand them back, and lose nothing."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from lbg_runtime.core.control_codec import encode
+from lbg_runtime.core.control_messages import Header, Leave, Life, MoveId, Offer
+from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+CONTROL_TOPIC = "lbg-control/orders"
+
+
+def balanced(trial, members):
+    """Whether every queue is fed to one of the members, and no two differ by more than one queue."""
+    active = trial.active()
+    counts = Counter(active.values())
+    return (
+        len(active) == 4
+        and set(counts) <= set(members)
+        and all(4 // len(members) <= counts[name] <= -(-4 // len(members)) for name in members)
+    )
+
+
+def owner_changes(trial):
+    """Member and cause of every release, but for hops, which touch no message."""
+    return [
+        (record["event"], record["cause"])
+        for record in trial.records()
+        if record["kind"] == "flow" and record["event"] == "released" and record["cause"] not in ("hop", "unwanted")
+    ]
+
+
+async def publish_for(trial, seconds, keys=8):
+    """Publish a message of every key, ten times a second."""
+    for _ in range(seconds * 10):
+        await trial.publish(keys, keys)
+        await asyncio.sleep(0.1)
+
+
+def in_order_and_once(trial):
+    return all(numbers == list(range(1, len(numbers) + 1)) for numbers in trial.sequences().values())
+
+
+async def test_one_member_alone_takes_everything(trial):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: trial.active() == dict.fromkeys(range(4), "a"), within_s=5)
+
+
+async def test_members_that_start_together_share_the_queues(trial):
+    async with trial.running(trial.discovered("a"), trial.discovered("b")):
+        await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=5)
+        await asyncio.sleep(60)
+    assert [cause for _, cause in owner_changes(trial)].count("handback") <= 4, "only those of the end"
+
+
+async def test_a_joiner_gets_its_share_without_a_duplicate(trial):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        publishing = asyncio.ensure_future(publish_for(trial, 30))
+        await asyncio.sleep(12)
+        async with trial.running(trial.discovered("b")):
+            await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=10)
+            await publishing
+            await trial.until(lambda: sum(trial.depths()) == 0)
+            before = owner_changes(trial)
+            assert before == [("released", "handback")] * 2
+            await asyncio.sleep(600)
+            assert owner_changes(trial) == before, "a settled group stays as it is"
+    assert in_order_and_once(trial)
+
+
+async def test_who_leaves_gives_each_queue_to_its_new_home_and_nothing_else_moves(trial):
+    async with trial.running(trial.discovered("a"), trial.discovered("c")):
+        async with trial.running(trial.discovered("b")):
+            await trial.until(lambda: balanced(trial, ["a", "b", "c"]))
+            publishing = asyncio.ensure_future(publish_for(trial, 20))
+            await asyncio.sleep(5)
+            held = list(trial.active().values()).count("b")
+        await trial.until(lambda: balanced(trial, ["a", "c"]), within_s=1)
+        await publishing
+        await trial.until(lambda: sum(trial.depths()) == 0)
+        await asyncio.sleep(60)
+        assert owner_changes(trial) == [("released", "handback")] * held
+    assert in_order_and_once(trial)
+
+
+async def test_a_rolling_restart_moves_a_queue_out_and_back_and_duplicates_nothing(trial):
+    names = ["a", "b", "c", "d"]
+    members = {name: trial.running(trial.discovered(name)) for name in names}
+    for member in members.values():
+        await member.__aenter__()
+    await trial.until(lambda: balanced(trial, names))
+    publishing = asyncio.ensure_future(publish_for(trial, 100))
+    for name in names:
+        await members[name].__aexit__(None, None, None)
+        members[name] = trial.running(trial.discovered(name))
+        await members[name].__aenter__()
+        await trial.until(lambda: balanced(trial, names), within_s=30)
+    await publishing
+    await trial.until(lambda: sum(trial.depths()) == 0)
+    for member in members.values():
+        await member.__aexit__(None, None, None)
+    assert in_order_and_once(trial)
+
+
+async def test_the_queues_of_a_dead_member_are_fed_to_standbys_at_once(trial):
+    doomed = trial.discovered("b")
+    async with trial.running(trial.discovered("a"), doomed, trial.discovered("c")):
+        await trial.until(lambda: balanced(trial, ["a", "b", "c"]))
+        trial.sessions["b"].kill()
+        await trial.until(lambda: len(trial.active()) == 4 and "b" not in trial.active().values(), within_s=1.5)
+
+
+async def test_a_slow_handler_keeps_its_queue_and_the_others_move(trial):
+    hanging = asyncio.Event()
+
+    async def work(message):
+        if message.key == "k0" and not hanging.is_set():
+            hanging.set()
+            await asyncio.sleep(100)
+
+    sections = {"rebind": {"drain_timeout": "2s", "min_tenure": "0s"}, "failure": {"timeout": "1h"}}
+    async with trial.running(trial.discovered("a", work=work, **sections)):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        await trial.publish(8, 8)
+        await asyncio.wait_for(hanging.wait(), 10)
+        async with trial.running(*(trial.discovered(name, **sections) for name in "bcd")):
+            await asyncio.sleep(30)
+            assert trial.active()[0] == "a", "the queue of the key that takes so long"
+            await trial.until(lambda: balanced(trial, ["a", "b", "c", "d"]), within_s=150)
+    assert in_order_and_once(trial)
+
+
+async def test_two_processes_of_one_id_become_one(trial):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: trial.active_clients() == {"a-0"})
+        async with trial.running(trial.discovered("a")):
+            await trial.until(lambda: trial.active_clients() == {"a-1"} and len(trial.active()) == 4, within_s=30)
+            await asyncio.sleep(60)
+            assert trial.active_clients() == {"a-1"}
+
+
+async def test_where_the_control_topic_is_dead_members_take_turns(trial):
+    apps = [trial.discovered("a", rebind={"interval": "5s"}), trial.discovered("b", rebind={"interval": "5s"})]
+    for name in "ab":
+        trial.sessions[name].send_direct = lambda message: None
+    async with trial.running(*apps):
+        await trial.until(lambda: len(trial.active()) == 4)
+        owners = set()
+        for _ in range(60):
+            await asyncio.sleep(1)
+            owners |= set(trial.active().values())
+        assert owners == {"a", "b"}
+
+
+async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        stranger = trial.discovered("b", group={"provision": "none", "hash_function": "java_string"})
+        with pytest.raises(ConfigError) as refusal:
+            await stranger.run()
+        assert str(refusal.value) == "group.hash_function: 'java_string'; expected 'crc32', as member a has it"
+        assert balanced(trial, ["a"])
+
+
+async def test_a_member_works_without_a_control_topic_that_it_may_not_use(trial, monkeypatch):
+    async def refuse(self, subscription, sink):
+        raise TransportError(f"cannot subscribe to {subscription}: Subscription ACL Denied")
+
+    monkeypatch.setattr(MemoryTransport, "subscribe", refuse)
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: balanced(trial, ["a"]), within_s=20)
+
+
+async def test_forged_and_foreign_words_move_nothing(trial):
+    async with trial.running(trial.discovered("a"), trial.discovered("b")):
+        await trial.until(lambda: balanced(trial, ["a", "b"]))
+        before = trial.active()
+        forger = MemoryTransport(trial.broker, "forger")
+        await forger.open()
+        numbers = itertools.count(1)
+
+        def header(member, group="orders", incarnation=1):
+            return Header(GroupName(group), MemberId(member), Life(incarnation, 1), next(numbers))
+
+        for message in [
+            Leave(header("a")),
+            Leave(header("a", group="other", incarnation=1 << 60)),
+            *(Offer(header("x"), QueueName(f"orders/{q}"), Epoch(1), MoveId("m"), MemberId("b")) for q in range(4)),
+        ]:
+            forger.send_direct(Message(CONTROL_TOPIC, encode(message)))
+        for payload in (b"", b"\xff", b"[]", b"[9]", b"{}" * 100_000):
+            forger.send_direct(Message(CONTROL_TOPIC, payload))
+        await asyncio.sleep(60)
+        assert trial.active() == before
+        await forger.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_members_that_come_and_go_keep_the_order_and_handle_nothing_twice(trial, seed):
+    chance = random.Random(seed)
+
+    async def work(message):
+        await asyncio.sleep(chance.uniform(0, 0.05))
+
+    async def come_and_go(name):
+        for _ in range(3):
+            await asyncio.sleep(chance.uniform(0, 10))
+            async with trial.running(trial.discovered(name, work=work)):
+                await asyncio.sleep(chance.uniform(0, 20))
+
+    async with trial.running(trial.discovered("a", work=work)):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        await asyncio.gather(*(come_and_go(name) for name in "bcd"))
+        await publishing
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert in_order_and_once(trial)
