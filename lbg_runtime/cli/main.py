@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from lbg_runtime.cli.bench.moves import moves
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
 from lbg_runtime.cli.demo.stage import demo
@@ -22,6 +23,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Ordered, elastic consumption on Solace PubSub+.",
 )
+bench = typer.Typer(no_args_is_help=True, help="Measure on this machine; the documents quote these figures.")
+bench.command()(moves)
+
+
+@bench.callback()
+def _benches() -> None:
+    # As below: a single command would take the place of the group.
+    pass
+
+
+app.add_typer(bench, name="bench")
 app.command()(broker)
 app.command()(check)
 app.command()(demo)

@@ -41,6 +41,11 @@ def _all_is_none(value: object) -> object:
     return None if value == "all" else _whole_number(value)
 
 
+def _off_is_none(value: object) -> object:
+    # YAML reads a bare `off` as a boolean.
+    return None if value is False or value == "off" else parse_duration_ms(value)
+
+
 def _split_hosts(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
@@ -138,6 +143,11 @@ class GroupSettings(_Section):
         except UserError as error:
             raise SettingProblem((error.where.removeprefix("group."),), error.found, error.expected) from None
         return self
+
+    @property
+    def control_topic_name(self) -> str:
+        """The topic on which members of this group talk to each other."""
+        return self.control_topic or f"lbg-control/{self.name}"
 
     def shape(self) -> GroupShape:
         """The numbers alone."""
@@ -254,6 +264,10 @@ class OpsSettings(_Section):
     """What those who run the member see of it."""
 
     journal: JournalSettings = JournalSettings()
+    watchdog_ms: Annotated[
+        Annotated[int, Field(ge=100, le=MAX_INTERVAL_MS)] | None, BeforeValidator(_off_is_none), Field(alias="watchdog")
+    ] = 15_000
+    """A member whose event loop is blocked for longer ends its process; None, in the file `off`: nobody looks."""
 
 
 class Settings(_Section):

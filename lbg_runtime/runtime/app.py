@@ -21,6 +21,7 @@ from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import ExitGuard
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
+from lbg_runtime.runtime.watchdog import watched_loop
 
 _log = structlog.get_logger(__name__)
 
@@ -97,7 +98,8 @@ class App:
     def run_sync(self, *, parent_pid: int | None = None) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
 
-        Ends the process with exit code 1 if handlers keep it from leaving long after its deadlines.
+        Ends the process with exit code 1 if handlers keep it from leaving long after its deadlines, or block the event
+        loop for longer than `ops.watchdog`.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run_as_process(parent_pid))
@@ -128,7 +130,7 @@ class App:
                 guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + tail_s)
                 self.stop()
 
-        with stop_requests(leave, parent_pid=parent_pid):
+        with stop_requests(leave, parent_pid=parent_pid), watched_loop(self.settings.ops.watchdog_ms):
             try:
                 return await self.run()
             finally:

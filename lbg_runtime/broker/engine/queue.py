@@ -25,7 +25,7 @@ class Queue:
     - Bound again and fed: the messages count as unsettled on the new flow under their old ids and are not sent.
     - Bound again as a standby: it may still settle them, until one of them is delivered elsewhere.
     - All, because its client takes the earlier ones for settled too: were the later ones removed at its word, the
-      settled messages of a key would no longer be a prefix (L3; the simulation's seeds 3283 and 3500).
+      settled messages of a key would no longer be a prefix (L3; found by the simulation, tests/sim has the story).
     - What was delivered elsewhere and came back goes to the fed flow under a new id, flagged, even where that flow's
       client had it once. Giving such a message back to its old id would save that duplicate, but the client may have
       settled the old id while it counted for nothing, and would never do so again: the message would be stuck.

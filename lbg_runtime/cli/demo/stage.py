@@ -12,8 +12,10 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story, member_name
+from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
+from lbg_runtime.cli.live.board import Board
+from lbg_runtime.cli.live.group import LiveGroup, member_name
 from lbg_runtime.config.settings import RebindMode
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -43,11 +45,10 @@ def demo(
     keep = True
     try:
         watch = _Watch(Console(stderr=True))
-        section = {"mode": rebind.value, "interval": rebind_interval, "min_tenure": "1s"}
-        story = Story(folder, SHAPE, rate, keys, section, on_change=lambda: watch.show(story))
+        group = LiveGroup(folder, SHAPE, _sections(rebind, rebind_interval), on_look=lambda: watch.show(group.board))
         with watch:
-            anyio.run(story.play)
-        verdict = validate(read_run(story.journals))
+            anyio.run(Story(group, rate, keys, on_scene=watch.say).play)
+        verdict = validate(read_run(group.journals))
         print(orjson.dumps(as_object(verdict)).decode() if json else as_text(verdict))
         keep = verdict.kind is not VerdictKind.VALID
         raise typer.Exit(verdict.kind.exit_code)
@@ -76,15 +77,27 @@ class _Watch:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, story: Story) -> None:
+    def say(self, headline: str) -> None:
+        self._headline = headline
+        if self._live is None:
+            self._console.print(f"* {headline}", highlight=False, soft_wrap=True)
+
+    def show(self, board: Board) -> None:
         names = SHAPE.queue_names()
         if self._live is not None:
             members = [member_name(index) for index in range(MEMBER_COUNT)]
-            self._live.update(render(story.board, members, names, story.headline), refresh=True)
+            self._live.update(render(board, members, names, self._headline), refresh=True)
             return
-        if story.headline != self._headline:
-            self._headline = story.headline
-            self._console.print(f"* {self._headline}", highlight=False, soft_wrap=True)
-        for move in story.board.moves[self._moves_shown :]:
+        for move in board.moves[self._moves_shown :]:
             self._console.print(f"  {describe(move, names)}", highlight=False, soft_wrap=True)
-        self._moves_shown = len(story.board.moves)
+        self._moves_shown = len(board.moves)
+
+
+def _sections(mode: RebindMode, interval: str) -> dict[str, dict[str, object]]:
+    if mode is RebindMode.CYCLE:
+        return {
+            "membership": {"mode": "static", "count": MEMBER_COUNT},
+            "rebind": {"mode": "cycle", "interval": interval},
+        }
+    # Short delays, so that the story is: members come and go within seconds.
+    return {"membership": {"settle": "1s"}, "rebind": {"min_tenure": "1s"}}

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lbg_runtime.cli.demo.board import Board, Cell, Move
+from lbg_runtime.cli.live.board import Board, Cell, Move
 
 _SHOWN_MOVES = 6
 _STYLES = {"active": "bold green", "draining": "yellow", "standby": "dim", "gone": "red", "unbound": "dim red"}

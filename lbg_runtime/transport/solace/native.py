@@ -103,9 +103,9 @@ def keep_window_closed(receiver: Any) -> None:
     """Have the receiver's `start` leave the window as it was created: closed. Before `start`.
 
     Relied on: the client creates every flow with its window closed, and the part of `start` that creates the flow calls
-    `resume` of its module right after. This receiver gets that part with `pause` in its place. So the window is never
-    open, not for a moment; and a flow that went down before it could be resumed is found out as ever
-    (`is_bound_without_handle`), because both calls fail on it.
+    `resume` of its module right after. This receiver gets that part with `pause` in its place, so that the window is
+    never open, not for a moment. Both calls go to the same native flow; where `pause` does not fail on a flow that was
+    lost right after its bind (`is_bound_without_handle`), the missing answer to the bind tells.
     """
     part = getattr(type(receiver), START_METHOD)
     closed = FunctionType(part.__code__, {**part.__globals__, "resume": native.pause}, part.__name__)

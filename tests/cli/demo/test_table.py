@@ -1,7 +1,7 @@
 from rich.console import Console
 
-from lbg_runtime.cli.demo.board import Board, Move
 from lbg_runtime.cli.demo.table import describe, render
+from lbg_runtime.cli.live.board import Board, Move
 
 
 def test_the_table_has_a_row_per_queue_and_a_column_per_member() -> None:

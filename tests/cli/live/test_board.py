@@ -1,4 +1,4 @@
-from lbg_runtime.cli.demo.board import Board
+from lbg_runtime.cli.live.board import Board
 
 
 def flow(queue: int, event: str, *, role: str = "primary", cause: str = "") -> dict[str, object]:
@@ -91,6 +91,6 @@ def test_a_member_without_primary_queues_is_not_at_home() -> None:
 
 def test_status_records_set_what_is_in_flight() -> None:
     board = Board()
-    board.apply("a", 1, {"kind": "status", "queue": 0, "state": "active", "in_flight": 7})
+    board.apply("a", 1, {"kind": "status", "queue": 0, "role": "primary", "state": "active", "in_flight": 7})
     assert board.cell(0, "a").in_flight == 7
     assert board.active_queues("a") == {0}

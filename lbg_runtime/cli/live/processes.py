@@ -1,4 +1,4 @@
-"""The demo's processes: started with their own log file, watched, ended by pid."""
+"""Processes of `lbg`: started with their own log file, watched, ended by pid."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ _STOP_GRACE_S = 15
 
 
 class ProcessEnded(LbgError):
-    """A process of the demo ended on its own, or not at all; `log` is what it had to say."""
+    """A process of the group ended on its own, or not at all; `log` is what it had to say."""
 
     def __init__(self, name: str, what: str, log: Path) -> None:
         text = log.read_text(errors="replace").strip() if log.exists() else ""
@@ -44,12 +44,15 @@ class Child:
         if self.process.returncode is not None:
             raise ProcessEnded(self.name, f"ended with exit code {self.process.returncode}", self.log)
 
-    async def stop(self) -> int:
-        """SIGTERM, and its exit code; SIGKILL and `ProcessEnded` if it does not leave in time."""
+    async def stop(self) -> None:
+        """SIGTERM; raises `ProcessEnded` unless it leaves with exit code 0, after a SIGKILL if it does not in time."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         with anyio.move_on_after(_STOP_GRACE_S):
-            return await self.process.wait()
+            await self.process.wait()
+            if self.process.returncode != 0:
+                raise ProcessEnded(self.name, f"left with exit code {self.process.returncode}", self.log)
+            return
         self.process.kill()
         await self.process.wait()
         raise ProcessEnded(self.name, f"did not leave within {_STOP_GRACE_S} s of SIGTERM", self.log)

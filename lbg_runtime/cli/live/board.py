@@ -1,4 +1,4 @@
-"""What the demo knows of its members, built from their journals alone: who holds which queue, and every move."""
+"""What is known of a group's members, built from their journals alone: who holds which queue, and every move."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class _Ownership:
 
 @dataclass(slots=True)
 class Board:
-    """Fed with journal records in the order of their monotonic times. Owned by the demo's one task."""
+    """Fed with journal records in the order of their monotonic times. Owned by one task."""
 
     cells: dict[tuple[int, str], Cell] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)

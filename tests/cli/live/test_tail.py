@@ -2,7 +2,7 @@ from pathlib import Path
 
 import orjson
 
-from lbg_runtime.cli.demo.tail import JournalTail
+from lbg_runtime.cli.live.tail import JournalTail
 
 
 def header(member: str, incarnation: int = 1) -> bytes:

@@ -1,4 +1,4 @@
-"""The demo's handler: a few milliseconds of pretended work, so that handlings overlap and some are cut off."""
+"""The handler of a live group's members: a few milliseconds of pretended work, so that a crash cuts some off."""
 
 import random
 
@@ -12,6 +12,6 @@ _WORK_S = (0.001, 0.010)
 
 
 @handlers.handler("orders/>")
-async def on_order(message: Message) -> None:  # noqa: ARG001 - the demo's work does not depend on the order
+async def on_order(message: Message) -> None:  # noqa: ARG001 - the work does not depend on the order
     """Take as long as a small call to another service would."""
     await anyio.sleep(random.uniform(*_WORK_S))

@@ -1,0 +1,1 @@
+"""`lbg bench`: figures that the documents quote, measured on this machine."""

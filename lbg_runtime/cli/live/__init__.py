@@ -1,0 +1,1 @@
+"""A real group on loopback: its processes, and what their journals say while they run."""

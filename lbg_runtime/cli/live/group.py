@@ -1,0 +1,202 @@
+"""A group of real processes in an empty folder: broker, members, publisher; every wait is for a fact.
+
+Facts come from the members' journals, never from a guess about time: a step ends when the journals show what it was to
+bring, and fails with a `StepStuck` that names the step when they do not in time.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import orjson
+
+from lbg_runtime.cli.live.board import Board
+from lbg_runtime.cli.live.processes import Child, lbg_process
+from lbg_runtime.cli.live.tail import JournalTail
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.group import GroupShape
+
+POLL_S = 0.1
+STEP_TIMEOUT_S = 40.0
+
+PUBLISHER = "publisher"
+
+
+class StepStuck(LbgError):
+    """A step did not come to its end in time."""
+
+    def __init__(self, step: str, timeout_s: float) -> None:
+        super().__init__(f"waited {timeout_s:.0f} s for: {step}")
+        self.step = step
+
+
+def member_name(index: int) -> str:
+    """The id of the member with this index."""
+    return f"member-{index}"
+
+
+@dataclass(slots=True)
+class LiveGroup:
+    """Used as a context; whatever happens, every process is gone when it ends. `on_look` is called after every look."""
+
+    folder: Path
+    shape: GroupShape
+    sections: Mapping[str, Mapping[str, object]]
+    """`membership` and `rebind`, as in config.yaml; members that are counted get their index, others their id."""
+    on_look: Callable[[], None]
+    board: Board = field(default_factory=Board)
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _children: dict[str, Child] = field(default_factory=dict)
+    """Processes that are meant to be running now."""
+    _tail: JournalTail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tail = JournalTail(self.journals)
+
+    @property
+    def journals(self) -> Path:
+        """Folder of the journals and the ledger."""
+        return self.folder / "journals"
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Names of the processes that are meant to be running."""
+        return frozenset(self._children)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether members have numbers."""
+        return self.sections["membership"].get("mode") in ("static", "ordinal")
+
+    async def __aenter__(self) -> Self:
+        self.journals.mkdir(parents=True)
+        await self._stack.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    # -- processes
+
+    async def start_broker(self) -> None:
+        """Start the development broker, and write the settings that lead to it."""
+        broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0")
+        await self.until("the broker is ready", lambda: _ready_address(broker.log) is not None)
+        self._write_config(_ready_address(broker.log) or "")
+
+    async def start_member(self, index: int) -> None:
+        """Start a member; it may take a second until it is there."""
+        which = ("--member-index", str(index)) if self.is_counted else ("--member-id", member_name(index))
+        await self._start(member_name(index), "run", *self._config_option, *which)
+
+    async def start_publisher(self, rate_per_s: int, key_count: int) -> None:
+        """Publish at this rate until it is stopped."""
+        await self._start(
+            PUBLISHER, "publish", *self._config_option, "--topic", "orders/event", "--ledger", str(self.journals),
+            "--rate", str(rate_per_s), "--keys", str(key_count),
+        )  # fmt: skip
+
+    async def stop(self, name: str) -> None:
+        """Stop a process by SIGTERM; raises `ProcessEnded` unless it leaves in time, with exit code 0."""
+        await self._children.pop(name).stop()
+        self.look()
+        self.board.member_gone(name)
+
+    async def kill(self, name: str) -> None:
+        """End a process by SIGKILL."""
+        await self._children.pop(name).kill()
+        self.look()
+        self.board.member_gone(name)
+
+    async def _start(self, name: str, command: str, *arguments: str) -> Child:
+        child = await self._stack.enter_async_context(
+            lbg_process(name, [command, *arguments, "--exit-with-parent"], self.folder / f"{name}.log")
+        )
+        self._children[name] = child
+        return child
+
+    # -- waiting
+
+    async def until(self, step: str, reached: Callable[[], bool], timeout_s: float = STEP_TIMEOUT_S) -> None:
+        """Look until this is so; raises `StepStuck`, and `ProcessEnded` when a process leaves by itself."""
+        with anyio.move_on_after(timeout_s):
+            while True:
+                self.look()
+                if reached():
+                    return
+                await anyio.sleep(POLL_S)
+        raise StepStuck(step, timeout_s)
+
+    async def play_on(self, seconds: float) -> None:
+        """Let everything run for so long."""
+        with anyio.move_on_after(seconds):
+            while True:
+                self.look()
+                await anyio.sleep(POLL_S)
+
+    def look(self) -> None:
+        """Take in what the journals say by now."""
+        for child in self._children.values():
+            child.ensure_running()
+        for record in self._tail.read():
+            self.board.apply(record.member, record.incarnation, record.fields)
+        self.on_look()
+
+    # -- facts
+
+    def everything_is_fed(self) -> bool:
+        """Whether every queue is fed to some member."""
+        return len(self.board.owned_queues()) == self.shape.queue_count
+
+    def is_balanced(self, members: int) -> bool:
+        """Whether every queue is fed to a member, and each of so many members has its share."""
+        least = self.shape.queue_count // members
+        shares = [len(self.board.active_queues(name)) for name in self.running if name.startswith("member-")]
+        return self.everything_is_fed() and sum(share >= least for share in shares) == members
+
+    def published(self) -> int:
+        """Messages that the finished ledgers say were confirmed."""
+        count = 0
+        for path in self.journals.glob("*.ledger.jsonl"):
+            for line in path.read_bytes().splitlines():
+                record = orjson.loads(line)
+                if record["kind"] == "confirmed":
+                    count += record["last_seq"] - record["first_seq"] + 1
+        return count
+
+    # -- settings
+
+    @property
+    def _config_option(self) -> tuple[str, str]:
+        return "--config", str(self.folder / "config.yaml")
+
+    def _write_config(self, address: str) -> None:
+        settings = {
+            "connection": {"transport": "solace", "host": f"tcp://{address}", "vpn": "default", "username": "demo"},
+            "group": {
+                "name": self.shape.name,
+                "hash_prefix": self.shape.hash_prefix,
+                "hash_count": self.shape.hash_count,
+                "queue_count": self.shape.queue_count,
+                "provision": "create_missing",
+            },
+            **self.sections,
+            "handlers": ["lbg_runtime.cli.live.handlers"],
+            "ops": {"journal": {"path": str(self.journals)}},
+        }
+        # JSON is YAML, and quotes whatever needs it.
+        (self.folder / "config.yaml").write_bytes(orjson.dumps(settings, option=orjson.OPT_INDENT_2))
+
+
+def _ready_address(log: Path) -> str | None:
+    """The address in the broker's ready line, once it is written whole."""
+    for line in log.read_text().splitlines(keepends=True):
+        if line.startswith("lbg broker ready: smf ") and line.endswith("\n"):
+            return line.split()[4].rstrip(",")
+    return None

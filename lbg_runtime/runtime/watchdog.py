@@ -1,0 +1,125 @@
+"""The guarantee that a member whose event loop hangs gives its queues to others.
+
+A handler that waits without `await`, or never comes back, stops all that a member does; but the client's own threads go
+on answering the broker, which so takes the member for alive and leaves it its queues. So a thread of its own asks the
+loop for a sign of life, and ends the process when none came for too long. The broker then gives the queues to the next
+in line, and what was not settled comes again there.
+
+Out of reach: code that keeps the interpreter's lock for so long (an extension, one huge regular expression). It stops
+this thread as well.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+EXIT_CODE = 1
+
+_TICKS = 10
+"""Looks at the loop within the limit."""
+_LONGEST_TICK_MS = 1_000
+_LOG_TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class BlockedTime:
+    """How long the loop has given no sign of life, in time that this process was running. Called by one thread."""
+
+    tick_ms: int
+    """The time that is meant to pass between two calls."""
+    blocked_ms: int = 0
+
+    def count(self, elapsed_ms: int, *, has_answered: bool) -> int:
+        """Take one look at the loop, so long after the last; returns the time blocked so far.
+
+        Of a look that comes late only two ticks are counted: who could not look at the loop was stopped, as the loop
+        was, or starved, as the loop may have been.
+        """
+        self.blocked_ms = 0 if has_answered else self.blocked_ms + min(elapsed_ms, 2 * self.tick_ms)
+        return self.blocked_ms
+
+
+@contextmanager
+def watched_loop(limit_ms: int | None) -> Iterator[None]:
+    """End the process when the running loop is blocked for longer than the limit, while the context lasts.
+
+    None: nobody watches. In the loop's thread. The process ends `2 * limit_ms / 10` (at most 2 s) after the limit at
+    the latest, and the time that it takes to write one line.
+    """
+    if limit_ms is None:
+        yield
+        return
+    watchdog = _Watchdog(asyncio.get_running_loop(), limit_ms)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.stop()
+
+
+class _Watchdog:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit_ms: int) -> None:
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+        self._limit_ms = limit_ms
+        self._tick_ms = max(1, min(limit_ms // _TICKS, _LONGEST_TICK_MS))
+        self._answered = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="lbg-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """On return nobody is ended any more, and the loop may be closed."""
+        self._stopped.set()
+        # Bounded by one tick, and by a line of the log.
+        self._thread.join()
+
+    def _watch(self) -> None:
+        blocked = BlockedTime(self._tick_ms)
+        self._ask()
+        looked_ns = time.monotonic_ns()
+        while not self._stopped.wait(self._tick_ms / 1_000):
+            now_ns = time.monotonic_ns()
+            has_answered = self._answered.is_set()
+            blocked_ms = blocked.count((now_ns - looked_ns) // 1_000_000, has_answered=has_answered)
+            looked_ns = now_ns
+            if blocked_ms > self._limit_ms:
+                self._end(blocked_ms)
+            elif has_answered:
+                self._ask()
+
+    def _ask(self) -> None:
+        self._answered.clear()
+        self._loop.call_soon_threadsafe(self._answered.set)
+
+    def _end(self, blocked_ms: int) -> None:
+        frame = sys._current_frames().get(self._loop_thread)
+        told = threading.Thread(target=_tell, args=(blocked_ms, self._limit_ms, frame), daemon=True)
+        told.start()
+        # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
+        told.join(_LOG_TIMEOUT_S)
+        # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
+        os._exit(EXIT_CODE)
+
+
+def _tell(blocked_ms: int, limit_ms: int, frame: FrameType | None) -> None:
+    _log.error(
+        "event_loop_blocked",
+        blocked_ms=blocked_ms,
+        limit_ms=limit_ms,
+        stack="".join(traceback.format_stack(frame)) if frame is not None else "",
+    )

@@ -1,0 +1,54 @@
+"""How the figures of a course are made, and that the whole thing ends with a verdict."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lbg_runtime.cli.bench.moves import Course, Phase, lines, longest_gap_ms, spread
+
+MS = 1_000_000
+
+
+def test_a_spread_is_of_nearest_ranks() -> None:
+    assert spread([]) is None
+    assert spread([3.0, 1.0, 2.0, 4.0]) == {"median": 2.0, "p99": 4.0, "max": 4.0}
+    assert spread(list(range(1, 101))) == {"median": 50, "p99": 99, "max": 100}
+
+
+def test_a_gap_counts_inside_its_phase_only() -> None:
+    phase = Phase("join", 10 * MS, 100 * MS)
+    handlings = [(start * MS, (start + 1) * MS, "a") for start in (0, 10, 12, 52, 60, 99, 200)]
+    assert longest_gap_ms(handlings, phase) == 40.0
+    assert longest_gap_ms([], phase) == 0
+
+
+def test_a_phase_ends_where_the_next_begins() -> None:
+    course = Course()
+    for name in ("steady", "join", "end"):
+        course.begin(name)
+    steady, join, _ = course.phases
+    assert (steady.name, join.name) == ("steady", "join")
+    assert steady.end_ns == join.start_ns
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+@pytest.mark.timeout(150)
+def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "lbg_runtime.cli", "bench", "moves", "--json", "--rate", "300", "--steady", "3"],
+        capture_output=True,
+        text=True,
+        timeout=140,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    cooperative = result["cooperative"]
+    assert (cooperative["invalid_rounds"], cooperative["out_of_order_or_lost"]) == (0, 0)
+    changes = {name: phase["owner_changes"] for name, phase in cooperative["phases"].items()}
+    # 16 queues: a joiner takes a quarter of them, a leaver gives what it had, and nobody else's move.
+    assert changes == {"steady": 0, "join": 4, "sigterm": 4, "rejoin": 4, "sigkill": 4}
+    assert any("sigkill" in line for line in lines(result))
