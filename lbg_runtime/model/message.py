@@ -21,6 +21,21 @@ KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
 
 
 @dataclass(frozen=True, slots=True)
+class FencingToken:
+    """The place of a message among those that one publisher published under one key.
+
+    Every copy of a message has the same token, whoever it is delivered to, however often, from whichever queue. Later
+    messages of the same key and publisher have larger numbers. Tokens of different publishers, and of different keys,
+    say nothing about each other.
+    """
+
+    publisher: str
+    """One life of one hashed publisher."""
+    number: int
+    """Its number of the message within the key, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """What was published. Immutable, free of any handle of the client library, safe to keep."""
 
@@ -33,6 +48,11 @@ class Message:
     """Application message id."""
     sent_at_ms: int | None = None
     """Sender's wall clock, milliseconds since the epoch, where the sender stamped it."""
+    is_first_of_key: bool = field(default=False, compare=False)
+    """Set by the member for its handler: the first message of its key, or where it has none of its shard, that this
+    member handles since its flow on the queue became active, in every attempt of it. What the member knows of the key
+    from before may be out of date. True a second time for a key of which 100,000 others of the queue were handled
+    since: better reloaded once too often. Says nothing of the message itself, so it is no part of equality."""
 
     @property
     def key(self) -> str | None:
@@ -51,6 +71,15 @@ class Message:
         """The publisher's number of this message within its key, from 1, or None."""
         value = self.properties.get(KEY_SEQUENCE_PROPERTY)
         return value if isinstance(value, int) else None
+
+    @property
+    def fencing_token(self) -> FencingToken | None:
+        """What tells a copy, or a message from before, from a later one of its key; None for other publishers' ones.
+
+        Its scope is `key`, as the publisher stamped it.
+        """
+        publisher, number = self.publisher_id, self.key_sequence
+        return None if publisher is None or number is None or self.key is None else FencingToken(publisher, number)
 
 
 @dataclass(frozen=True, slots=True)

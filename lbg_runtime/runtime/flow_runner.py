@@ -44,6 +44,7 @@ from lbg_runtime.model.outcome import Settlement
 from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
 from lbg_runtime.transport.base import BoundFlow, Transport
 
@@ -54,6 +55,9 @@ MAX_BATCH = 256
 
 ALARMING_NOTES = frozenset({"bind_failed", "bind_refused", "flow_lost", "handling_abandoned", "handback_given_up"})
 """Notes of the machine that someone should look at; the others tell of ordinary moves."""
+
+GIVEN_UP_IN_GOOD_ORDER = frozenset({ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP})
+"""Causes for which an active flow drains; by any other it is lost."""
 
 OnSettled = Callable[[Handling], None]
 OnRefused = Callable[[BindFailed], None]
@@ -73,6 +77,7 @@ class FlowRunner:
         on_settled: OnSettled | None = None,
         on_refused: OnRefused | None = None,
         on_change: OnChange | None = None,
+        hooks: QueueHooks | None = None,
     ) -> None:
         """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
 
@@ -94,6 +99,11 @@ class FlowRunner:
         self._on_settled = on_settled
         self._on_refused = on_refused
         self._on_change = on_change
+        self._hooks = hooks
+        self._assignments: dict[Epoch, Assignment] = {}
+        """Epochs that hooks are still told of: the current one, and those whose handlers outlive their flow."""
+        self._intake_wanted = False
+        """Ordered by the machine, and waiting for the hooks of the epoch."""
         self._events: deque[MachineEvent | Handling] = deque()
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -153,6 +163,7 @@ class FlowRunner:
             commands = self.machine.on_deadline(now)
             self._record_state(before)
             self._carry_out(commands, children)
+        self._end_assignments()
         self._send_settlements()
 
     def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
@@ -176,6 +187,9 @@ class FlowRunner:
     def _take_end(self, handling: Handling, children: asyncio.TaskGroup, now: int) -> None:
         self.unanswered -= 1
         delivery = handling.delivery
+        assignment = self._assignments.get(delivery.epoch)
+        if assignment is not None:
+            assignment.unanswered -= 1
         before = self.machine.state
         settlement_count = len(self._settlements)
         commands = self.machine.handle(HandlingFinished(delivery.epoch, delivery.delivery_id, handling.outcome), now)
@@ -194,6 +208,9 @@ class FlowRunner:
             match command:
                 case Dispatch(delivery):
                     self.unanswered += 1
+                    assignment = self._assignments.get(delivery.epoch)
+                    if assignment is not None:
+                        assignment.unanswered += 1
                     self._dispatcher.dispatch(delivery)
                 case Settle(settlement):
                     self._settlements.append(settlement)
@@ -202,9 +219,10 @@ class FlowRunner:
                 case Unbind(epoch, _):
                     children.create_task(self._unbind(epoch))
                 case StopIntake():
+                    self._intake_wanted = False
                     self._bound_flow().stop_intake()
-                case StartIntake():
-                    self._bound_flow().start_intake()
+                case StartIntake(epoch):
+                    self._start_intake(epoch, children)
                 case ReturnUnstarted(epoch):
                     self._dispatcher.return_unstarted(self.machine.queue, epoch)
                 case CancelHandling(epoch):
@@ -231,6 +249,35 @@ class FlowRunner:
             for handling in self._settled:
                 self._on_settled(handling)
         self._settled.clear()
+
+    # -- what hooks are told
+
+    def _start_intake(self, epoch: Epoch, children: asyncio.TaskGroup) -> None:
+        """Open the intake, behind `on_assigned` where an epoch begins: before it is open nothing arrives."""
+        if not self._hooks:
+            self._bound_flow().start_intake()
+            return
+        self._intake_wanted = True
+        assignment = self._assignments.get(epoch)
+        if assignment is None:
+            newest = next(reversed(self._assignments.values()), None)
+            assignment = self._assignments[epoch] = Assignment(epoch, newest)
+            children.create_task(assignment.follow(self._hooks, self._open_wanted_intake))
+        elif assignment.is_begun:
+            self._open_wanted_intake(assignment)
+
+    def _open_wanted_intake(self, assignment: Assignment) -> None:
+        # The flow may be draining by now, or be gone.
+        is_owner = self.machine.epoch == assignment.epoch and self.machine.state is FlowState.ACTIVE
+        if is_owner and self._intake_wanted:
+            self._bound_flow().start_intake()
+
+    def _end_assignments(self) -> None:
+        for epoch, assignment in list(self._assignments.items()):
+            has_flow = epoch == self.machine.epoch and self.machine.state is not FlowState.UNBOUND
+            if not has_flow and not assignment.unanswered:
+                assignment.end()
+                del self._assignments[epoch]
 
     # -- binding
 
@@ -261,6 +308,10 @@ class FlowRunner:
         after = self.machine.state
         if after is before:
             return
+        if before is FlowState.ACTIVE and self.machine.cause in GIVEN_UP_IN_GOOD_ORDER:
+            assignment = self._assignments.get(self.machine.epoch)
+            if assignment is not None:
+                assignment.drain()
         if after is FlowState.ACTIVE:
             # Also where a hand-back was given up: it was said to be draining.
             self._record("active")

@@ -5,17 +5,41 @@ import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from types import ModuleType
 from typing import TypeVar
 
 from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic, matches
 
 HandlerFunction = Callable[[Message], Awaitable[object]]
 """Handles one message; what it returns is ignored. To raise is to fail: the message is tried again."""
 
+HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
+"""Told of a queue that comes or goes; what it returns is ignored, and what it raises is logged."""
+
 _Function = TypeVar("_Function", bound=HandlerFunction)
+_Hook = TypeVar("_Hook", bound=HookFunction)
+
+
+class HookKind(Enum):
+    """What of an epoch, the time in which one flow of the member owns one queue, a hook is told."""
+
+    ASSIGNED = "on_assigned"
+    DRAIN = "on_drain"
+    REVOKED = "on_revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One registered hook."""
+
+    kind: HookKind
+    function: HookFunction
+    where: str
+    """`module:function (file:line)`, for messages to the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +61,14 @@ class Handlers:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._hooks: list[Hook] = []
 
     def handler(self, *subscriptions: str) -> Callable[[_Function], _Function]:
         """Register the decorated async function for these topics. Raises `HandlerError` where it cannot be one."""
 
         def register(function: _Function) -> _Function:
             where = _where(function)
-            _check_function(function, where)
+            _check_function(function, where, "exactly one parameter, the message", 1)
             for subscription in subscriptions:
                 self._add(Handler(subscription, function, where))
             return function
@@ -52,10 +77,36 @@ class Handlers:
             raise HandlerError("@handler", "no topic", 'a topic subscription, as in @handlers.handler("orders/>")')
         return register
 
+    def on_assigned(self, function: _Hook) -> _Hook:
+        """Have the decorated async function called with queue and epoch when this member becomes the queue's owner.
+
+        Before the first message of the epoch is asked for, so it is the place to load what handling needs. Handling
+        waits for it for `failure.timeout` at most; where it takes longer or raises, that is logged and handling begins
+        without it. `runtime/hooks.py` has all promises. Raises `HandlerError` for what is no such function.
+        """
+        return self._add_hook(HookKind.ASSIGNED, function)
+
+    def on_drain(self, function: _Hook) -> _Hook:
+        """The same when the queue begins to be given up in good order: hand-back, rebind, stop.
+
+        What is in flight is still being handled and settled meanwhile. Not called where the flow is lost.
+        """
+        return self._add_hook(HookKind.DRAIN, function)
+
+    def on_revoked(self, function: _Hook) -> _Hook:
+        """The same after the last handling of the epoch has ended and its flow is unbound or lost."""
+        return self._add_hook(HookKind.REVOKED, function)
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """The registered hooks, in the order of their registration."""
+        return tuple(self._hooks)
+
     def include(self, other: "Handlers") -> None:
         """Register everything of `other` after what is here. Raises `HandlerError` where both want one subscription."""
         for handler in other:
             self._add(handler)
+        self._hooks += other.hooks
 
     def find(self, topic: str) -> Handler | None:
         """The handler that takes an original topic, or None. Linear in the number of handlers."""
@@ -69,6 +120,12 @@ class Handlers:
 
     def __len__(self) -> int:
         return len(self._handlers)
+
+    def _add_hook(self, kind: HookKind, function: _Hook) -> _Hook:
+        where = _where(function)
+        _check_function(function, where, "two parameters, queue and epoch", 2)
+        self._hooks.append(Hook(kind, function, where))
+        return function
 
     def _add(self, handler: Handler) -> None:
         _check_subscription(handler)
@@ -127,14 +184,14 @@ def _where(function: object) -> str:
     return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
-def _check_function(function: object, where: str) -> None:
+def _check_function(function: object, where: str, parameters: str, count: int) -> None:
     if not inspect.iscoroutinefunction(function):
         raise HandlerError(where, "not async", "`async def`, as handlers share one event loop")
     signature = inspect.signature(function)
     try:
-        signature.bind(None)
+        signature.bind(*(None,) * count)
     except TypeError:
-        raise HandlerError(where, f"parameters {signature}", "exactly one parameter, the message") from None
+        raise HandlerError(where, f"parameters {signature}", parameters) from None
 
 
 def _check_subscription(handler: Handler) -> None:

@@ -27,6 +27,7 @@ from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner, OnSettled
 from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal, note_of
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.registry import Handlers
@@ -114,6 +115,7 @@ class Supervisor:
                 on_settled,
                 self._give_up,
                 self._flow_changed,
+                QueueHooks(handlers, queue, settings.failure.timeout_ms),
             )
             for queue_index, queue in enumerate(shape.queue_names())
         ]

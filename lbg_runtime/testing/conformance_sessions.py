@@ -259,6 +259,31 @@ class SessionConformance:
         async with asyncio.timeout(PATIENCE_S):
             assert await heard.get() == Message("events/7/moved", b"this", {"queue": 7}, "id-7")
 
+    async def test_a_subscriber_hears_its_own_direct_messages(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        await transport.subscribe("control/>", heard.put_nowait)
+        transport.send_direct(Message("control/a", b"me"))
+        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"me"
+
+    async def test_the_watcher_of_the_connection_is_told_now_and_of_each_change(
+        self, harness: TransportHarness
+    ) -> None:
+        transport = await open_transport(harness)
+        told: asyncio.Queue[bool] = asyncio.Queue()
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        await transport.subscribe("control/>", heard.put_nowait)
+        transport.watch_connection(told.put_nowait)
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        await harness.begin_outage()
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is False
+        await harness.end_outage()
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        transport.send_direct(Message("control/a", b"again"))
+        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"again"
+        await transport.close()
+        assert told.empty()
+
     async def test_direct_subscriptions_are_restored_after_an_outage(self, harness: TransportHarness) -> None:
         one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
         heard: asyncio.Queue[Message] = asyncio.Queue()

@@ -1,0 +1,188 @@
+"""A blocked event loop ends its member; slowness, a stop of the process and an end in good order do not."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, watched_loop
+
+LIMIT_MS = 500
+DEAD_WITHIN_S = 5
+"""The limit, two looks more, a line of the log, and a busy machine."""
+
+MEMBER = """
+import asyncio, sys, time
+from lbg_runtime import App, Handlers
+from lbg_runtime.cli.log import configure_log
+from lbg_runtime.config.load import parse_settings
+
+configure_log(as_json=True)
+name, address, work, watchdog = sys.argv[1:]
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def handle(message):
+    print("started", message.key_sequence, flush=True)
+    if work == "block":
+        time.sleep(120)
+    elif work == "log":
+        # The loop's thread holds the lock of the log, as when nobody reads it.
+        import structlog
+        structlog._output._get_lock_for_file(sys.stderr).acquire()
+        time.sleep(120)
+    elif work == "slow":
+        await asyncio.sleep(2)
+    print("handled", message.key_sequence, flush=True)
+
+settings = parse_settings({
+    "connection": {"transport": "solace", "host": address},
+    "group": {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1, "provision": "create_missing"},
+    "membership": {"settle": "200ms", "heartbeat": "200ms"},
+    "ops": {"watchdog": watchdog},
+    "handlers": [],
+}, "test", {})
+sys.exit(App(handlers, settings, member_id=name).run_sync().exit_code)
+"""
+
+
+def test_time_is_counted_from_the_last_sign_of_life():
+    blocked = BlockedTime(tick_ms=100)
+    answers = [True, False, False, True, False]
+    assert [blocked.count(100, has_answered=answer) for answer in answers] == [0, 100, 200, 0, 100]
+
+
+def test_the_time_for_which_the_process_was_stopped_does_not_count():
+    blocked = BlockedTime(tick_ms=100)
+    blocked.count(100, has_answered=False)
+    assert blocked.count(3_600_000, has_answered=False) == 300
+    assert blocked.count(100, has_answered=True) == 0
+
+
+async def test_without_a_limit_there_is_no_thread():
+    before = threading.active_count()
+    with watched_loop(None):
+        assert threading.active_count() == before
+
+
+@pytest.mark.real_time
+async def test_the_thread_is_gone_when_nobody_is_watched_any_more():
+    before = threading.active_count()
+    with watched_loop(60_000):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+# -- real processes on a broker of their own
+
+
+@pytest.fixture
+def members(tmp_path):
+    """Starts members by name and kind of work on one broker; and `publish`."""
+    script = tmp_path / "member.py"
+    script.write_text(MEMBER)
+    started = {}
+
+    class Members:
+        def __init__(self, address):
+            self.address = address
+
+        def start(self, name, work, watchdog=f"{LIMIT_MS}ms"):
+            log = (tmp_path / f"{name}.log").open("wb")
+            arguments = [sys.executable, script, name, self.address, work, watchdog]
+            started[name] = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
+            log.close()
+            return started[name]
+
+        def log(self, name):
+            return [json.loads(line) for line in (tmp_path / f"{name}.log").read_text().splitlines()]
+
+        async def until_logged(self, name, event, **facts):
+            async with asyncio.timeout(30):
+                while not any(entry["event"] == event and facts.items() <= entry.items() for entry in self.log(name)):
+                    assert started[name].poll() is None, self.log(name)
+                    await asyncio.sleep(0.05)
+
+        async def line(self, name):
+            async with asyncio.timeout(30):
+                return (await asyncio.to_thread(started[name].stdout.readline)).strip()
+
+        async def publish(self):
+            config = tmp_path / "config.yaml"
+            group = {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1}
+            settings = {"connection": {"transport": "solace", "host": self.address}, "group": group}
+            config.write_text(json.dumps(settings))
+            command = ["publish", "--config", config, "--topic", "orders/new", "--count", "1", "--keys", "1"]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "lbg_runtime.cli", *command, stdout=subprocess.DEVNULL
+            )
+            async with asyncio.timeout(30):
+                assert await process.wait() == 0
+
+        async def wait(self, name):
+            return await asyncio.to_thread(started[name].wait, 30)
+
+    yield Members
+    for process in started.values():
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+async def test_a_blocked_member_is_ended_and_another_handles_its_message_once(members):
+    async with BrokerServer(port=0) as broker:
+        group = members(f"tcp://127.0.0.1:{broker.port}")
+        group.start("a", "block")
+        await group.until_logged("a", "flow_changed", change="active")
+        other = group.start("b", "quick")
+        await group.until_logged("b", "flow_changed", change="bound")
+        await group.publish()
+        assert await group.line("a") == "started 1"
+        blocked_s = time.monotonic()
+        assert await group.wait("a") == EXIT_CODE
+        assert LIMIT_MS / 1_000 - 0.1 < time.monotonic() - blocked_s < DEAD_WITHIN_S
+        assert [await group.line("b"), await group.line("b")] == ["started 1", "handled 1"]
+        (entry,) = [entry for entry in group.log("a") if entry["event"] == "event_loop_blocked"]
+        assert entry["blocked_ms"] > LIMIT_MS
+        assert "time.sleep(120)" in entry["stack"]
+        other.send_signal(signal.SIGTERM)
+        assert await group.wait("b") == 0
+        assert await group.line("b") == "", "once, and not again"
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+async def test_a_member_whose_log_is_blocked_is_ended_as_well(members):
+    async with BrokerServer(port=0) as broker:
+        group = members(f"tcp://127.0.0.1:{broker.port}")
+        group.start("a", "log")
+        await group.until_logged("a", "flow_changed", change="active")
+        await group.publish()
+        assert await group.line("a") == "started 1"
+        assert await group.wait("a") == EXIT_CODE
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+async def test_a_slow_handler_and_a_stopped_process_are_left_alone(members):
+    async with BrokerServer(port=0) as broker:
+        group = members(f"tcp://127.0.0.1:{broker.port}")
+        process = group.start("a", "slow")
+        await group.until_logged("a", "flow_changed", change="active")
+        await group.publish()
+        assert await group.line("a") == "started 1"
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(3 * LIMIT_MS / 1_000)
+        process.send_signal(signal.SIGCONT)
+        assert await group.line("a") == "handled 1"
+        process.send_signal(signal.SIGTERM)
+        assert await group.wait("a") == 0
+        assert not any(entry["event"] == "event_loop_blocked" for entry in group.log("a"))
