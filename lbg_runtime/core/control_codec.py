@@ -13,9 +13,17 @@ goes out every second to every member:
     accept         queue, move id
     reject         queue, move id, reason
     taken          queue, move id or null, epoch
+    group_question question
+    group_answer   question, [[member, suspect] ...]
+    key_question   question, key
+    key_answer     question, shard, queue, [flow, epoch, in flight] or null, waiting,
+                   [stage, attempts, redelivered, number or null, received, started or null, retry in or null] or null,
+                   [number or null, attempts, ended] or null
 
-`flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids and reasons are 1 to 250
-printable characters; values of settings may be empty too. A setting or a queue is listed once.
+`suspect` and `redelivered` are 0 or 1, `stage` is 0 ready, 1 running, 2 delayed; what was and will be is in
+milliseconds from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids,
+keys and reasons are 1 to 250 printable characters; values of settings may be empty too. A setting or a queue is listed
+once.
 
 The array has exactly these items: what a later version adds makes a new version number. Members of another version
 are refused before anything else of the message is looked at.
@@ -28,15 +36,26 @@ from lbg_runtime.core.control_messages import (
     Accept,
     ControlMessage,
     FlowReport,
+    GroupAnswer,
+    GroupQuestion,
     Header,
     Heartbeat,
+    Inquiry,
+    KeyAnswer,
+    KeyQuestion,
+    KeySight,
+    LaneHead,
+    LaneStage,
+    LastHandled,
     Leave,
     Life,
     MemberState,
     MoveId,
     Offer,
+    QuestionId,
     Reject,
     ReportedFlow,
+    SeenMember,
     StateRequest,
     Taken,
     is_valid_text,
@@ -52,6 +71,7 @@ MAX_MESSAGE_BYTES = 128 * 1024
 
 _MAX_NUMBER = (1 << 63) - 1
 _FLOW_STATES = (ReportedFlow.STANDBY, ReportedFlow.ACTIVE, ReportedFlow.DRAINING)
+_STAGES = (LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED)
 
 
 class RefusalReason(Enum):
@@ -73,7 +93,7 @@ class ControlMessageRefused(LbgError):
         """What was wrong, for the log; short, whatever was received."""
 
 
-def encode(message: ControlMessage) -> bytes:
+def encode(message: ControlMessage | Inquiry) -> bytes:
     """The message as bytes. Raises `ControlMessageRefused` if it is too large; names in it are trusted."""
     header = message.header
     kind, body = _body(message)
@@ -84,7 +104,7 @@ def encode(message: ControlMessage) -> bytes:
     return payload
 
 
-def decode(payload: bytes, group: GroupName) -> ControlMessage:
+def decode(payload: bytes, group: GroupName) -> ControlMessage | Inquiry:
     """The message that the bytes are; raises `ControlMessageRefused` for all other bytes, and nothing else."""
     _check_size(payload)
     try:
@@ -113,14 +133,11 @@ def _check_size(payload: bytes) -> None:
         raise ControlMessageRefused(RefusalReason.TOO_LARGE, f"{len(payload)} bytes")
 
 
-def _body(message: ControlMessage) -> tuple[str, list[object]]:
+def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
     """The kind's name and what follows the header."""
     match message:
         case Heartbeat(_, state, weight, settings, flows, view_digest):
-            listed = [
-                [queue, _FLOW_STATES.index(flow.state), flow.epoch, flow.in_flight]
-                for queue, flow in sorted(flows.items())
-            ]
+            listed = [[queue, *_flow_items(flow)] for queue, flow in sorted(flows.items())]
             pairs = [list(pair) for pair in sorted(settings.items())]
             return "heartbeat", [state.value, weight, settings_digest(settings), pairs, view_digest, listed]
         case StateRequest():
@@ -135,9 +152,31 @@ def _body(message: ControlMessage) -> tuple[str, list[object]]:
             return "reject", [queue, move_id, reason]
         case Taken(_, queue, taken_move_id, epoch):
             return "taken", [queue, taken_move_id, epoch]
+        case GroupQuestion(_, question):
+            return "group_question", [question]
+        case GroupAnswer(_, question, members):
+            return "group_answer", [question, [[one.member, int(one.is_suspect)] for one in members]]
+        case KeyQuestion(_, question, key):
+            return "key_question", [question, key]
+        case KeyAnswer(_, question, shard, queue, key_flow, sight):
+            flow_items = None if key_flow is None else _flow_items(key_flow)
+            return "key_answer", [question, shard, queue, flow_items, *_sight_items(sight)]
 
 
-def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage:
+def _flow_items(flow: FlowReport) -> list[object]:
+    return [_FLOW_STATES.index(flow.state), flow.epoch, flow.in_flight]
+
+
+def _sight_items(sight: KeySight) -> list[object]:
+    head, last = sight.head, sight.last
+    head_items: list[object] | None = None
+    if head is not None:
+        head_items = [_STAGES.index(head.stage), head.attempts, int(head.redelivered), head.number]
+        head_items += [head.received_ms, head.started_ms, head.retry_in_ms]
+    return [sight.waiting, head_items, None if last is None else [last.number, last.attempts, last.ended_ms]]
+
+
+def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | Inquiry:
     match kind:
         case "heartbeat":
             return _heartbeat(header, reader)
@@ -157,6 +196,14 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage:
             queue = QueueName(reader.text("queue"))
             taken_move_id = None if reader.skip_null() else MoveId(reader.text("move id"))
             return Taken(header, queue, taken_move_id, Epoch(reader.number("epoch")))
+        case "group_question":
+            return GroupQuestion(header, QuestionId(reader.text("question")))
+        case "group_answer":
+            return _group_answer(header, reader)
+        case "key_question":
+            return KeyQuestion(header, QuestionId(reader.text("question")), reader.text("key"))
+        case "key_answer":
+            return _key_answer(header, reader)
         case _:
             raise _malformed("kind")
 
@@ -184,12 +231,52 @@ def _heartbeat(header: Header, reader: "_Reader") -> Heartbeat:
         queue = QueueName(row.text("queue"))
         if queue in flows:
             raise _malformed("a queue twice")
-        flow_state = row.number("flow")
-        if flow_state >= len(_FLOW_STATES):
-            raise _malformed("flow")
-        flows[queue] = FlowReport(_FLOW_STATES[flow_state], Epoch(row.number("epoch")), row.number("in flight"))
-        row.end()
+        flows[queue] = _flow(row)
     return Heartbeat(header, state, weight, settings, flows, view_digest)
+
+
+def _flow(row: "_Reader") -> FlowReport:
+    """The flow that the rest of a row tells of."""
+    state = _FLOW_STATES[row.choice("flow", len(_FLOW_STATES))]
+    flow = FlowReport(state, Epoch(row.number("epoch")), row.number("in flight"))
+    row.end()
+    return flow
+
+
+def _group_answer(header: Header, reader: "_Reader") -> GroupAnswer:
+    question = QuestionId(reader.text("question"))
+    members: list[SeenMember] = []
+    for row in reader.rows("members"):
+        members.append(SeenMember(MemberId(row.text("member")), bool(row.choice("suspect", 2))))
+        row.end()
+    return GroupAnswer(header, question, tuple(members))
+
+
+def _key_answer(header: Header, reader: "_Reader") -> KeyAnswer:
+    question, shard = QuestionId(reader.text("question")), reader.number("shard")
+    queue = QueueName(reader.text("queue"))
+    flow = None if (row := reader.row_or_null("flow")) is None else _flow(row)
+    waiting = reader.number("waiting")
+    head = None if (row := reader.row_or_null("head")) is None else _head(row)
+    last = None
+    if (row := reader.row_or_null("last")) is not None:
+        last = LastHandled(row.number_or_null("number"), row.number("attempts"), row.number("ended"))
+        row.end()
+    return KeyAnswer(header, question, shard, queue, flow, KeySight(waiting, head, last))
+
+
+def _head(row: "_Reader") -> LaneHead:
+    head = LaneHead(
+        stage=_STAGES[row.choice("stage", len(_STAGES))],
+        attempts=row.number("attempts"),
+        redelivered=bool(row.choice("redelivered", 2)),
+        number=row.number_or_null("number"),
+        received_ms=row.number("received"),
+        started_ms=row.number_or_null("started"),
+        retry_in_ms=row.number_or_null("retry in"),
+    )
+    row.end()
+    return head
 
 
 def _malformed(what: str) -> ControlMessageRefused:
@@ -210,6 +297,17 @@ class _Reader:
             raise _malformed(what)
         return item
 
+    def number_or_null(self, what: str) -> int | None:
+        """The next item, a number or null."""
+        return None if self.skip_null() else self.number(what)
+
+    def choice(self, what: str, count: int) -> int:
+        """The next item, a number below `count`."""
+        number = self.number(what)
+        if number >= count:
+            raise _malformed(what)
+        return number
+
     def text(self, what: str, *, may_be_empty: bool = False) -> str:
         item = self._next(what)
         if not isinstance(item, str) or not (is_valid_text(item) or (may_be_empty and not item)):
@@ -225,6 +323,15 @@ class _Reader:
         if len(readers) < len(rows):
             raise _malformed(what)
         return readers
+
+    def row_or_null(self, what: str) -> "_Reader | None":
+        """The next item, an array or null."""
+        if self.skip_null():
+            return None
+        row = self._next(what)
+        if not isinstance(row, list):
+            raise _malformed(what)
+        return _Reader(row)
 
     def skip_null(self) -> bool:
         """Take the next item if it is null; whether it was."""

@@ -156,6 +156,111 @@ MoveMessage = Offer | Accept | Reject | Taken
 ControlMessage = Heartbeat | StateRequest | Leave | MoveMessage
 
 
+QuestionId = NewType("QuestionId", str)
+"""Names one question of somebody who is no member; chosen by who asks, never used twice."""
+
+
+class LaneStage(Enum):
+    """How far the first message of a key has come in its lane."""
+
+    READY = "ready"
+    """It waits for a runner, or behind other keys."""
+    RUNNING = "running"
+    """Its handler runs."""
+    DELAYED = "delayed"
+    """Its last attempt failed; it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneHead:
+    """The message of a key that is handled, or is next. Times are what has passed when it is told."""
+
+    stage: LaneStage
+    attempts: int
+    """Times that its handler was started."""
+    redelivered: bool
+    number: int | None
+    """The publisher's number of the message within its key; None where it has none."""
+    received_ms: int
+    started_ms: int | None
+    """Since the first attempt; None before it."""
+    retry_in_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LastHandled:
+    """The newest message of a key that was settled in this life of the member, as far as it remembers."""
+
+    number: int | None
+    attempts: int
+    ended_ms: int
+    """What has passed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySight:
+    """What a member knows of a key. What still lies on the queue is known to nobody but the broker."""
+
+    waiting: int
+    """Messages of the key behind the head."""
+    head: LaneHead | None
+    last: LastHandled | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMember:
+    """One living member in the sender's view."""
+
+    member: MemberId
+    is_suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuestion:
+    """Somebody who is no member asks how the group stands: every member says a heartbeat, then a `GroupAnswer`.
+
+    The header names who asks. Nobody takes that for a member.
+    """
+
+    header: Header
+    question: QuestionId
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """Whom the sender sees in the group, itself included."""
+
+    header: Header
+    question: QuestionId
+    members: tuple[SeenMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuestion:
+    """Somebody who is no member asks after a key: every member says a `KeyAnswer`."""
+
+    header: Header
+    question: QuestionId
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """Where the sender's settings place the key, how its flow there stands, and what it knows of the key."""
+
+    header: Header
+    question: QuestionId
+    shard: int
+    queue: QueueName
+    flow: FlowReport | None
+    """None where it is not bound to the queue."""
+    sight: KeySight
+
+
+Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer
+"""Questions of who is no member, and their answers: they change no view, and no queue moves for them."""
+
+
 def is_valid_text(text: str) -> bool:
     """Whether it may stand as a name, an id or a reason in a control message: 1 to 250 printable characters."""
     return 0 < len(text) <= MAX_TEXT_LENGTH and text.isprintable()

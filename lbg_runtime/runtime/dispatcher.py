@@ -10,6 +10,7 @@ which of them is right. It is said once per topic, and the key waits.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic_ns
 
 import structlog
@@ -28,6 +29,7 @@ from lbg_runtime.runtime.clock import call_at_ms, now_ms, wall_us
 from lbg_runtime.runtime.handling import Handling, HandlingId
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.runner_pool import RunnerPool
+from lbg_runtime.runtime.seen_keys import SeenKeys
 
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +59,7 @@ class Dispatcher:
         self._lanes = KeyLanes()
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self._attempts = RunningAttempts(failure.timeout_ms, self._replace_stuck_runner)
+        self._seen_keys = SeenKeys()
         self._handlings: dict[HandlingId, Handling] = {}
         self._reports: dict[QueueName, Report] = {}
         self._starts = 0
@@ -135,7 +138,7 @@ class Dispatcher:
         else:
             lane = f"queue {delivery.queue}"
         handling_id = (delivery.queue, delivery.epoch, delivery.delivery_id)
-        return Handling(handling_id, delivery, LaneKey(lane), key, shard, topic)
+        return Handling(handling_id, delivery, message, LaneKey(lane), key, shard, topic)
 
     async def _handle_turn(self, turn: LaneTurn) -> None:
         delivery = turn.delivery
@@ -144,6 +147,8 @@ class Dispatcher:
             self._starts += 1
             handling.local_seq = self._starts
             handling.start_mono_ns = monotonic_ns()
+            if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
+                handling.message = replace(handling.message, is_first_of_key=True)
         handling.attempts = turn.attempt
         handler = self._handlers.find(handling.topic)
         if handler is None:
@@ -153,7 +158,7 @@ class Dispatcher:
         failure: BaseException | None = None
         attempt = self._attempts.start(handling)
         try:
-            await handler.function(delivery.message)
+            await handler.function(handling.message)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the handler boundary
             failure = error
         # Raises where the runner itself is to end; its delivery then ends in `run`.

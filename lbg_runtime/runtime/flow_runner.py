@@ -101,7 +101,8 @@ class FlowRunner:
         self._on_change = on_change
         self._hooks = hooks
         self._assignments: dict[Epoch, Assignment] = {}
-        """Epochs that hooks are still told of: the current one, and those whose handlers outlive their flow."""
+        """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
+        self._newest_assignment: Assignment | None = None
         self._intake_wanted = False
         """Ordered by the machine, and waiting for the hooks of the epoch."""
         self._events: deque[MachineEvent | Handling] = deque()
@@ -260,8 +261,8 @@ class FlowRunner:
         self._intake_wanted = True
         assignment = self._assignments.get(epoch)
         if assignment is None:
-            newest = next(reversed(self._assignments.values()), None)
-            assignment = self._assignments[epoch] = Assignment(epoch, newest)
+            assignment = self._assignments[epoch] = Assignment(epoch, self._newest_assignment)
+            self._newest_assignment = assignment
             children.create_task(assignment.follow(self._hooks, self._open_wanted_intake))
         elif assignment.is_begun:
             self._open_wanted_intake(assignment)

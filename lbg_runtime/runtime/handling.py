@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 
 HandlingId = tuple[QueueName, Epoch, DeliveryId]
@@ -16,6 +16,8 @@ class Handling:
 
     handling_id: HandlingId
     delivery: Delivery
+    message: Message
+    """As the handler gets it: that of the delivery, and what only the member knows of it."""
     lane: LaneKey
     key: str | None
     shard: int | None

@@ -36,20 +36,21 @@ class Assignment:
         """Whether `on_assigned` is done, so that messages may come."""
         self._before = before
         self._is_draining = False
-        self._is_over = False
-        self._changed = asyncio.Event()
+        self._given_up = asyncio.Event()
+        """It drains, or it is over."""
+        self._over = asyncio.Event()
         self._told = asyncio.Event()
         """Everything of it has been told."""
 
     def drain(self) -> None:
         """The flow is being given up in good order. Idempotent."""
         self._is_draining = True
-        self._changed.set()
+        self._given_up.set()
 
     def end(self) -> None:
         """The flow is gone and nothing of it is being handled. Idempotent."""
-        self._is_over = True
-        self._changed.set()
+        self._given_up.set()
+        self._over.set()
 
     async def follow(self, hooks: "QueueHooks", on_begun: Callable[["Assignment"], None]) -> None:
         """Call the hooks of the epoch, from its beginning to its end."""
@@ -59,10 +60,10 @@ class Assignment:
             self.is_begun = True
             on_begun(self)
             # No bound: an owner stays one until its flow goes, and a handler of it is waited for as the laws say.
-            await self._until(lambda: self._is_draining or self._is_over)
+            await self._given_up.wait()
             if self._is_draining:
                 await hooks.call(HookKind.DRAIN, self.epoch)
-            await self._until(lambda: self._is_over)
+            await self._over.wait()
             await hooks.call(HookKind.REVOKED, self.epoch)
         finally:
             self._told.set()
@@ -73,14 +74,12 @@ class Assignment:
             return
         try:
             async with asyncio.timeout(hooks.timeout_s):
-                await before._told.wait()
+                await before._over.wait()
         except TimeoutError:
-            _log.warning("revocation_outlasted", queue=hooks.queue, epoch=before.epoch, next_epoch=self.epoch)
-
-    async def _until(self, reached: Callable[[], bool]) -> None:
-        while not reached():
-            self._changed.clear()
-            await self._changed.wait()
+            _log.warning("handling_outlived_its_epoch", queue=hooks.queue, epoch=before.epoch, next_epoch=self.epoch)
+        else:
+            # No bound: only hooks are waited for, which have theirs.
+            await before._told.wait()
 
 
 class QueueHooks:
@@ -90,6 +89,7 @@ class QueueHooks:
         self.queue = queue
         self.timeout_s = timeout_ms / 1_000
         self._hooks = handlers.hooks
+        self._one_at_a_time = asyncio.Lock()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -97,9 +97,11 @@ class QueueHooks:
 
     async def call(self, kind: HookKind, epoch: Epoch) -> None:
         """Call the hooks of a kind one after another, each within the time-out; raises nothing but cancellation."""
-        for hook in self._hooks:
-            if hook.kind is kind:
-                await self._call(hook, epoch)
+        # No bound: whoever has the lock has one.
+        async with self._one_at_a_time:
+            for hook in self._hooks:
+                if hook.kind is kind:
+                    await self._call(hook, epoch)
 
     async def _call(self, hook: Hook, epoch: Epoch) -> None:
         failure: BaseException | None = None

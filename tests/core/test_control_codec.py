@@ -16,20 +16,33 @@ from lbg_runtime.core.control_messages import (
     Accept,
     ControlMessage,
     FlowReport,
+    GroupAnswer,
+    GroupQuestion,
     Header,
     Heartbeat,
+    Inquiry,
+    KeyAnswer,
+    KeyQuestion,
+    KeySight,
+    LaneHead,
+    LaneStage,
+    LastHandled,
     Leave,
     Life,
     MemberState,
     MoveId,
     Offer,
+    QuestionId,
     Reject,
     ReportedFlow,
+    SeenMember,
     StateRequest,
     Taken,
     settings_digest,
 )
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+AnyMessage = ControlMessage | Inquiry
 
 GROUP = GroupName("orders")
 HEADER = Header(GROUP, MemberId("member-1"), Life(7, 11), 3)
@@ -51,8 +64,26 @@ heartbeats = st.builds(
     st.dictionaries(queues, flow_reports, max_size=8),
     texts,
 )
-messages: st.SearchStrategy[ControlMessage] = st.one_of(
+questions = texts.map(QuestionId)
+heads = st.builds(
+    LaneHead,
+    st.sampled_from(LaneStage),
+    numbers,
+    st.booleans(),
+    numbers | st.none(),
+    numbers,
+    numbers | st.none(),
+    numbers | st.none(),
+)
+lasts = st.builds(LastHandled, numbers | st.none(), numbers, numbers)
+sights = st.builds(KeySight, numbers, heads | st.none(), lasts | st.none())
+seen_members = st.lists(st.builds(SeenMember, members, st.booleans()), max_size=5).map(tuple)
+messages: st.SearchStrategy[AnyMessage] = st.one_of(
     heartbeats,
+    st.builds(GroupQuestion, headers, questions),
+    st.builds(GroupAnswer, headers, questions, seen_members),
+    st.builds(KeyQuestion, headers, questions, texts),
+    st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
     st.builds(StateRequest, headers),
     st.builds(Leave, headers),
     st.builds(Offer, headers, queues, epochs, move_ids, members),
@@ -84,7 +115,7 @@ def accept_or_refuse(payload: bytes) -> None:
 
 
 @given(messages)
-def test_what_is_encoded_is_decoded_again(message: ControlMessage) -> None:
+def test_what_is_encoded_is_decoded_again(message: AnyMessage) -> None:
     assert decode(encode(message), GROUP) == message
 
 
@@ -99,7 +130,7 @@ def test_any_json_is_a_message_or_refused(value: object) -> None:
 
 
 @given(messages, st.data())
-def test_a_message_with_one_item_changed_is_a_message_or_refused(message: ControlMessage, data: st.DataObject) -> None:
+def test_a_message_with_one_item_changed_is_a_message_or_refused(message: AnyMessage, data: st.DataObject) -> None:
     items = json.loads(encode(message))
     position = data.draw(st.integers(0, len(items) - 1))
     items[position] = data.draw(json_values)
@@ -107,7 +138,7 @@ def test_a_message_with_one_item_changed_is_a_message_or_refused(message: Contro
 
 
 @given(messages, st.data())
-def test_a_message_with_damaged_bytes_is_a_message_or_refused(message: ControlMessage, data: st.DataObject) -> None:
+def test_a_message_with_damaged_bytes_is_a_message_or_refused(message: AnyMessage, data: st.DataObject) -> None:
     payload = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -116,7 +147,7 @@ def test_a_message_with_damaged_bytes_is_a_message_or_refused(message: ControlMe
 
 
 @given(messages, json_values)
-def test_a_message_with_an_item_more_or_less_is_refused(message: ControlMessage, value: object) -> None:
+def test_a_message_with_an_item_more_or_less_is_refused(message: AnyMessage, value: object) -> None:
     items = json.loads(encode(message))
     assert refusal(json.dumps([*items, value]).encode()) is RefusalReason.MALFORMED
     assert refusal(json.dumps(items[:-1]).encode()) is RefusalReason.MALFORMED
@@ -152,6 +183,36 @@ def test_a_plain_message_has_the_documented_layout() -> None:
     assert encode(Leave(HEADER)) == b'[1,"leave","orders","member-1",7,11,3]'
     taken = Taken(HEADER, QueueName("orders/0"), None, Epoch(4))
     assert encode(taken) == b'[1,"taken","orders","member-1",7,11,3,"orders/0",null,4]'
+
+
+def test_an_answer_has_the_documented_layout() -> None:
+    question, flow = QuestionId("q"), FlowReport(ReportedFlow.ACTIVE, Epoch(4), 2)
+    head = LaneHead(LaneStage.DELAYED, 3, True, 17, 900, 800, 50)
+    sight = KeySight(5, head, LastHandled(None, 1, 1_000))
+    assert encode(KeyAnswer(HEADER, question, 9, QueueName("orders/1"), flow, sight)) == (
+        b'[1,"key_answer","orders","member-1",7,11,3,"q",9,"orders/1",[1,4,2],5,[2,3,1,17,900,800,50],[null,1,1000]]'
+    )
+    assert encode(GroupAnswer(HEADER, question, (SeenMember(MemberId("a"), True),))) == (
+        b'[1,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (9, 1),
+        (10, [3, 1, 1]),
+        (10, [1, 1]),
+        (10, 0),
+        (12, [3, 1, 0, None, 1, None, None]),
+        (12, [0, 1, True, 1, 1, 1, 1]),
+    ],
+)
+def test_an_answer_with_an_impossible_item_is_refused(position: int, value: object) -> None:
+    sight = KeySight(0, None, None)
+    items = json.loads(encode(KeyAnswer(HEADER, QuestionId("q"), 9, QueueName("orders/1"), None, sight)))
+    items[position] = value
+    assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
 
 
 def test_another_version_is_refused_whatever_else_it_says() -> None:
