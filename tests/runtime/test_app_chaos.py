@@ -14,13 +14,15 @@ SECTIONS = {
     "failure": {"timeout": "2s", "backoff": {"initial": "50ms", "maximum": "1s"}},
     "dispatch": {"max_in_flight": 8, "runners": 4},
 }
+QUICK = {"rebind": {"drain_timeout": "4s", "min_tenure": "1s"}}
 
 
 class Story:
     """One run by a seed; ends when everything published is handled."""
 
-    def __init__(self, trial, seed):
+    def __init__(self, trial, seed, mode):
         self.trial = trial
+        self.mode = mode
         self.chance = random.Random(seed)
         self.running = Counter()
         self.overlaps = []
@@ -41,9 +43,14 @@ class Story:
         finally:
             self.running[message.key] -= 1
 
+    def member(self, index):
+        if self.mode == "cycle":
+            return self.trial.member(index, MEMBERS, work=self.work, **SECTIONS)
+        return self.trial.discovered(f"member-{index}", work=self.work, **SECTIONS | QUICK)
+
     async def play(self, *, with_outages):
         trial = self.trial
-        async with trial.running(trial.member(0, MEMBERS, work=self.work, **SECTIONS)):
+        async with trial.running(self.member(0)):
             await trial.until(lambda: len(trial.active()) == 4)
             others = [asyncio.ensure_future(self._come_and_go(index, with_outages)) for index in (1, 2)]
             for _ in range(MESSAGES // KEYS):
@@ -56,7 +63,7 @@ class Story:
         trial = self.trial
         for _ in range(3):
             await asyncio.sleep(self.chance.uniform(0, 5))
-            async with trial.running(trial.member(index, MEMBERS, work=self.work, **SECTIONS)):
+            async with trial.running(self.member(index)):
                 await asyncio.sleep(self.chance.uniform(0, 8))
                 if with_outages:
                     name = self.chance.choice((f"member-{index}", "member-0"))
@@ -71,17 +78,19 @@ def _first_handlings(sequences):
 EVERYTHING = {f"k{number}": list(range(1, MESSAGES // KEYS + 1)) for number in range(KEYS)}
 
 
+@pytest.mark.parametrize("mode", ["cycle", "cooperative"])
 @pytest.mark.parametrize("seed", range(4))
-async def test_members_that_come_and_go_keep_the_order_without_overlap(trial, seed):
-    story = Story(trial, seed)
+async def test_members_that_come_and_go_keep_the_order_without_overlap(trial, seed, mode):
+    story = Story(trial, seed, mode)
     await story.play(with_outages=False)
     assert _first_handlings(trial.sequences()) == EVERYTHING
     assert story.overlaps == []
     assert len(trial.handled) == MESSAGES, "nothing was handled twice, as nothing was lost from sight"
 
 
+@pytest.mark.parametrize("mode", ["cycle", "cooperative"])
 @pytest.mark.parametrize("seed", range(100, 105))
-async def test_outages_cost_repetition_and_never_a_message_or_its_place(trial, seed):
-    story = Story(trial, seed)
+async def test_outages_cost_repetition_and_never_a_message_or_its_place(trial, seed, mode):
+    story = Story(trial, seed, mode)
     await story.play(with_outages=True)
     assert _first_handlings(trial.sequences()) == EVERYTHING

@@ -80,13 +80,23 @@ def moves(
 
 
 @dataclass(frozen=True, slots=True)
+class Handling:
+    """One accepted handling; times on the monotonic clock."""
+
+    start_ns: int
+    queue: int
+    message: tuple[str, str, int]
+    """Publisher, key, number within the key."""
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
     """One round: what was done, and what the journals prove of it."""
 
     phases: Sequence[Phase]
     verdict: "Verdict"
-    handlings: Mapping[int, Sequence[tuple[int, int, str]]]
-    """By queue: start and end of each handling on the monotonic clock, and its member; in order of starts."""
+    handlings: Sequence[Handling]
+    """In order of starts."""
 
 
 def _play(mode: RebindMode, rate: int, keys: int, steady_s: float) -> Played:
@@ -161,23 +171,19 @@ def _sections(mode: RebindMode) -> dict[str, dict[str, object]]:
     return {"membership": {}, "rebind": {"mode": "cooperative"}}
 
 
-def handlings_of(journals: Path) -> dict[int, list[tuple[int, int, str]]]:
+def handlings_of(journals: Path) -> list[Handling]:
     """See `Played.handlings`."""
-    found: dict[int, list[tuple[int, int, str]]] = {}
+    found = []
     for path in journals.glob("*.member.jsonl"):
-        member = ""
         for line in path.read_bytes().splitlines():
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError:
                 continue  # the last line of a process that was killed
-            if record["kind"] == "journal":
-                member = record["member"]
-            elif record["kind"] == "dispatch":
-                found.setdefault(record["queue"], []).append((record["start_mono_ns"], record["done_mono_ns"], member))
-    for handlings in found.values():
-        handlings.sort()
-    return found
+            if record["kind"] == "dispatch" and record["outcome"] == "accepted":
+                message = (record["publisher"], record["key"], record["seq"])
+                found.append(Handling(record["start_mono_ns"], record["queue"], message))
+    return sorted(found, key=lambda handling: handling.start_ns)
 
 
 def summary(played: Sequence[Played]) -> dict[str, object]:
@@ -203,27 +209,45 @@ def _phase_summary(parts: Sequence[tuple[Played, Phase]]) -> dict[str, object]:
     pauses: list[float] = []
     takeovers: list[float] = []
     still: list[float] = []
-    seconds = 0.0
+    duplicates, seconds = 0, 0.0
     for one, phase in parts:
         seconds += (phase.end_ns - phase.start_ns) / 1e9
+        duplicates += repeats(one.handlings, phase)
         inside = [move for move in one.verdict.moves if phase.start_ns <= move.start_mono_ns < phase.end_ns]
         pauses += [move.pause_ms for move in inside]
         takeovers += [(move.start_mono_ns - phase.start_ns) / 1e6 for move in inside if move.cause == "crash"]
-        moved = {move.queue for move in inside}
-        still += [longest_gap_ms(one.handlings[queue], phase) for queue in one.handlings if queue not in moved]
+        gaps = longest_gaps_ms(one.handlings, phase)
+        still += [gap for queue, gap in gaps.items() if queue not in {move.queue for move in inside}]
     return {
         "seconds": round(seconds, 1),
         "owner_changes": len(pauses),
+        "duplicates": duplicates,
         "pause_ms": spread(pauses),
         "takeover_ms": spread(takeovers),
         "longest_gap_of_unmoved_queues_ms": spread(still),
     }
 
 
-def longest_gap_ms(handlings: Sequence[tuple[int, int, str]], phase: Phase) -> float:
-    """Longest time within the phase in which no handling of a queue began."""
-    starts = [start for start, _, _ in handlings if phase.start_ns <= start < phase.end_ns]
-    return max((after - before for before, after in pairwise(starts)), default=0) / 1e6
+def repeats(handlings: Sequence[Handling], phase: Phase) -> int:
+    """Handlings in the phase of messages that had been handled before."""
+    seen: set[tuple[str, str, int]] = set()
+    count = 0
+    for handling in handlings:
+        count += handling.message in seen and phase.start_ns <= handling.start_ns < phase.end_ns
+        seen.add(handling.message)
+    return count
+
+
+def longest_gaps_ms(handlings: Sequence[Handling], phase: Phase) -> dict[int, float]:
+    """By queue, the longest time within the phase in which no handling of it began."""
+    starts: dict[int, list[int]] = {}
+    for handling in handlings:
+        if phase.start_ns <= handling.start_ns < phase.end_ns:
+            starts.setdefault(handling.queue, []).append(handling.start_ns)
+    return {
+        queue: max((after - before for before, after in pairwise(times)), default=0) / 1e6
+        for queue, times in starts.items()
+    }
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -250,7 +274,8 @@ def lines(results: Mapping[str, Mapping[str, object]]) -> list[str]:
         if not isinstance(phases, dict):
             raise LbgError("no phases")
         for name, facts in phases.items():
-            told.append(f"  {name:8} {facts['seconds']:6.1f} s  {facts['owner_changes']:3} owner changes")
+            changes, twice = facts["owner_changes"], facts["duplicates"]
+            told.append(f"  {name:8} {facts['seconds']:6.1f} s  {changes:3} owner changes, {twice} handled twice")
             told += [
                 f"           {what}: median {figures['median']}, p99 {figures['p99']}, max {figures['max']}"
                 for what, figures in facts.items()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lbg_runtime.cli.bench.moves import Course, Phase, lines, longest_gap_ms, spread
+from lbg_runtime.cli.bench.moves import Course, Handling, Phase, lines, longest_gaps_ms, repeats, spread
 
 MS = 1_000_000
 
@@ -17,11 +17,21 @@ def test_a_spread_is_of_nearest_ranks() -> None:
     assert spread(list(range(1, 101))) == {"median": 50, "p99": 99, "max": 100}
 
 
-def test_a_gap_counts_inside_its_phase_only() -> None:
+def handling(start_ms: int, queue: int = 0, number: int | None = None) -> Handling:
+    return Handling(start_ms * MS, queue, ("p", "k", start_ms if number is None else number))
+
+
+def test_a_gap_counts_inside_its_phase_only_and_by_queue() -> None:
     phase = Phase("join", 10 * MS, 100 * MS)
-    handlings = [(start * MS, (start + 1) * MS, "a") for start in (0, 10, 12, 52, 60, 99, 200)]
-    assert longest_gap_ms(handlings, phase) == 40.0
-    assert longest_gap_ms([], phase) == 0
+    handlings = [handling(start) for start in (0, 10, 12, 52, 60, 99, 200)]
+    assert longest_gaps_ms([*handlings, handling(55, queue=1)], phase) == {0: 40.0, 1: 0.0}
+    assert longest_gaps_ms([], phase) == {}
+
+
+def test_a_repeat_counts_in_the_phase_in_which_it_came() -> None:
+    handlings = [handling(1, number=1), handling(2, number=2), handling(15, number=1), handling(25, number=1)]
+    assert repeats(handlings, Phase("a", 10 * MS, 20 * MS)) == 1
+    assert repeats(handlings, Phase("b", 0, 10 * MS)) == 0
 
 
 def test_a_phase_ends_where_the_next_begins() -> None:
@@ -51,4 +61,6 @@ def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
     changes = {name: phase["owner_changes"] for name, phase in cooperative["phases"].items()}
     # 16 queues: a joiner takes a quarter of them, a leaver gives what it had, and nobody else's move.
     assert changes == {"steady": 0, "join": 4, "sigterm": 4, "rejoin": 4, "sigkill": 4}
+    twice = {name: phase["duplicates"] for name, phase in cooperative["phases"].items()}
+    assert {name for name, count in twice.items() if count} <= {"sigkill"}
     assert any("sigkill" in line for line in lines(result))
