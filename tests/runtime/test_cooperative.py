@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.core.control_codec import encode
 from lbg_runtime.core.control_messages import Header, Leave, Life, MoveId, Offer
+from lbg_runtime.core.placement import Candidate, place
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
@@ -99,10 +100,13 @@ async def test_a_rolling_restart_moves_a_queue_out_and_back_and_duplicates_nothi
     await trial.until(lambda: balanced(trial, names))
     publishing = asyncio.ensure_future(publish_for(trial, 100))
     for name in names:
+        before = len(owner_changes(trial))
         await members[name].__aexit__(None, None, None)
         members[name] = trial.running(trial.discovered(name))
         await members[name].__aenter__()
         await trial.until(lambda: balanced(trial, names), within_s=30)
+        await asyncio.sleep(15)
+        assert owner_changes(trial)[before:] == [("released", "handback")] * 2, "its queue, out and back"
     await publishing
     await trial.until(lambda: sum(trial.depths()) == 0)
     for member in members.values():
@@ -110,12 +114,18 @@ async def test_a_rolling_restart_moves_a_queue_out_and_back_and_duplicates_nothi
     assert in_order_and_once(trial)
 
 
-async def test_the_queues_of_a_dead_member_are_fed_to_standbys_at_once(trial):
-    doomed = trial.discovered("b")
-    async with trial.running(trial.discovered("a"), doomed, trial.discovered("c")):
-        await trial.until(lambda: balanced(trial, ["a", "b", "c"]))
+async def test_the_queues_of_a_dead_member_go_to_their_first_standbys_at_once(trial):
+    names = ["a", "b", "c", "d"]
+    async with trial.running(*map(trial.discovered, names)):
+        await trial.until(lambda: balanced(trial, names))
+        await asyncio.sleep(5)
+        owners = {QueueName(f"orders/{queue}"): MemberId(name) for queue, name in trial.active().items()}
+        ranks = place(list(owners), [Candidate(MemberId(name)) for name in names], owners, {}).ranks
+        orphans = [queue for queue, owner in owners.items() if owner == "b"]
         trial.sessions["b"].kill()
-        await trial.until(lambda: len(trial.active()) == 4 and "b" not in trial.active().values(), within_s=1.5)
+        await trial.until(lambda: len(trial.active()) == 4, within_s=1.5)
+        active = {QueueName(f"orders/{queue}"): name for queue, name in trial.active().items()}
+        assert [active[queue] for queue in orphans] == [ranks[queue][1] for queue in orphans]
 
 
 async def test_a_slow_handler_keeps_its_queue_and_the_others_move(trial):
