@@ -12,9 +12,12 @@ from lbg_runtime.cli.bench.moves import moves
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
 from lbg_runtime.cli.demo.stage import demo
+from lbg_runtime.cli.group import group
 from lbg_runtime.cli.publish import publish
 from lbg_runtime.cli.run import run
+from lbg_runtime.cli.simulate import simulate
 from lbg_runtime.cli.validate import validate
+from lbg_runtime.cli.why import why
 from lbg_runtime.model.errors import LbgError, UserError
 
 app = typer.Typer(
@@ -34,12 +37,15 @@ def _benches() -> None:
 
 
 app.add_typer(bench, name="bench")
+app.add_typer(group, name="group")
 app.command()(broker)
 app.command()(check)
 app.command()(demo)
 app.command()(publish)
 app.command()(run)
+app.command()(simulate)
 app.command()(validate)
+app.command()(why)
 
 
 @app.callback()

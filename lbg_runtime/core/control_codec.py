@@ -45,7 +45,6 @@ from lbg_runtime.core.control_messages import (
     KeyQuestion,
     KeySight,
     LaneHead,
-    LaneStage,
     LastHandled,
     Leave,
     Life,
@@ -61,6 +60,7 @@ from lbg_runtime.core.control_messages import (
     is_valid_text,
     settings_digest,
 )
+from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
+from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 MAX_TEXT_LENGTH = 250
@@ -158,17 +159,6 @@ ControlMessage = Heartbeat | StateRequest | Leave | MoveMessage
 
 QuestionId = NewType("QuestionId", str)
 """Names one question of somebody who is no member; chosen by who asks, never used twice."""
-
-
-class LaneStage(Enum):
-    """How far the first message of a key has come in its lane."""
-
-    READY = "ready"
-    """It waits for a runner, or behind other keys."""
-    RUNNING = "running"
-    """Its handler runs."""
-    DELAYED = "delayed"
-    """Its last attempt failed; it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,27 @@ class LaneTurn:
     """Which try of this delivery it is, from 1."""
 
 
-class _LaneState(Enum):
+class LaneStage(Enum):
+    """How far the first delivery of a lane has come."""
+
     READY = "ready"
+    """It waits for a runner."""
     RUNNING = "running"
+    """Its handler runs."""
     DELAYED = "delayed"
+    """Its last attempt failed; it waits for its next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSight:
+    """How a lane stands, for those who ask."""
+
+    head: Delivery
+    stage: LaneStage
+    waiting: int
+    """Deliveries behind the head."""
+    retry_at_ms: int | None
+    """When a delayed head is ready again."""
 
 
 @dataclass(slots=True)
@@ -39,7 +56,7 @@ class _Lane:
     """Exists only while it holds a delivery. The head is the one that runs, waits for its retry, or starts next."""
 
     deliveries: deque[Delivery]
-    state: _LaneState = _LaneState.READY
+    state: LaneStage = LaneStage.READY
     attempts: int = 0
     """Tries of the head that were started."""
     is_recalled: bool = False
@@ -80,6 +97,14 @@ class KeyLanes:
         """Whether `next_ready` would return a turn."""
         return bool(self._ready)
 
+    def look(self, lane_key: LaneKey) -> LaneSight | None:
+        """How a lane stands, or None where nothing of its key is here. Linear in the delayed lanes."""
+        lane = self._lanes.get(lane_key)
+        if lane is None:
+            return None
+        retry_at_ms = next((until_ms for until_ms, _, delayed in self._delayed if delayed == lane_key), None)
+        return LaneSight(lane.deliveries[0], lane.state, len(lane.deliveries) - 1, retry_at_ms)
+
     def offer(self, lane_key: LaneKey, delivery: Delivery) -> None:
         """Put a delivery at the end of its key's lane."""
         lane = self._lanes.get(lane_key)
@@ -98,7 +123,7 @@ class KeyLanes:
             return None
         lane_key, _ = self._ready.popitem(last=False)
         lane = self._lanes[lane_key]
-        lane.state = _LaneState.RUNNING
+        lane.state = LaneStage.RUNNING
         lane.attempts += 1
         self._running += 1
         return LaneTurn(lane_key, lane.deliveries[0], lane.attempts)
@@ -123,7 +148,7 @@ class KeyLanes:
         lane = self._running_lane(lane_key)
         if lane.is_recalled:
             return False
-        lane.state = _LaneState.DELAYED
+        lane.state = LaneStage.DELAYED
         self._running -= 1
         self._delay_count += 1
         heapq.heappush(self._delayed, (until_ms, self._delay_count, lane_key))
@@ -151,7 +176,7 @@ class KeyLanes:
             head = lane.deliveries[0]
             head_is_taken = head.queue == queue and head.epoch == epoch
             kept: deque[Delivery] = deque()
-            if lane.state is _LaneState.RUNNING:
+            if lane.state is LaneStage.RUNNING:
                 kept.append(lane.deliveries.popleft())
                 lane.is_recalled = lane.is_recalled or head_is_taken
             for delivery in lane.deliveries:
@@ -161,8 +186,8 @@ class KeyLanes:
                 else:
                     kept.append(delivery)
             lane.deliveries = kept
-            if head_is_taken and lane.state is not _LaneState.RUNNING:
-                if lane.state is _LaneState.DELAYED:
+            if head_is_taken and lane.state is not LaneStage.RUNNING:
+                if lane.state is LaneStage.DELAYED:
                     gone_delayed.add(lane_key)
                 self._end_turn(lane_key, lane)
         if gone_delayed:
@@ -172,7 +197,7 @@ class KeyLanes:
 
     def _running_lane(self, lane_key: LaneKey) -> _Lane:
         lane = self._lanes.get(lane_key)
-        if lane is None or lane.state is not _LaneState.RUNNING:
+        if lane is None or lane.state is not LaneStage.RUNNING:
             raise InvariantViolated(f"lane {lane_key} is not running")
         return lane
 
@@ -187,7 +212,7 @@ class KeyLanes:
             self._ready.pop(lane_key, None)
 
     def _make_ready(self, lane_key: LaneKey, lane: _Lane) -> None:
-        lane.state = _LaneState.READY
+        lane.state = LaneStage.READY
         self._ready[lane_key] = None
 
     def _forget(self, lane_key: LaneKey, delivery: Delivery) -> None:

@@ -32,7 +32,11 @@ class Release:
     @classmethod
     def draining(cls, cause: ReleaseCause, settings: RebindSettings, now_ms: int, move_id: str = "") -> "Release":
         """All that has arrived is handled first, within the drain timeout."""
-        drain_until_ms = now_ms + settings.drain_timeout_ms
+        patience_ms = settings.drain_timeout_ms
+        if cause is ReleaseCause.HANDBACK:
+            # It ends with the queue kept, so that a timeout below the quiet gap would let no queue ever go.
+            patience_ms = max(patience_ms, settings.quiet_gap_ms)
+        drain_until_ms = now_ms + patience_ms
         return cls(cause, DrainPhase.FINISH, drain_until_ms, now_ms + settings.quiet_gap_ms, move_id)
 
     @classmethod

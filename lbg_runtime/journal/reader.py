@@ -16,7 +16,16 @@ import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.record import RECORD_SCHEMA
-from lbg_runtime.validator.schema import CONFIRMED, DISPATCHES, FLOWS, JOURNALS, LEDGERS, UNCONFIRMED, RunTables
+from lbg_runtime.validator.schema import (
+    CONFIRMED,
+    DISPATCHES,
+    FLOWS,
+    JOURNALS,
+    LEDGERS,
+    OWNERS,
+    UNCONFIRMED,
+    RunTables,
+)
 
 JOURNAL_PATTERN = "*.member.jsonl"
 LEDGER_PATTERN = "*.ledger.jsonl"
@@ -24,7 +33,7 @@ LEDGER_PATTERN = "*.ledger.jsonl"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 16 << 20
 
-_CLOCKS = {"dispatch": ("t_done", "done_mono_ns"), "flow": ("t", "mono_ns")}
+_CLOCKS = {"dispatch": ("t_done", "done_mono_ns"), "flow": ("t", "mono_ns"), "owner": ("t", "mono_ns")}
 """Columns that show the same moment on the wall clock (microseconds) and on the monotonic clock (nanoseconds)."""
 
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
@@ -41,7 +50,7 @@ def read_run(directory: Path) -> RunTables:
         raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
     try:
         journals = [
-            _read_file(path, "journal", number, {"dispatch": DISPATCHES, "flow": FLOWS})
+            _read_file(path, "journal", number, {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS})
             for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))
         ]
         ledgers = [
@@ -57,6 +66,7 @@ def read_run(directory: Path) -> RunTables:
         unconfirmed=_gather(ledgers, "unconfirmed", UNCONFIRMED),
         journals=pa.Table.from_pylist([file.row(JOURNALS) for file in journals], JOURNALS),
         ledgers=pa.Table.from_pylist([file.row(LEDGERS) for file in ledgers], LEDGERS),
+        owners=_gather(journals, "owner", OWNERS),
     )
 
 

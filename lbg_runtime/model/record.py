@@ -79,6 +79,40 @@ class FlowRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """A queue came to the member, or it gave it up; what the member itself knows of that. No law reads it.
+
+    The other side of a change is in the other member's journal; a crash leaves no `given`.
+    """
+
+    queue: int
+    bind_epoch: int
+    event: Literal["taken", "given"]
+    move_id: str | None
+    """Names the hand-over for both sides; None where no member decided it."""
+    from_member: str | None
+    """Taken: who offered it, or else who was last heard to own it; None where nobody was. Given: the member itself."""
+    to_member: str | None
+    """Given: who was to have it; None where that was left to the broker. Taken: the member itself."""
+    cause: str
+    """Given: a `ReleaseCause` value. Taken: `handback`, or `elected` where the broker chose by itself."""
+    decided_by: Literal["offer", "broker", "stop", "cycle", "stand_aside"]
+    """An offer of `from_member`; the broker, or what broke the connection; the stop of the member; the rebind cycle;
+    the member, which found that another process has its id."""
+    is_leaving: bool
+    """Given: the member was on its way out."""
+    drain_ms: int | None
+    """Given: from the order to give it up to the end of what was in flight; None for taken."""
+    held_ms: int | None
+    """Given: since it was taken; None for taken."""
+    in_flight: int
+    """Given: handlings that still ran when the flow died; 0 for one that was given up in good order."""
+    t: int
+    mono_ns: int
+    kind: Literal["owner"] = "owner"
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRecord:
     """Where one queue of the member stands; about once a second, for live tables only. No law reads it."""
 
@@ -152,6 +186,7 @@ Record = (
     JournalHeader
     | DispatchRecord
     | FlowRecord
+    | OwnerRecord
     | StatusRecord
     | LedgerHeader
     | ConfirmedRecord

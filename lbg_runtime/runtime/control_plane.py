@@ -1,12 +1,13 @@
-"""A member's part in its group's conversation: drives the membership and the rebalance machine, and places flows.
+"""A member's part in its group's conversation: drives its machine, and places flows.
 
-Control messages are direct messages on one topic of the group. All decisions are in the machines; here is one task that
-feeds them what happens, in the order it happened, and carries out what they order. Nothing here touches a delivery.
+Control messages are direct messages on one topic of the group. All decisions are in the machine of
+core/control_plane.py; here is one task that feeds it what happens, in the order it happened, and carries out what it
+orders. Nothing here touches a delivery.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import structlog
@@ -15,9 +16,16 @@ from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.commands import Note
 from lbg_runtime.core.control_codec import ControlMessageRefused, decode, encode
-from lbg_runtime.core.control_messages import ControlMessage, FlowReport, Life, ReportedFlow, StateRequest
-from lbg_runtime.core.events import HandBackRequested, PlaceChanged, StepAsideCancelled, StepAsideRequested
-from lbg_runtime.core.flow import FlowState
+from lbg_runtime.core.control_messages import ControlMessage, Inquiry, Life
+from lbg_runtime.core.control_plane import (
+    AskFlow,
+    ControlInput,
+    ControlOutput,
+    ControlPlaneMachine,
+    FlowChanged,
+    HandedOver,
+    Warn,
+)
 from lbg_runtime.core.identity import Identity
 from lbg_runtime.core.membership import MembershipMachine
 from lbg_runtime.core.membership_events import (
@@ -27,58 +35,30 @@ from lbg_runtime.core.membership_events import (
     ControlMessageReceived,
     DrainStarted,
     DuplicateMemberFound,
-    FlowsReported,
     JoinDone,
     LeaveRequested,
-    MembershipCommand,
-    MembershipEvent,
-    MoveMessageHeard,
-    OwnFlowsChanged,
-    SendHeartbeat,
-    SendLeave,
-    SendStateRequest,
     SettingsDisagree,
-    StandAside,
     ViewChanged,
 )
 from lbg_runtime.core.membership_settings import MembershipSettings as Timing
-from lbg_runtime.core.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.rebalance_events import (
-    CancelStepAside,
-    GroupSeen,
-    HandBack,
-    RebalanceCommand,
-    RebalanceEvent,
-    Say,
-    SetPlace,
-    StepAside,
-)
+from lbg_runtime.core.rebalance import RebalanceMachine
+from lbg_runtime.core.rebalance_events import Say
 from lbg_runtime.core.rebalance_settings import RebalanceSettings
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.answering import Answerer
 from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.membership import Membership, counted_member
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
 
-REPORTED: Mapping[FlowState, ReportedFlow] = {
-    FlowState.STANDBY: ReportedFlow.STANDBY,
-    FlowState.ACTIVE: ReportedFlow.ACTIVE,
-    FlowState.DRAINING: ReportedFlow.DRAINING,
-}
-"""What the group is told of a flow. Others are not bound, or about not to be."""
-
-HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
-"""States of a flow whose queue nobody else can have yet."""
-
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, and this much more for its words to get there."""
-
-Input = MembershipEvent | None
-"""None: some flow of ours has changed."""
 
 
 class ControlPlane:
@@ -88,34 +68,25 @@ class ControlPlane:
         self,
         session: Session,
         topic: str,
-        membership: MembershipMachine,
-        rebalance: RebalanceMachine,
+        machine: ControlPlaneMachine,
         runners: Sequence[FlowRunner],
-        silence_ms: int,
+        keys: KeyBook,
+        recorder: FlightRecorder,
         on_refused: Callable[[ConfigError], None],
     ) -> None:
-        """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead.
-
-        `on_refused` is called when the group has other settings than this member, which has no queue yet.
-        """
-        self.membership = membership
-        self.rebalance = rebalance
+        """`on_refused` is called when the group has other settings than this member, which has no queue yet."""
+        self.machine = machine
         self._session = session
         self._topic = topic
         self._runners = {runner.machine.queue: runner for runner in runners}
-        self._silence_ms = silence_ms
+        self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._say)
+        self._recorder = recorder
+        recorder.listen_to(self._owner_of)
         self._on_refused = on_refused
-        self._inputs: deque[Input] = deque()
+        self._inputs: deque[ControlInput] = deque()
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._reports: Mapping[QueueName, FlowReport] = {}
-        self._standby_since_ms: int | None = None
-        self._connected_at_ms: int | None = None
-        self._heard_at_ms = 0
-        self._see_group = False
-        self._is_aside = False
-        """Another process is this member; what it is at home on is not ours."""
         self._on_handed_over: Callable[[], None] | None = None
 
     async def run(self) -> None:
@@ -136,11 +107,12 @@ class ControlPlane:
                 self._take_inputs()
         finally:
             self._cancel_timer()
-            self._carry_out_membership(self.membership.handle(LeaveRequested(), now_ms()))
+            self._inputs = deque([LeaveRequested()])
+            self._take_inputs()
 
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
-        self._post(None)
+        self._post(FlowChanged())
 
     def leave(self, on_handed_over: Callable[[], None]) -> None:
         """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
@@ -149,168 +121,72 @@ class ControlPlane:
 
     # -- what comes in
 
-    def _post(self, event: Input) -> None:
+    def _post(self, event: ControlInput) -> None:
         self._inputs.append(event)
         self._wake_up.set()
 
     def _connection_changed(self, is_up: bool) -> None:
-        self._connected_at_ms = now_ms() if is_up else None
         self._post(ControlConnected() if is_up else ControlLost())
+
+    def _owner_of(self, queue: QueueName) -> MemberId | None:
+        return self.machine.membership.view.owners.get(queue)
 
     def _arrived(self, message: Message) -> None:
         try:
-            self._post(ControlMessageReceived(decode(message.payload, self.membership.identity.group)))
-            self._heard_at_ms = now_ms()
+            decoded = decode(message.payload, self.machine.membership.identity.group)
         except ControlMessageRefused as refusal:
             self._post(ControlMessageDropped(refusal.reason))
+            return
+        if isinstance(decoded, Inquiry):
+            self._answerer.hear(decoded)
+        else:
+            self._recorder.heard(decoded)
+            self._post(ControlMessageReceived(decoded))
 
     def _take_inputs(self) -> None:
-        now = now_ms()
-        while self._inputs:
-            event = self._inputs.popleft()
-            if event is None:
-                self._report_flows(now)
-                continue
-            self._carry_out_membership(self.membership.handle(event, now))
-            if isinstance(event, DrainStarted):
-                # After the heartbeat that says so: members take offers of one that leaves more readily.
-                self._tell_rebalance(event, now)
-                self._see_group = True
-        self._carry_out_membership(self.membership.on_deadline(now))
-        if self._see_group:
-            self._see_group = False
-            self._tell_rebalance(self._group_seen(now), now)
-        if not self._is_aside:
-            self._carry_out_rebalance(self.rebalance.on_deadline(now))
-        self._look_whether_handed_over()
-
-    def _report_flows(self, now: int) -> None:
-        reports = self._flow_reports()
-        if _without_counts(reports) == _without_counts(self._reports):
-            return
-        self._reports = reports
-        if not any(report.state is ReportedFlow.STANDBY for report in reports.values()):
-            self._standby_since_ms = None
-        elif self._standby_since_ms is None:
-            self._standby_since_ms = now
-        changed = OwnFlowsChanged(reports)
-        self._carry_out_membership(self.membership.handle(changed, now))
-        self._tell_rebalance(changed, now)
-        self._see_group = True
-        if self._is_aside:
-            # Again where a drain took too long.
-            self._give_everything()
-
-    def _flow_reports(self) -> dict[QueueName, FlowReport]:
-        return {
-            queue: FlowReport(REPORTED[machine.state], machine.epoch, machine.in_flight)
-            for queue, runner in self._runners.items()
-            if (machine := runner.machine).state in REPORTED
-        }
-
-    def _group_seen(self, now: int) -> GroupSeen:
-        return GroupSeen(self.membership.view, self.membership.is_stable(now), self._is_silent(now))
-
-    def _is_silent(self, now: int) -> bool:
-        if self._connected_at_ms is None:
-            return False
-        # Our own words come back, so that not even they tell of a topic that is dead for everybody.
-        if now - max(self._heard_at_ms, self._connected_at_ms) >= self._silence_ms:
-            return True
-        # Somebody holds a queue that we stand by for, and we have heard of nobody: the topic is dead for them or us.
-        if self._standby_since_ms is None:
-            return False
-        return now - max(self.membership.peers_heard_ms or 0, self._standby_since_ms) >= self._silence_ms
+        inputs, self._inputs = self._inputs, deque()
+        for output in self.machine.take(inputs, now_ms()):
+            self._carry_out(output)
 
     # -- what goes out
 
-    def _tell_rebalance(self, event: RebalanceEvent, now: int) -> None:
-        if not self._is_aside:
-            self._carry_out_rebalance(self.rebalance.handle(event, now))
+    def _carry_out(self, output: ControlOutput) -> None:
+        match output:
+            case Say(message):
+                self._say(message)
+            case AskFlow(queue, request):
+                self._runners[queue].post(request)
+            case HandedOver():
+                if self._on_handed_over is not None:
+                    self._on_handed_over()
+            case ViewChanged(view):
+                _log.info("view_changed", members=[one.member for one in view.members])
+            case DuplicateMemberFound(other):
+                member = self.machine.membership.identity.member
+                _log.error("member_id_taken_twice", member=member, incarnation=other.incarnation)
+            case SettingsDisagree(member, name, ours, theirs):
+                _log.error("settings_disagree", member=member, setting=name, ours=ours, theirs=theirs)
+                if self.machine.rebalance.placement is None:
+                    # The group was here first.
+                    self._on_refused(ConfigError(name, f"{ours!r}", f"{theirs!r}, as member {member} has it"))
+            case Warn(note):
+                _log.warning(note.name, **note.facts)
+            case Note(name, facts):
+                _log.info(name, **facts)
+            case _:
+                assert_never(output)
 
-    def _carry_out_membership(self, commands: Sequence[MembershipCommand]) -> None:
-        for command in commands:
-            match command:
-                case SendHeartbeat():
-                    self._say(self.membership.heartbeat(self._flow_reports()))
-                    self._see_group = True
-                case SendStateRequest():
-                    self._say(StateRequest(self.membership.stamp()))
-                case SendLeave(message):
-                    self._say(message)
-                case ViewChanged(view):
-                    _log.info("view_changed", members=[one.member for one in view.members])
-                    self._see_group = True
-                case FlowsReported():
-                    self._see_group = True
-                case MoveMessageHeard(message):
-                    self._tell_rebalance(ControlMessageReceived(message), now_ms())
-                case DuplicateMemberFound(other):
-                    _log.error(
-                        "member_id_taken_twice", member=self.membership.identity.member, incarnation=other.incarnation
-                    )
-                case StandAside():
-                    self._stand_aside()
-                case SettingsDisagree(member, name, ours, theirs):
-                    _log.error("settings_disagree", member=member, setting=name, ours=ours, theirs=theirs)
-                    if self.rebalance.placement is None:
-                        # The group was here first.
-                        self._on_refused(ConfigError(name, f"{ours!r}", f"{theirs!r}, as member {member} has it"))
-                case Note(name, facts):
-                    _log.warning(name, **facts)
-                case _:
-                    assert_never(command)
-
-    def _carry_out_rebalance(self, commands: Sequence[RebalanceCommand]) -> None:
-        for command in commands:
-            match command:
-                case SetPlace(queue, place):
-                    self._runners[queue].post(PlaceChanged(place))
-                case HandBack(queue, move_id, to):
-                    _log.info("hand_back_started", queue=queue, move_id=move_id, to=to)
-                    self._runners[queue].post(HandBackRequested(move_id))
-                case StepAside(queue, until_ms):
-                    self._runners[queue].post(StepAsideRequested(until_ms))
-                case CancelStepAside(queue):
-                    self._runners[queue].post(StepAsideCancelled())
-                case Say(message):
-                    self._say(message)
-                case Note(name, facts):
-                    _log.info(name, **facts)
-                case _:
-                    assert_never(command)
-
-    def _say(self, message: ControlMessage) -> None:
+    def _say(self, message: ControlMessage | Inquiry) -> None:
         try:
             self._session.send_direct(Message(self._topic, encode(message)))
+            self._recorder.said(message)
         except ControlMessageRefused as refusal:
             _log.error("control_message_not_sent", reason=str(refusal))
-
-    def _stand_aside(self) -> None:
-        self._is_aside = True
-        for runner in self._runners.values():
-            runner.post(PlaceChanged(AWAY))
-        self._give_everything()
-
-    def _give_everything(self) -> None:
-        for queue, report in self._reports.items():
-            if report.state is ReportedFlow.ACTIVE:
-                self._runners[queue].post(HandBackRequested("stand-aside"))
-
-    def _look_whether_handed_over(self) -> None:
-        if self._on_handed_over is None:
-            return
-        mine = self.membership.identity.member
-        nobody_else = all(candidate.member == mine for candidate in self.membership.view.candidates())
-        if nobody_else or not any(runner.machine.state in HOLDING for runner in self._runners.values()):
-            done, self._on_handed_over = self._on_handed_over, None
-            done()
 
     # -- the deadline
 
     def _set_timer(self) -> None:
-        deadlines = [at for at in (self.membership.deadline_ms, self.rebalance.deadline_ms) if at is not None]
-        deadline_ms = min(deadlines, default=None)
+        deadline_ms = self.machine.deadline_ms
         if deadline_ms == self._timer_ms:
             return
         self._cancel_timer()
@@ -335,6 +211,8 @@ def make_control_plane(
     session: Session,
     runners: Sequence[FlowRunner],
     chance: RandomSource,
+    keys: KeyBook,
+    recorder: FlightRecorder,
     on_refused: Callable[[ConfigError], None],
 ) -> ControlPlane:
     """The control plane of one life of a member. On the loop that it will run on."""
@@ -355,7 +233,7 @@ def make_control_plane(
     life = Life(incarnation, int(chance.uniform(0, 1 << 53)))
     identity = Identity(GroupName(group.name), membership.member, life, own.weight, alike)
     timing = Timing(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
-    machine = MembershipMachine(identity, timing, chance, now_ms())
+    view = MembershipMachine(identity, timing, chance, now_ms())
     rebalance = RebalanceMachine(
         membership.member,
         queues,
@@ -366,11 +244,7 @@ def make_control_plane(
             max_moves=rebind.max_moves,
             step_aside_ms=rebind.drain_timeout_ms + STEP_ASIDE_MARGIN_MS,
         ),
-        machine.stamp,
+        view.stamp,
     )
-    topic = group.control_topic or f"lbg-control/{group.name}"
-    return ControlPlane(session, topic, machine, rebalance, runners, timing.dead_ms, on_refused)
-
-
-def _without_counts(reports: Mapping[QueueName, FlowReport]) -> dict[QueueName, tuple[object, int]]:
-    return {queue: (report.state, report.epoch) for queue, report in reports.items()}
+    machine = ControlPlaneMachine(view, rebalance, [runner.machine for runner in runners], timing.dead_ms)
+    return ControlPlane(session, group.control_topic_name, machine, runners, keys, recorder, on_refused)

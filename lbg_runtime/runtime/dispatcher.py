@@ -17,7 +17,7 @@ import structlog
 
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneSight, LaneTurn
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.keys import KeySource
@@ -124,6 +124,16 @@ class Dispatcher:
         """What is being handled now."""
         return self._attempts.handlings()
 
+    # -- what those who ask are told
+
+    def look(self, key: str) -> tuple[Handling, LaneSight] | None:
+        """The delivery of the key that is handled or is next, and its lane; None where nothing of the key is here."""
+        lane = self._lanes.look(_lane_of_key(key))
+        if lane is None:
+            return None
+        head = lane.head
+        return self._handlings[(head.queue, head.epoch, head.delivery_id)], lane
+
     # -- one delivery, step by step
 
     def _prepare(self, delivery: Delivery) -> Handling:
@@ -132,13 +142,13 @@ class Dispatcher:
         shard, topic = split if split is not None else (None, message.topic)
         key = self._key_source.extract(topic, message.properties, message.payload)
         if key is not None:
-            lane = f"key {key}"
+            lane = _lane_of_key(key)
         elif shard is not None:
-            lane = f"shard {shard}"
+            lane = LaneKey(f"shard {shard}")
         else:
-            lane = f"queue {delivery.queue}"
+            lane = LaneKey(f"queue {delivery.queue}")
         handling_id = (delivery.queue, delivery.epoch, delivery.delivery_id)
-        return Handling(handling_id, delivery, message, LaneKey(lane), key, shard, topic)
+        return Handling(handling_id, delivery, message, lane, key, shard, topic)
 
     async def _handle_turn(self, turn: LaneTurn) -> None:
         delivery = turn.delivery
@@ -228,6 +238,10 @@ class Dispatcher:
         if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
             self._unhandled_topics.add(handling.topic)
             _log.warning("handler_not_found", **_facts(handling))
+
+
+def _lane_of_key(key: str) -> LaneKey:
+    return LaneKey(f"key {key}")
 
 
 def _reason(failure: BaseException | None) -> str:

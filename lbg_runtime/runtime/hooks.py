@@ -6,8 +6,8 @@ handling of the epoch ended and its flow is unbound or lost. Never two at a time
 `on_assigned` of the next. A flow that never became active, as one that hops, is not told of. A hand-back that was given
 up is not taken back: the queue goes on being handled, and what follows is `on_revoked`, some day.
 
-Hooks have no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and taken for done:
-a queue that nobody handles because a cache could not be filled is worse than one that is handled without the cache. For
+Hooks have no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and taken for
+done: a queue that nobody handles because a cache could not be filled is worse than one handled without the cache. For
 the same reason `on_assigned` waits for the end of the epoch before, where its flow was lost and a handler still runs,
 for no longer than that time. Draining and unbinding wait for no hook; the end of a member waits for them, within the
 bounds of its leaving. A process that dies, or is cut short at those bounds, calls nothing. A hook that swallows its
@@ -109,7 +109,7 @@ class QueueHooks:
         try:
             async with deadline:
                 await hook.function(self.queue, epoch)
-        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the handler boundary
+        except (asyncio.CancelledError, Exception) as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # meant for us; else a hook's own, which must not leave the queue waiting for ever

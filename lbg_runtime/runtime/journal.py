@@ -14,7 +14,7 @@ from lbg_runtime.journal.writer import RecordWriter
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
-from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader, StatusRecord
+from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader, OwnerRecord, StatusRecord
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handling import Handling
 
@@ -76,6 +76,11 @@ class MemberJournal:
                 mono_ns=monotonic_ns(),
             )
         )
+
+    def owner_changed(self, record: OwnerRecord) -> None:
+        """A queue was taken or given up."""
+        if self._writer is not None:
+            self._writer.write(record)
 
     def status(self, queue_index: int, machine: FlowMachine, handled: int) -> None:
         """Where a flow stands, about once a second."""

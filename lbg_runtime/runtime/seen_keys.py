@@ -1,5 +1,7 @@
 """Which keys a member has met since its flow on a queue became active."""
 
+from collections import OrderedDict
+
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
 
@@ -16,20 +18,19 @@ class SeenKeys:
     def __init__(self, capacity: int = MAX_KEYS_REMEMBERED) -> None:
         self._capacity = capacity
         self._epochs: dict[QueueName, Epoch] = {}
-        # Dicts keep the order in which keys were met last.
-        self._keys: dict[QueueName, dict[LaneKey, None]] = {}
+        # In the order in which they were met last.
+        self._keys: dict[QueueName, OrderedDict[LaneKey, None]] = {}
 
     def meet(self, queue: QueueName, epoch: Epoch, key: LaneKey) -> bool:
         """Whether this is the first time in the epoch, as far as it is remembered: never False for a new key."""
         if self._epochs.get(queue) != epoch:
             self._epochs[queue] = epoch
-            self._keys[queue] = {key: None}
-            return True
+            self._keys[queue] = OrderedDict()
         keys = self._keys[queue]
         is_first = key not in keys
-        if not is_first:
-            del keys[key]
-        elif len(keys) == self._capacity:
-            del keys[next(iter(keys))]
         keys[key] = None
+        if not is_first:
+            keys.move_to_end(key)
+        elif len(keys) > self._capacity:
+            keys.popitem(last=False)
         return is_first

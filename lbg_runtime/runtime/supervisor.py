@@ -25,10 +25,12 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatcher import Dispatcher
-from lbg_runtime.runtime.flow_runner import FlowRunner, OnSettled
+from lbg_runtime.runtime.flight_recorder import FlightRecorder
+from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal, note_of
+from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session
@@ -97,7 +99,8 @@ class Supervisor:
         shape = settings.group.shape()
         self._dispatcher = Dispatcher(handlers, shape, settings.group.key, settings.dispatch, settings.failure, chance)
         rebind = rebind_settings(settings)
-        on_settled: OnSettled | None = self._republish if settings.ops.journal.republish_topic else None
+        self._recorder = FlightRecorder(membership.member, journal)
+        self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function)
         self.runners: Sequence[FlowRunner] = [
             FlowRunner(
                 queue_index,
@@ -112,7 +115,7 @@ class Supervisor:
                 session,
                 self._dispatcher,
                 journal,
-                on_settled,
+                self._settled,
                 self._give_up,
                 self._flow_changed,
                 QueueHooks(handlers, queue, settings.failure.timeout_ms),
@@ -122,7 +125,15 @@ class Supervisor:
         self._control: ControlPlane | None = None
         if settings.rebind.mode is RebindMode.COOPERATIVE:
             self._control = make_control_plane(
-                settings, membership, journal.incarnation, session, self.runners, chance, self._refuse
+                settings,
+                membership,
+                journal.incarnation,
+                session,
+                self.runners,
+                chance,
+                self._key_book,
+                self._recorder,
+                self._refuse,
             )
         self._refusal: ConfigError | None = None
         self._leaving = _Leaving.NOT
@@ -215,7 +226,8 @@ class Supervisor:
         self._refusal = self._refusal or error
         self.stop()
 
-    def _flow_changed(self, _: FlowRunner) -> None:
+    def _flow_changed(self, runner: FlowRunner) -> None:
+        self._recorder.flow_changed(runner.queue_index, runner.machine)
         if self._control is not None:
             self._control.flow_changed()
 
@@ -246,7 +258,8 @@ class Supervisor:
                 self._journal.status(runner.queue_index, runner.machine, runner.handled)
             self._journal.flush()
 
-    def _republish(self, handling: Handling) -> None:
+    def _settled(self, handling: Handling) -> None:
+        self._key_book.settled(handling)
         topic = self._settings.ops.journal.republish_topic
         if topic is not None:
             self._session.send_direct(Message(topic, note_of(handling, self._member)))

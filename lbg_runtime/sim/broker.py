@@ -18,7 +18,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN, BoundQueue, Engine, Qu
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, QueueName
-from lbg_runtime.sim.history import Delivered, FlowClosed, Handle, Happening, Life, SpoolSeen, Stamp
+from lbg_runtime.sim.history import Delivered, FlowClosed, FlowFed, Handle, Happening, Life, SpoolSeen, Stamp
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.schedule import Call, Schedule
 
@@ -46,6 +46,7 @@ class SimBroker:
             for subscription in shape.subscriptions(index):
                 self._engine.add_queue_subscription(DEFAULT_VPN, queue, subscription)
         self._connections: dict[ClientId, _Connection] = {}
+        self._down_until_ms = 0
         self._browser, _ = self._engine.connect(DEFAULT_VPN, "", "", "browser")
 
     # -- frames from clients
@@ -54,6 +55,9 @@ class SimBroker:
         self, link: Link, client_name: str, sink: EffectSink, lost: Call, answer: Callable[[ClientId], None]
     ) -> None:
         """Log a client in; from then on, at the client, `sink` takes what the broker sends it, `lost` the end of it."""
+        if self._schedule.now_ms < self._down_until_ms:
+            link.close(lost)
+            return
         client, effects = self._engine.connect(DEFAULT_VPN, "", "", client_name)
         # The flows of an older connection of that name have ended before anything else happens.
         for effect in effects:
@@ -72,6 +76,8 @@ class SimBroker:
             return
         bound, effects = self._engine.bind(client, handle.queue, last_received_id=last_received)
         connection.flows[bound.flow] = handle
+        if bound.active:
+            self._history.append(FlowFed(self._schedule.now_ms, handle.queue, bound.flow, handle))
         connection.link.send_down(lambda: answer(bound))
         self._carry_out(effects)
 
@@ -126,6 +132,10 @@ class SimBroker:
             self._close_connection(client)
             self._carry_out(self._engine.disconnect(client))
 
+    def go_down(self, until_ms: int) -> None:
+        """Let nobody in until then; the caller breaks the connections that there are."""
+        self._down_until_ms = max(self._down_until_ms, until_ms)
+
     def end_flow(self, client: ClientId, flow: FlowId) -> None:
         """End one flow for good, as an operator who shuts a queue for a moment would."""
         connection = self._connections.get(client)
@@ -163,6 +173,9 @@ class SimBroker:
                 continue
             if isinstance(effect, Deliver):
                 self._record_delivery(connection, effect)
+            if isinstance(effect, ActivityChanged) and effect.active:
+                handle = connection.flows[effect.flow]
+                self._history.append(FlowFed(self._schedule.now_ms, handle.queue, effect.flow, handle))
             if not isinstance(effect, ClientEnded | DeliverDirect):
                 self._send(connection, effect)
 

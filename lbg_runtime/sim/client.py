@@ -29,7 +29,9 @@ class SimClient:
         chance: SeededChance,
         settings: SimSettings,
         history: list[Happening],
+        on_connection: Callable[[bool], None],
     ) -> None:
+        """`on_connection` is told inside the process when the connection is up, and when it is found lost."""
         self.link: Link | None = None
         self.client_id: ClientId | None = None
         self._client_name = client_name
@@ -39,6 +41,7 @@ class SimClient:
         self._chance = chance
         self._settings = settings
         self._history = history
+        self._on_connection = on_connection
         self._handles: list[SimHandle] = []
         self._flows: dict[FlowId, SimHandle] = {}
 
@@ -100,6 +103,7 @@ class SimClient:
         self._handles = [handle for handle in self._handles if handle.state is not HandleState.DEAD]
         for handle in self._handles:
             handle.send_bind(link, client)
+        self._on_connection(True)
 
     def _notice_loss(self, link: Link) -> None:
         if self.link is not link:
@@ -108,6 +112,7 @@ class SimClient:
         self._flows.clear()
         for handle in list(self._handles):
             handle.connection_lost()
+        self._on_connection(False)
         self._process.after(self._chance.between(0, LONGEST_OUTAGE_MS), self.connect)
 
     def _take(self, link: Link, effect: Effect) -> None:

@@ -69,14 +69,14 @@ class ControlNoise:
 
     def _make(self, kind: RequestKind, member: SimMember, queue: QueueName, alive: list[SimMember]) -> None:
         chance = self._chance
-        step_aside = StepAsideRequested(self._schedule.now_ms + chance.between(0, LONGEST_STEP_ASIDE_MS))
+        for_ms = chance.between(0, LONGEST_STEP_ASIDE_MS)
         match kind:
             case RequestKind.MOVE:
                 member.request(queue, PlaceChanged(Place(0, gives_way=False)))
                 others = [other for other in alive if other is not member]
                 for rank, other in enumerate(others, start=1):
                     other.request(queue, PlaceChanged(Place(rank, gives_way=False)))
-                    other.request(queue, step_aside)
+                    other.request(queue, StepAsideRequested(other.clock.now_ms + for_ms))
                     other.request(queue, HandBackRequested("move"))
             case RequestKind.PLACE:
                 place = Place(chance.pick((None, 0, 1, 2)), gives_way=chance.happens(0.3))
@@ -84,7 +84,7 @@ class ControlNoise:
             case RequestKind.HAND_BACK:
                 member.request(queue, HandBackRequested("alone"))
             case RequestKind.STEP_ASIDE:
-                member.request(queue, step_aside)
+                member.request(queue, StepAsideRequested(member.clock.now_ms + for_ms))
             case RequestKind.CANCEL:
                 member.request(queue, StepAsideCancelled())
             case _:

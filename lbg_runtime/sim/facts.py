@@ -13,22 +13,30 @@ from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.sim.history import (
     ActivityLost,
     Answered,
+    CalmBegan,
+    CalmEnded,
     Confirmed,
     Delivered,
     Dispatched,
     FlowClosed,
+    FlowFed,
+    HandBackAsked,
     Handle,
+    HandleBound,
     HandleLost,
     HandlingEnded,
     HandlingStarted,
     Happening,
     IntakeStarted,
+    IntakeStopped,
+    LeaveBegan,
     Life,
     LifeEnded,
     LifePaused,
     LifeStarted,
     MessageDropped,
     Result,
+    Said,
     SettleOrdered,
     SpoolSeen,
     Stalled,
@@ -82,6 +90,14 @@ class Facts:
     spools: list[tuple[int, SpoolSeen]] = field(default_factory=list)
     dropped: list[tuple[int, MessageDropped]] = field(default_factory=list)
     stalled: list[tuple[int, Stalled]] = field(default_factory=list)
+    bound: dict[Handle, int] = field(default_factory=dict)
+    """Where a member's client knew that the handle is bound."""
+    leaving: dict[Life, int] = field(default_factory=dict)
+    said: list[tuple[int, Said]] = field(default_factory=list)
+    hand_backs: list[tuple[int, HandBackAsked]] = field(default_factory=list)
+    fed: list[tuple[int, FlowFed]] = field(default_factory=list)
+    calm: tuple[int, CalmBegan] | None = None
+    calm_end: int | None = None
 
     def __post_init__(self) -> None:
         for position, happening in enumerate(self.history):
@@ -142,7 +158,21 @@ class Facts:
                 self.dropped.append((position, happening))
             case Stalled():
                 self.stalled.append((position, happening))
-            case LifeStarted():
+            case HandleBound():
+                self.bound[happening.handle] = position
+            case LeaveBegan():
+                self.leaving[happening.life] = position
+            case Said():
+                self.said.append((position, happening))
+            case HandBackAsked():
+                self.hand_backs.append((position, happening))
+            case FlowFed():
+                self.fed.append((position, happening))
+            case CalmBegan():
+                self.calm = (position, happening)
+            case CalmEnded():
+                self.calm_end = position
+            case LifeStarted() | IntakeStopped():
                 pass
             case _:
                 assert_never(happening)

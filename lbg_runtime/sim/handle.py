@@ -20,7 +20,7 @@ from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.broker import SimBroker, stamp_of
-from lbg_runtime.sim.history import Handle, Happening, MessageDropped
+from lbg_runtime.sim.history import Handle, HandleBound, Happening, MessageDropped
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
@@ -198,6 +198,7 @@ class SimHandle:
         # it (L3): everything is sent again. The official client does so, unless it was asked for negative outcomes.
         self._sent = 0
         if is_first:
+            self._history.append(HandleBound(self._schedule.now_ms, self.name))
             self._later(self._settings.bind_lag_ms, BindSucceeded(self.name.epoch))
         if bound.active:
             self._report_activity(active=True)

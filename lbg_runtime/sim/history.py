@@ -8,12 +8,18 @@ from enum import Enum
 from typing import NewType
 
 from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.core.control_messages import MoveMessage
 from lbg_runtime.core.events import ReleaseCause
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 
 Life = NewType("Life", str)
 """One process of one member, from its start to its end."""
+
+
+def member_of(life: Life) -> str:
+    """The name of the member whose life it is."""
+    return life.split("#")[0]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,6 +83,24 @@ class FlowClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowFed:
+    """The broker chose this flow of a queue: from now on it is the one that is fed."""
+
+    at_ms: int
+    queue: QueueName
+    flow: FlowId
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class HandleBound:
+    """A client knows that a handle is bound, for the first time."""
+
+    at_ms: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
 class MessageDropped:
     """A client dropped a message without showing it, as the official one does for a wrong predecessor or a seen id."""
 
@@ -104,6 +128,14 @@ class HandleLost:
 @dataclass(frozen=True, slots=True)
 class IntakeStarted:
     """A member asked for messages on a handle."""
+
+    at_ms: int
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeStopped:
+    """A member asked for no more messages on a handle."""
 
     at_ms: int
     handle: Handle
@@ -187,6 +219,33 @@ class LifeStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveBegan:
+    """A member was asked to stop."""
+
+    at_ms: int
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A member said this on the control topic; who hears it is another matter."""
+
+    at_ms: int
+    life: Life
+    message: MoveMessage
+
+
+@dataclass(frozen=True, slots=True)
+class HandBackAsked:
+    """A member's control plane wants a queue given up."""
+
+    at_ms: int
+    life: Life
+    queue: QueueName
+    move_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class LifePaused:
     """A member's process stands still until a time."""
 
@@ -212,15 +271,35 @@ class Stalled:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class CalmBegan:
+    """Faults and messages are over, and the time that cooperative members have to agree has passed."""
+
+    at_ms: int
+    queues: tuple[QueueName, ...]
+    homes: tuple[tuple[Life, tuple[str | None, ...]], ...]
+    """For every life that is there, in the order of `queues`: the member that it takes for the queue's home."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalmEnded:
+    """From here on members are stopped."""
+
+    at_ms: int
+
+
 Happening = (
     Confirmed
     | SpoolSeen
     | Delivered
     | FlowClosed
+    | FlowFed
+    | HandleBound
     | MessageDropped
     | ActivityLost
     | HandleLost
     | IntakeStarted
+    | IntakeStopped
     | UnbindOrdered
     | Dispatched
     | HandlingStarted
@@ -228,7 +307,12 @@ Happening = (
     | Answered
     | SettleOrdered
     | LifeStarted
+    | LeaveBegan
+    | Said
+    | HandBackAsked
     | LifePaused
     | LifeEnded
     | Stalled
+    | CalmBegan
+    | CalmEnded
 )

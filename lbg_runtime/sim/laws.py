@@ -8,28 +8,21 @@ the ack timer at that moment, because each excuse is a delivery of its own.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from lbg_runtime.core.events import ReleaseCause
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.sim.control_laws import control_violations
 from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling
 from lbg_runtime.sim.history import Result, Stamp
 from lbg_runtime.sim.settings import SimSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One law broken once."""
-
-    law: str
-    at_ms: int
-    story: str
+from lbg_runtime.sim.violation import Violation
 
 
 def check_laws(facts: Facts, settings: SimSettings) -> list[Violation]:
     """Every violation in a run, law by law."""
     violations = [violation for law in LAWS for violation in law(facts)]
-    return violations + list(duplicates_are_excused(facts, settings))
+    violations += duplicates_are_excused(facts, settings)
+    return violations + control_violations(facts, settings)
 
 
 def duplicate_count(facts: Facts) -> int:

@@ -20,6 +20,7 @@ from lbg_runtime.core.commands import (
 from lbg_runtime.core.events import FlowDown, FlowInactive, FlowRequest, HandlingFinished, MachineEvent, StopRequested
 from lbg_runtime.core.flow import FlowMachine
 from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.core.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
@@ -29,6 +30,9 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
+from lbg_runtime.sim.clock import DriftingClock
+from lbg_runtime.sim.control import MakeRebalance, SimControl
+from lbg_runtime.sim.control_topic import ControlTopic
 from lbg_runtime.sim.handle import SimHandle
 from lbg_runtime.sim.history import (
     ActivityLost,
@@ -40,6 +44,8 @@ from lbg_runtime.sim.history import (
     HandlingStarted,
     Happening,
     IntakeStarted,
+    IntakeStopped,
+    LeaveBegan,
     Life,
     LifeEnded,
     LifePaused,
@@ -51,7 +57,7 @@ from lbg_runtime.sim.history import (
 )
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
-from lbg_runtime.sim.settings import SimSettings
+from lbg_runtime.sim.settings import Mode, SimSettings
 
 MakeMachine = Callable[[QueueName, Place, RebindSettings, int, RandomSource, int], FlowMachine]
 
@@ -62,6 +68,7 @@ class Parts:
 
     make_machine: MakeMachine = FlowMachine
     make_lanes: Callable[[], KeyLanes] = KeyLanes
+    make_rebalance: MakeRebalance = RebalanceMachine
 
 
 @dataclass(slots=True, eq=False)
@@ -87,16 +94,32 @@ class SimMember:
         index: int,
         incarnation: int,
         broker: SimBroker,
+        topic: ControlTopic,
         schedule: Schedule,
         chance: SeededChance,
         settings: SimSettings,
         history: list[Happening],
         parts: Parts,
     ) -> None:
+        self.name = name
         self.life = Life(f"{name}#{incarnation}")
         self.slow_until_ms = 0
         self.process = Process(schedule)
-        self.client = SimClient(name, broker, self.process, schedule, chance.fork("client"), settings, history)
+        drift_permille = settings.longest_drift_permille
+        drift = chance.fork("drift")
+        self.clock = DriftingClock(
+            schedule, drift.between(0, 1_000_000), drift.between(-drift_permille, drift_permille)
+        )
+        self.client = SimClient(
+            name,
+            broker,
+            self.process,
+            schedule,
+            chance.fork("client"),
+            settings,
+            history,
+            self._connection_changed,
+        )
         self._schedule = schedule
         self._chance = chance
         self._settings = settings
@@ -104,16 +127,35 @@ class SimMember:
         self._lanes = parts.make_lanes()
         self._running: dict[LaneKey, _Running] = {}
         self._stop_requested = False
+        is_cooperative = settings.mode is Mode.COOPERATIVE
         self._places = {
-            queue: static_place(queue_index, index, settings.planned_members)
+            queue: AWAY if is_cooperative else static_place(queue_index, index, settings.planned_members)
             for queue_index, queue in enumerate(broker.shape.queue_names())
         }
         self._flows: dict[QueueName, _Flow] = {}
         for queue, place in self._places.items():
             machine = parts.make_machine(
-                queue, place, settings.rebind, settings.max_in_flight, chance.fork(queue), schedule.now_ms
+                queue, place, settings.rebind, settings.max_in_flight, chance.fork(queue), self.clock.now_ms
             )
             self._flows[queue] = _Flow(machine)
+        self.control: SimControl | None = None
+        """Of a cooperative member."""
+        if is_cooperative:
+            self.control = SimControl(
+                name,
+                self.life,
+                incarnation,
+                topic,
+                self.client,
+                self.process,
+                self.clock,
+                [flow.machine for flow in self._flows.values()],
+                settings.control,
+                chance.fork("control"),
+                history,
+                self._ask,
+                parts.make_rebalance,
+            )
         history.append(LifeStarted(schedule.now_ms, self.life))
         self.client.connect()
         for flow in self._flows.values():
@@ -153,11 +195,39 @@ class SimMember:
 
     # -- the shell around the machines
 
+    def _ask(self, queue: QueueName, request: FlowRequest) -> None:
+        self._tell(self._flows[queue], request)
+
+    def _connection_changed(self, is_up: bool) -> None:
+        if self.control is not None:
+            self.control.connection_changed(is_up=is_up)
+
     def _request_stop(self) -> None:
+        if self._stop_requested:
+            return
         self._stop_requested = True
+        self._history.append(LeaveBegan(self._schedule.now_ms, self.life))
+        if self.control is None:
+            self._stop_flows()
+        else:
+            # As runtime/supervisor.py does it: half of the time for giving queues away, half for what is left then.
+            drain_timeout_ms = self._settings.rebind.drain_timeout_ms
+            self.process.after(drain_timeout_ms // 2, self._stop_flows)
+            self.process.after(drain_timeout_ms, self._cut_short)
+            self.control.leave(self._stop_flows)
+
+    def _stop_flows(self) -> None:
         for flow in self._flows.values():
             self._tell(flow, StopRequested())
         self._exit_if_stopped()
+
+    def _cut_short(self) -> None:
+        self._stop_flows()
+        for flow in self._flows.values():
+            queue, epoch = flow.machine.queue, flow.machine.epoch
+            for delivery in self._lanes.return_unstarted(queue, epoch):
+                self._answer(delivery, None)
+            self._cancel(queue, epoch)
 
     def _exit_if_stopped(self) -> None:
         all_stopped = all(flow.machine.is_stopped for flow in self._flows.values())
@@ -165,6 +235,8 @@ class SimMember:
             self._end(killed=False)
 
     def _end(self, *, killed: bool) -> None:
+        if self.control is not None and not killed:
+            self.control.end()
         self._history.append(LifeEnded(self._schedule.now_ms, self.life, killed))
         self.process.end()
         self.client.leave()
@@ -175,21 +247,26 @@ class SimMember:
             self._history.append(ActivityLost(now_ms, self._name(flow, event.epoch)))
         elif isinstance(event, FlowDown):
             self._history.append(HandleLost(now_ms, self._name(flow, event.epoch)))
-        self._obey(flow, flow.machine.handle(event, now_ms))
-        self._arm(flow)
-        self._start_ready()
+        self._advance(flow, lambda local_ms: flow.machine.handle(event, local_ms))
         self._exit_if_stopped()
 
     def _arm(self, flow: _Flow) -> None:
         deadline_ms = flow.machine.deadline_ms
         if deadline_ms is not None and deadline_ms != flow.armed_ms:
             flow.armed_ms = deadline_ms
-            self.process.after(deadline_ms - self._schedule.now_ms, lambda: self._on_deadline(flow, deadline_ms))
+            self.process.after(self.clock.wait_ms(deadline_ms), lambda: self._on_deadline(flow, deadline_ms))
 
     def _on_deadline(self, flow: _Flow, armed_ms: int) -> None:
         if flow.armed_ms == armed_ms:
             flow.armed_ms = None
-        self._obey(flow, flow.machine.on_deadline(self._schedule.now_ms))
+        self._advance(flow, flow.machine.on_deadline)
+
+    def _advance(self, flow: _Flow, step: Callable[[int], list[Command]]) -> None:
+        machine = flow.machine
+        before = machine.state, machine.epoch
+        self._obey(flow, step(self.clock.now_ms))
+        if self.control is not None and before != (machine.state, machine.epoch):
+            self.control.flow_changed()
         self._arm(flow)
         self._start_ready()
 
@@ -202,7 +279,8 @@ class SimMember:
                 case Unbind(epoch, cause):
                     self._history.append(UnbindOrdered(now_ms, self._name(flow, epoch), cause))
                     self._handle(flow).unbind()
-                case StopIntake():
+                case StopIntake(epoch):
+                    self._history.append(IntakeStopped(now_ms, self._name(flow, epoch)))
                     self._handle(flow).set_intake(is_open=False)
                 case StartIntake(epoch):
                     self._history.append(IntakeStarted(now_ms, self._name(flow, epoch)))
@@ -292,9 +370,10 @@ class SimMember:
             case Result.FAILED if turn.attempt >= self._settings.handlers.attempts:
                 outcome = Outcome.REJECTED
             case Result.FAILED:
-                if self._lanes.delay(turn.lane, now_ms + self._settings.handlers.retry_ms):
+                retry_at_ms = self.clock.now_ms + self._settings.handlers.retry_ms
+                if self._lanes.delay(turn.lane, retry_at_ms):
                     del self._running[turn.lane]
-                    self.process.after(self._settings.handlers.retry_ms, self._retry_due)
+                    self.process.after(self.clock.wait_ms(retry_at_ms), self._retry_due)
                     return
                 outcome = None
             case _:
@@ -306,7 +385,7 @@ class SimMember:
         self._exit_if_stopped()
 
     def _retry_due(self) -> None:
-        self._lanes.release_due(self._schedule.now_ms)
+        self._lanes.release_due(self.clock.now_ms)
         self._start_ready()
 
     def _answer(self, delivery: Delivery, outcome: Outcome | None) -> None:

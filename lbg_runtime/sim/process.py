@@ -14,6 +14,11 @@ class Process:
         self.is_alive = True
         self.is_paused = False
 
+    @property
+    def now_ms(self) -> int:
+        """The time of the world, for its history; nothing inside the process may live by it."""
+        return self._schedule.now_ms
+
     def run(self, call: Call) -> None:
         """Do it now; when the process goes on, where it is paused; never, where it has ended."""
         if not self.is_alive:

@@ -3,12 +3,21 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from lbg_runtime.core.membership_settings import MembershipSettings
+from lbg_runtime.core.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.sim.chance import SeededChance
 
 
+class Mode(Enum):
+    """How queues come to the members they belong to; values are those of `rebind.mode`."""
+
+    COOPERATIVE = "cooperative"
+    CYCLE = "cycle"
+
+
 class FaultKind(Enum):
-    """What can happen to a run."""
+    """What can happen to a run. New ones at the end, or seeds mean other runs."""
 
     KILL = "kill"
     """SIGKILL of a member, started again later."""
@@ -28,6 +37,43 @@ class FaultKind(Enum):
     """All members are stopped and started, one after the other."""
     CUT_PUBLISHER = "cut_publisher"
     """A publisher's connection breaks."""
+    LEAVE = "leave"
+    """A graceful stop of a member, which stays away until it joins."""
+    BLOCK = "block"
+    """A member's event loop stands still while its connection lives: the broker does not give it up."""
+    BROKER_RESTART = "broker_restart"
+    """The broker is away for a while, with every connection; what it spooled it keeps."""
+    DEPLOY = "deploy"
+    """All members are stopped at once, and each starts again when it has ended."""
+    CUT_CONTROL = "cut_control"
+    """Some members and the others do not hear each other on the control topic, or only one way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that happens to a run, at a time that is known before."""
+
+    number: int
+    """Its name in a replay, and where its own chance comes from: taking others away does not change it."""
+    at_ms: int
+    kind: FaultKind
+    member: int | None = None
+    """Whom it strikes; None for any who lives then, drawn by its own chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """The control plane of members that talk to each other, and the topic they talk on."""
+
+    membership: MembershipSettings
+    rebalance: RebalanceSettings
+    loss_share: float
+    """Of all messages to one listener, until faults end."""
+    repeat_share: float
+    longest_delay_ms: int
+    """Of one message to one listener."""
+    overtakes: bool
+    """Whether a later message of one sender may come before an earlier one, as on no single connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +97,7 @@ class HandlerSettings:
 class SimSettings:
     """One run."""
 
+    mode: Mode
     queue_count: int
     hash_count: int
     planned_members: int
@@ -76,7 +123,11 @@ class SimSettings:
     """How late a client reports activity, on a thread of its own, behind the messages."""
     bind_lag_ms: int
     """How late a client reports that a bind is done, behind what the flow reports."""
+    longest_drift_permille: int
+    """How much a member's clock is ahead or behind after a second, in ms."""
     rebind: RebindSettings
+    control: ControlSettings
+    """Of cooperative members."""
     handlers: HandlerSettings
     faults: tuple[FaultKind, ...]
     fault_gap_ms: int
@@ -87,10 +138,12 @@ class SimSettings:
     """Faults and requests end here; what was published must then come to an end too."""
 
 
-def draw_settings(chance: SeededChance) -> SimSettings:
-    """The settings of a seed."""
-    queue_count = chance.between(1, 5)
-    planned = chance.between(1, 4)
+def draw_settings(
+    chance: SeededChance, mode: Mode = Mode.CYCLE, members: int | None = None, queues: int | None = None
+) -> SimSettings:
+    """The settings of a seed; both modes differ in how queues move, and in nothing else."""
+    queue_count = chance.between(1, 5) if queues is None else queues
+    planned = chance.between(1, 4) if members is None else members
     slow_run = chance.happens(0.3)
     drain_timeout_ms = chance.pick((0, 100, 1_000, 3_000))
     longest_ms = chance.pick((1, 20, 60))
@@ -98,7 +151,9 @@ def draw_settings(chance: SeededChance) -> SimSettings:
     # Tries start anew with every delivery. Poison whose tries do not fit into a drain would go from hand to hand for
     # ever, at the pace of this simulation's rebind cycles.
     poison_ends = attempts * (longest_ms + retry_ms) < drain_timeout_ms and not slow_run
+    more = chance.fork("more faults")
     return SimSettings(
+        mode=mode,
         queue_count=queue_count,
         hash_count=queue_count * chance.between(1, 4),
         planned_members=planned,
@@ -137,8 +192,48 @@ def draw_settings(chance: SeededChance) -> SimSettings:
             attempts=attempts,
             retry_ms=retry_ms,
         ),
-        faults=tuple(kind for kind in FaultKind if chance.happens(0.5)),
+        longest_drift_permille=chance.fork("drift").pick((0, 1, 100)),
+        control=_draw_control(chance.fork("control"), drain_timeout_ms),
+        faults=tuple(kind for kind in FaultKind if (more if kind in _MORE_FAULTS else chance).happens(0.5)),
         fault_gap_ms=chance.pick((200, 1_000, 4_000)),
-        request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)),
+        request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)) if mode is Mode.CYCLE else None,
         horizon_ms=chance.pick((2_000, 6_000, 12_000)),
+    )
+
+
+def draw_faults(settings: SimSettings, chance: SeededChance) -> tuple[Fault, ...]:
+    """The faults of a run, in order of time."""
+    faults: list[Fault] = []
+    at_ms = chance.between(1, settings.fault_gap_ms)
+    while settings.faults and at_ms < settings.horizon_ms:
+        faults.append(Fault(len(faults), at_ms, chance.pick(settings.faults)))
+        at_ms += chance.between(1, settings.fault_gap_ms)
+    return tuple(faults)
+
+
+_MORE_FAULTS = frozenset(
+    {FaultKind.LEAVE, FaultKind.BLOCK, FaultKind.BROKER_RESTART, FaultKind.DEPLOY, FaultKind.CUT_CONTROL}
+)
+
+
+def _draw_control(chance: SeededChance, drain_timeout_ms: int) -> ControlSettings:
+    """About a tenth of the delays as they are shipped, so that much happens in little time."""
+    heartbeat_ms = chance.pick((100, 200, 400))
+    return ControlSettings(
+        membership=MembershipSettings(
+            heartbeat_ms=heartbeat_ms, settle_ms=chance.pick((0, heartbeat_ms, 2 * heartbeat_ms))
+        ),
+        rebalance=RebalanceSettings(
+            standbys=chance.pick((0, 1, 2, None)),
+            min_tenure_ms=chance.pick((0, 300, 1_500)),
+            max_moves=chance.pick((1, 2, 4)),
+            answer_timeout_ms=chance.pick((100, 300)),
+            step_aside_ms=drain_timeout_ms + 500,
+            backoff_min_ms=100,
+            backoff_max_ms=1_000,
+        ),
+        loss_share=chance.pick((0.0, 0.0, 0.02, 0.2)),
+        repeat_share=chance.pick((0.0, 0.05, 0.3)),
+        longest_delay_ms=chance.pick((1, 10, 60)),
+        overtakes=chance.happens(0.5),
     )

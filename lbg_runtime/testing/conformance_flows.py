@@ -8,7 +8,7 @@ import pytest
 from lbg_runtime.core.events import FlowActive
 from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, QueueName
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.conformance_steps import (
     FIRST,
@@ -22,6 +22,7 @@ from lbg_runtime.testing.conformance_steps import (
     open_transport,
     publish,
     settle,
+    stamped,
     until_connected,
 )
 from lbg_runtime.testing.flow_recorder import FlowRecorder
@@ -215,6 +216,26 @@ class FlowConformance:
         settle(second, [b])
         await second.unbind()
         assert await left_on_queue(harness) == []
+
+    async def test_a_fencing_token_is_the_same_for_every_member_and_larger_for_what_comes_later(
+        self, harness: TransportHarness
+    ) -> None:
+        one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
+        first, first_told = await bind(one)
+        await first_told.until_active()
+        _, second_told = await bind(two)
+        for number in (1, 2, 3):
+            await one.send(stamped("orders/new", key="k", publisher="p", number=number))
+        await first_told.until_received(3)
+        settle(first, first_told.deliveries[:1])
+        await first.unbind()
+        await one.send(stamped("orders/new", key="k", publisher="p", number=4))
+        await second_told.until_received(3)
+        assert [delivery.redelivered for delivery in second_told.deliveries] == [True, True, False]
+        before = [delivery.message.fencing_token for delivery in first_told.deliveries]
+        after = [delivery.message.fencing_token for delivery in second_told.deliveries]
+        assert before == [FencingToken("p", 1), FencingToken("p", 2), FencingToken("p", 3)]
+        assert after == [FencingToken("p", 2), FencingToken("p", 3), FencingToken("p", 4)]
 
     async def test_a_lost_connection_hands_over_to_the_standby(self, harness: TransportHarness) -> None:
         one, two = await open_transport(harness, "one"), await open_transport(harness, "two")

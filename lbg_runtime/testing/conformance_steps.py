@@ -5,7 +5,14 @@ import asyncio
 from collections.abc import Sequence
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Delivery,
+    Message,
+    PropertyValue,
+)
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.testing.transport_harness import FullTransport, TransportHarness
@@ -27,6 +34,16 @@ async def publish(messenger: FullTransport, *payloads: str, topic: str = "orders
     """Publish and wait for every confirmation."""
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(messenger.send(Message(topic, payload.encode())) for payload in payloads))
+
+
+def stamped(topic: str, *, key: str, publisher: str, number: int) -> Message:
+    """A message as a hashed publisher stamps it."""
+    stamps: dict[str, PropertyValue] = {
+        PARTITION_KEY_PROPERTY: key,
+        PUBLISHER_PROPERTY: publisher,
+        KEY_SEQUENCE_PROPERTY: number,
+    }
+    return Message(topic, b"", stamps)
 
 
 async def until_connected(messenger: FullTransport) -> None:

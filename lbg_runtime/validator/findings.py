@@ -84,6 +84,9 @@ class Move:
     handle, so it is an upper bound of what the move cost; negative when the two overlapped."""
     start_mono_ns: int
     """Start of the new owner's first handling; moves are listed in this order."""
+    to_incarnation: int
+    to_epoch: int
+    """With these two and the member's name, the flow handle that the queue came to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,8 @@ def _find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Te
             cause=cause,
             pause_ms=round((int(tenures.first_start_ns[new]) - int(tenures.last_done_ns[old])) / 1_000_000),
             start_mono_ns=int(tenures.first_start_ns[new]),
+            to_incarnation=int(lives.incarnation[journal[new]]),
+            to_epoch=int(epochs.number[tenures.epoch[new]]),
         )
         for old, new, cause in zip(before.tolist(), after.tolist(), causes, strict=True)
     ]

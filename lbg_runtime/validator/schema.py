@@ -5,7 +5,7 @@ dispatch costs four bytes to say who made it. Units and meanings of the other co
 columns that no law reads are left out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -39,6 +39,25 @@ FLOWS = pa.schema(
         pa.field("mono_ns", pa.int64(), nullable=False),
     ]
 )
+
+OWNERS = pa.schema(
+    [
+        pa.field("journal", pa.int32(), nullable=False),
+        pa.field("queue", pa.int32(), nullable=False),
+        pa.field("bind_epoch", pa.int32(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("move_id", pa.string()),
+        pa.field("from_member", pa.string()),
+        pa.field("to_member", pa.string()),
+        pa.field("cause", pa.string(), nullable=False),
+        pa.field("decided_by", pa.string(), nullable=False),
+        pa.field("is_leaving", pa.bool_(), nullable=False),
+        pa.field("drain_ms", pa.int64()),
+        pa.field("t", pa.int64(), nullable=False),
+        pa.field("mono_ns", pa.int64(), nullable=False),
+    ]
+)
+"""What members say of owner changes; read by `moves.py` only, by no law."""
 
 CONFIRMED = pa.schema(
     [
@@ -101,7 +120,7 @@ LEDGERS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RunTables:
-    """Everything the records of one run say. Row order carries no meaning in the first four tables."""
+    """Everything the records of one run say. Row order carries no meaning in the tables of records."""
 
     dispatches: pa.Table
     flows: pa.Table
@@ -109,3 +128,4 @@ class RunTables:
     unconfirmed: pa.Table
     journals: pa.Table
     ledgers: pa.Table
+    owners: pa.Table = field(default_factory=OWNERS.empty_table)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def member(tmp_path):
     """`lbg run` on the settings as shipped but for the port; yields the process and the address of its broker."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lbg_runtime.cli", "run", "--journal", tmp_path, "--json"],
+        [sys.executable, "-m", "lbg_runtime.cli", "run", "--journal", tmp_path, "--member-id", "member-0", "--json"],
         cwd=ROOT, env={**os.environ, "LBG_HOST": "tcp://127.0.0.1:0"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

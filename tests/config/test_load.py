@@ -75,6 +75,17 @@ def test_all_sections_are_read():
     assert settings.handlers == ("shop.orders", "shop.bills")
 
 
+@pytest.mark.parametrize(("written", "limit_ms"), [("2m", 120_000), ("off", None), (False, None)])
+def test_the_watchdog_has_a_limit_or_is_off(written, limit_ms):
+    assert _parse().ops.watchdog_ms == 15_000
+    assert _parse(ops={"watchdog": written}).ops.watchdog_ms == limit_ms
+
+
+@pytest.mark.parametrize("written", [True, 15, "never", "99ms", None])
+def test_any_other_limit_of_the_watchdog_is_refused(written):
+    assert "ops.watchdog" in _problem(ops={"watchdog": written})
+
+
 def test_the_number_of_standbys_may_be_all():
     assert (_parse().rebind.standbys, _parse(rebind={"standbys": "all"}).rebind.standbys) == (2, None)
 

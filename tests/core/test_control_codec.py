@@ -25,7 +25,6 @@ from lbg_runtime.core.control_messages import (
     KeyQuestion,
     KeySight,
     LaneHead,
-    LaneStage,
     LastHandled,
     Leave,
     Life,
@@ -40,6 +39,7 @@ from lbg_runtime.core.control_messages import (
     Taken,
     settings_digest,
 )
+from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 AnyMessage = ControlMessage | Inquiry

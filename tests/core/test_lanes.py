@@ -1,6 +1,6 @@
 import pytest
 
-from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneSight, LaneStage, LaneTurn
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
@@ -137,3 +137,20 @@ def test_a_lane_that_does_not_run_cannot_end_its_turn(call: str) -> None:
         lanes.finish(A) if call == "finish" else lanes.delay(A, 5)
     with pytest.raises(InvariantViolated, match="not running"):
         lanes.finish(B)
+
+
+def test_a_look_at_a_lane_tells_its_head_and_what_waits_and_changes_nothing():
+    lanes = KeyLanes()
+    assert lanes.look(LaneKey("k")) is None
+    first, second = delivery(1), delivery(2)
+    lanes.offer(LaneKey("k"), first)
+    lanes.offer(LaneKey("k"), second)
+    assert lanes.look(LaneKey("k")) == LaneSight(first, LaneStage.READY, 1, None)
+    lanes.next_ready()
+    assert lanes.look(LaneKey("k")) == LaneSight(first, LaneStage.RUNNING, 1, None)
+    lanes.delay(LaneKey("k"), 500)
+    assert lanes.look(LaneKey("k")) == LaneSight(first, LaneStage.DELAYED, 1, 500)
+    lanes.release_due(500)
+    lanes.next_ready()
+    lanes.finish(LaneKey("k"))
+    assert lanes.look(LaneKey("k")) == LaneSight(second, LaneStage.READY, 0, None)

@@ -1,4 +1,7 @@
+import pytest
+
 from lbg_runtime.core.events import ReleaseCause
+from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.core.release import DrainPhase, Release
 
 
@@ -33,3 +36,22 @@ def test_a_stop_that_loses_activity_keeps_its_bound() -> None:
     release = release_of(ReleaseCause.STOP)
     assert release.lose_activity()
     assert (release.cause, release.deadline_ms(in_flight=1)) == (ReleaseCause.STOP, 1_000)
+
+
+@pytest.mark.parametrize(("cause", "drain_until_ms"), [(ReleaseCause.HANDBACK, 120), (ReleaseCause.REBIND, 105)])
+def test_a_hand_back_waits_for_the_quiet_gap_however_short_its_timeout_is(
+    cause: ReleaseCause, drain_until_ms: int
+) -> None:
+    """At its timeout a hand-back keeps the queue, so it would never come to its end."""
+    settings = RebindSettings(
+        interval_ms=30_000,
+        jitter=0.0,
+        drain_timeout_ms=5,
+        bind_backoff_min_ms=100,
+        bind_backoff_max_ms=5_000,
+        quiet_gap_ms=20,
+        rank_delay_ms=100,
+    )
+    release = Release.draining(cause, settings, 100)
+    assert release.drain_until_ms == drain_until_ms
+    assert release.is_drained(in_flight=0, now_ms=120)

@@ -1,6 +1,7 @@
 """Record files to tables: what the writer leaves is read whole, what a crash leaves is torn, all else is a defect."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lbg_runtime.journal import reader
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.schema import RunTables
@@ -62,6 +64,22 @@ def test_the_files_of_a_run_become_its_tables_whatever_the_block_size(
     tables = read_run(tmp_path)
 
     assert_equal(tables, run.tables())
+    assert validate(tables).kind is VerdictKind.VALID
+
+
+def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: Path) -> None:
+    run = story()
+    taken = OwnerRecord(1, 2, "taken", None, None, "m", "elected", "broker", False, None, None, 0, 5_000, 5_000_000)
+    given = replace(taken, event="given", move_id="m/1", cause="handback", decided_by="offer", drain_ms=3, held_ms=9)
+    run.journals[0].records = [taken, *run.journals[0].records, given]  # type: ignore[list-item]
+    run.write(tmp_path)
+
+    tables = read_run(tmp_path)
+
+    assert [(row["event"], row["move_id"], row["drain_ms"]) for row in tables.owners.to_pylist()] == [
+        ("taken", None, None),
+        ("given", "m/1", 3),
+    ]
     assert validate(tables).kind is VerdictKind.VALID
 
 

@@ -147,21 +147,37 @@ class MemberTrial:
         self._changed = asyncio.Event()
 
     def member(
-        self, index: int = 0, count: int = 1, *, work: Callable[[Message], Awaitable[None]] | None = None, **sections
+        self,
+        index: int = 0,
+        count: int = 1,
+        *,
+        work: Callable[[Message], Awaitable[None]] | None = None,
+        hooks: Handlers | None = None,
+        **sections,
     ) -> App:
-        """A counted member whose handler does `work`, else returns at once."""
-        return self._member(f"member-{index}", work, sections, {"member_index": index, "member_count": count})
+        """A counted member whose handler does `work`, else returns at once; it has the `hooks` of these as well."""
+        place = {"member_index": index, "member_count": count}
+        return self._member(f"member-{index}", work, hooks, sections, place)
 
-    def discovered(self, name: str, *, work: Callable[[Message], Awaitable[None]] | None = None, **sections) -> App:
+    def discovered(
+        self,
+        name: str,
+        *,
+        work: Callable[[Message], Awaitable[None]] | None = None,
+        hooks: Handlers | None = None,
+        **sections,
+    ) -> App:
         """The same in a group whose members find each other; `name` is its id."""
         cooperative = {
             "membership": {"mode": "discovered", "id": name, "index": None, "count": None},
             "rebind": {"mode": "cooperative"},
         }
-        return self._member(name, work, _overlaid(cooperative, sections), {})
+        return self._member(name, work, hooks, _overlaid(cooperative, sections), {})
 
-    def _member(self, name, work, sections, place) -> App:
+    def _member(self, name, work, hooks, sections, place) -> App:
         handlers = Handlers()
+        if hooks is not None:
+            handlers.include(hooks)
 
         @handlers.handler("orders/>")
         async def handle(message: Message) -> None:

@@ -176,3 +176,38 @@ def test_a_module_without_handlers_is_refused(module):
     name = module("shop_empty", "")
     with pytest.raises(HandlerError, match="no Handlers object"):
         load_handlers([name])
+
+
+async def _hook(queue, epoch):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["on_assigned", "on_drain", "on_revoked"])
+def test_a_hook_stays_what_it_was_and_is_kept_in_order(kind):
+    handlers, more = Handlers(), Handlers()
+    assert getattr(handlers, kind)(_hook) is _hook
+    more.on_drain(_hook)
+    handlers.include(more)
+    assert [hook.kind.value for hook in handlers.hooks] == [kind, "on_drain"]
+    assert "_hook (" in handlers.hooks[0].where
+
+
+@pytest.mark.parametrize("kind", ["on_assigned", "on_drain", "on_revoked"])
+def test_a_hook_that_is_not_async_is_refused(kind):
+    def hook(queue, epoch):
+        pass
+
+    with pytest.raises(HandlerError, match=r"test_registry.py:[0-9]+.*: not async; expected `async def`"):
+        getattr(Handlers(), kind)(hook)
+
+
+@pytest.mark.parametrize("function", [_none, _first, _keyword])
+def test_a_hook_that_cannot_take_queue_and_epoch_is_refused(function):
+    with pytest.raises(HandlerError, match="expected two parameters, queue and epoch"):
+        Handlers().on_assigned(function)
+
+
+def test_hooks_alone_handle_nothing():
+    handlers = Handlers()
+    handlers.on_assigned(_hook)
+    assert len(handlers) == 0

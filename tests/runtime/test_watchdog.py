@@ -14,7 +14,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, watched_loop
 
 LIMIT_MS = 500
-DEAD_WITHIN_S = 5
+DEAD_WITHIN_S = 10
 """The limit, two looks more, a line of the log, and a busy machine."""
 
 MEMBER = """
@@ -101,7 +101,9 @@ def members(tmp_path):
             return started[name]
 
         def log(self, name):
-            return [json.loads(line) for line in (tmp_path / f"{name}.log").read_text().splitlines()]
+            # A line that is still being written has no end yet; the client's own warnings are no JSON.
+            lines = (tmp_path / f"{name}.log").read_text().splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
         async def until_logged(self, name, event, **facts):
             async with asyncio.timeout(30):
@@ -148,7 +150,8 @@ async def test_a_blocked_member_is_ended_and_another_handles_its_message_once(me
         assert await group.line("a") == "started 1"
         blocked_s = time.monotonic()
         assert await group.wait("a") == EXIT_CODE
-        assert LIMIT_MS / 1_000 - 0.1 < time.monotonic() - blocked_s < DEAD_WITHIN_S
+        # The handler may have been blocked before its publisher had ended: the log says how long it was, at least.
+        assert time.monotonic() - blocked_s < DEAD_WITHIN_S
         assert [await group.line("b"), await group.line("b")] == ["started 1", "handled 1"]
         (entry,) = [entry for entry in group.log("a") if entry["event"] == "event_loop_blocked"]
         assert entry["blocked_ms"] > LIMIT_MS

@@ -235,11 +235,11 @@ def test_a_client_that_does_not_repeat_what_a_broken_connection_lost_is_found_ou
 
     become_bound = SimHandle._bound
     monkeypatch.setattr(SimHandle, "_bound", bound_and_forgetful)
-    broken = {violation.law for violation in simulate(551).violations}
+    broken = {violation.law for violation in simulate(14).violations}
     assert broken == {"settled_messages_are_a_prefix"}
 
 
-@pytest.mark.parametrize("seed", [13, 18, 21])
+@pytest.mark.parametrize("seed", [4, 14, 91])
 def test_a_member_that_was_cut_off_makes_no_gap(seed: int) -> None:
     """Message 4 was given to another member, its old owner came back as a standby and its settlements of 5 to 8, which
     nobody else had been given, still counted: 4 was left alone. The broker now ends all claims of a lost handle when it

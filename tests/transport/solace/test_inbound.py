@@ -9,6 +9,7 @@ import pytest
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -113,3 +114,23 @@ async def test_a_sequence_number_and_other_headers_do_no_harm(exchange: Receive)
         },
     )
     assert message == Message("orders/new", b"x", {}, "id-1")
+
+
+async def test_the_number_of_a_delivery_says_nothing_on_another_flow(
+    broker: BrokerServer, make_transport: Callable[..., SolaceTransport]
+) -> None:
+    told = []
+    for name in ("one", "two"):
+        transport = make_transport(name)
+        await transport.open()
+        recorder = FlowRecorder()
+        flow = await transport.bind(QueueName("orders/0"), Epoch(1), recorder)
+        flow.start_intake()
+        if not told:
+            for payload in (b"a", b"b"):
+                await transport.send(Message("orders/new", payload))
+        await recorder.until_received(2 - len(told))
+        told.append({delivery.message.payload: delivery.delivery_id for delivery in recorder.deliveries})
+        flow.settle(told[0][b"a"], Outcome.ACCEPTED)
+        await flow.unbind()
+    assert told == [{b"a": 1, b"b": 2}, {b"b": 1}]

@@ -1,0 +1,121 @@
+"""`lbg group`: how a group stands, and which of its queues changed hands."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.model.errors import UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.core.group_picture import GroupPicture
+
+group = typer.Typer(no_args_is_help=True, help="Look at a group from outside.")
+
+
+@group.command()
+def status(
+    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    listen: Annotated[
+        str | None, typer.Option("--for", help="How long to listen; two heartbeats and a half without it.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ask the members of a running group how it stands. Exit code 3 where nobody was heard.
+
+    Who asks is no member, binds to no queue, and moves nothing.
+    """
+    import orjson
+    import uvloop
+
+    from lbg_runtime.cli.group_text import picture_as_object
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.load import load_settings
+
+    configure_log()
+    settings = load_settings(config)
+    listen_ms = listening_ms(settings, listen)
+    picture = uvloop.run(_look(settings, listen_ms))
+    queues = settings.group.shape().queue_names()
+    if json:
+        told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+        print(orjson.dumps(told).decode())
+    elif picture.members:
+        _print(settings, picture)
+    raise typer.Exit(0 if picture.members else tell_nobody_heard(settings, listen_ms))
+
+
+@group.command()
+def moves(
+    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run, which may still go on.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List every owner change that members recorded: why, who decided it, and what it cost.
+
+    Exit code 3 where no journal can be read.
+    """
+    import orjson
+
+    try:
+        import pyarrow as _  # noqa: F401
+    except ImportError:
+        raise UserError("lbg group moves", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
+
+    from lbg_runtime.cli.moves_text import as_object, as_text
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.validator.kernel import examine
+    from lbg_runtime.validator.moves import find_owner_changes
+
+    tables = read_run(directory)
+    found = find_owner_changes(tables, examine(tables).moves)
+    print(orjson.dumps(as_object(found)).decode() if json else as_text(found))
+    journals = tables.journals.to_pylist()
+    for journal in journals:
+        if journal["defect"]:
+            print(f"lbg: {journal['file']}: {journal['defect']}; changes may be missing", file=sys.stderr)
+    if not any(journal["member"] for journal in journals):
+        print(f"lbg: no member's journal can be read in {directory}", file=sys.stderr)
+        raise typer.Exit(3)
+
+
+def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
+    """Say so on standard error; returns the exit code."""
+    topic = settings.group.control_topic_name
+    print(f"lbg: nobody on {topic} answered within {listen_ms} ms", file=sys.stderr)
+    return 3
+
+
+async def _look(settings: "Settings", listen_ms: int) -> "GroupPicture":
+    from lbg_runtime.runtime.observer import observing
+
+    async with observing(settings) as observer:
+        return await observer.look_at_group(listen_ms / 1_000)
+
+
+def _print(settings: "Settings", picture: "GroupPicture") -> None:
+    from rich.console import Console
+
+    from lbg_runtime.cli.group_text import LEGEND, picture_as_table, remarks
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # A file or a pipe has no width that a name should be cut for.
+        console = Console(highlight=False, width=1_000)
+    queues = settings.group.shape().queue_names()
+    console.print(picture_as_table(picture, queues))
+    for line in (LEGEND, *remarks(picture, queues)):
+        console.print(line, markup=False)
+
+
+def listening_ms(settings: "Settings", given: str | None) -> int:
+    """How long to listen: as given, or for long enough to hear every member once, whatever answers are lost."""
+    from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
+
+    if given is None:
+        return settings.membership.heartbeat_ms * 5 // 2
+    try:
+        return parse_duration_ms(given)
+    except ValueError:
+        raise UserError("--for", repr(given), DURATION_FORM) from None

@@ -1,0 +1,165 @@
+"""`lbg simulate`: members, broker and network from a seed, with faults; both ways of moving queues side by side."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.model.errors import UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.sim.campaign import Campaign, Failure, Scope
+
+BOTH = "both"
+
+
+def simulate(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    mode: Annotated[str, typer.Option(help="cooperative, cycle, or both side by side.")] = BOTH,
+    members: Annotated[int | None, typer.Option(min=3, max=50, help="Planned members; drawn without it.")] = None,
+    queues: Annotated[int | None, typer.Option(min=1, max=200, help="Queues; drawn without it.")] = None,
+    faults: Annotated[str | None, typer.Option(help="Replay: only these faults of the seed, such as 3,7.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Replay: show all that happened in the seed.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a whole group in virtual time: exit code 1 where a seed broke a law, with a line that replays it.
+
+    Each seed draws its settings and faults. Every 20th tells a story with the delays as shipped, for the figures: 4
+    members and 16 queues without --members and --queues.
+    """
+    from lbg_runtime.sim.campaign import Scope, run_campaign
+    from lbg_runtime.sim.settings import Mode
+
+    known = [each.value for each in Mode]
+    if mode not in (*known, BOTH):
+        raise UserError("--mode", repr(mode), f"{', '.join(known)} or {BOTH}")
+    scopes = [Scope(each, members, queues) for each in Mode if mode in (each.value, BOTH)]
+    if faults is not None or history:
+        if seeds != 1 or len(scopes) != 1:
+            raise UserError("lbg simulate", "a replay of several runs", "--seeds 1 and one --mode")
+        raise typer.Exit(_replay(scopes[0], first, faults, with_history=history))
+    campaigns = [run_campaign(scope, range(first, first + seeds), _progress(scope, seeds)) for scope in scopes]
+    if json:
+        import orjson
+
+        print(orjson.dumps([_as_object(campaign) for campaign in campaigns]).decode())
+    else:
+        _print_table(campaigns)
+    for campaign in campaigns:
+        for failure in campaign.failures:
+            print(_as_line(campaign.scope, failure), file=sys.stderr if json else sys.stdout)
+    raise typer.Exit(1 if any(campaign.failures for campaign in campaigns) else 0)
+
+
+def _replay(scope: "Scope", seed: int, faults: str | None, *, with_history: bool) -> int:
+    from lbg_runtime.sim.campaign import run_seed
+
+    try:
+        numbers = None if faults is None else [int(number) for number in faults.split(",") if number]
+    except ValueError:
+        raise UserError("--faults", repr(faults), "numbers with commas between, such as 3,7") from None
+    result = run_seed(scope, seed, numbers)
+    if with_history:
+        for position, happening in enumerate(result.history):
+            print(f"{position:6} {happening}")
+    print(result.settings)
+    for fault in result.plan:
+        print(f"fault {fault.number} at {fault.at_ms} ms: {fault.kind.value}")
+    for violation in result.violations:
+        print(f"{violation.at_ms} ms, {violation.law}: {violation.story}")
+    print("every law holds" if not result.violations else f"{len(result.violations)} violations")
+    return 1 if result.violations else 0
+
+
+def _as_line(scope: "Scope", failure: "Failure") -> str:
+    laws = ", ".join(failure.laws)
+    sizes = "".join(f" --{name} {count}" for name, count in _sizes(scope).items() if count is not None)
+    replay = f"lbg simulate --mode {scope.mode.value} --first {failure.seed} --seeds 1{sizes}"
+    if failure.is_story:
+        return f"story {failure.seed} breaks {laws}: {replay}"
+    kinds = ", ".join(f"{fault.number} {fault.kind.value}" for fault in failure.faults) or "none"
+    numbers = ",".join(str(fault.number) for fault in failure.faults)
+    return f"seed {failure.seed} breaks {laws}, faults needed: {kinds}: {replay} --faults '{numbers}'"
+
+
+def _sizes(scope: "Scope") -> dict[str, int | None]:
+    return {"members": scope.members, "queues": scope.queues}
+
+
+def _progress(scope: "Scope", seeds: int) -> Callable[[int], None]:
+    def show(done: int) -> None:
+        if sys.stderr.isatty():
+            end = "\n" if done == seeds else ""
+            print(f"\rlbg simulate: {scope.mode.value} {done}/{seeds}", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _as_object(campaign: "Campaign") -> dict[str, object]:
+    """The figures of a mode, by name; times in ms, None where there was nothing to measure."""
+    from lbg_runtime.sim.campaign import quantile
+
+    stories, scope = campaign.stories, campaign.scope
+    owning = [story.time_to_own_ms for story in stories if story.time_to_own_ms is not None]
+    moves = [pause for story in stories for pause in story.move_pauses_ms]
+    losses = [pause for story in stories for pause in story.loss_pauses_ms]
+    told = sum((story.duplicates for story in stories), type(campaign.duplicates)())
+    return {
+        "mode": scope.mode.value,
+        **_sizes(scope),
+        "stories": len(stories),
+        "time_to_own_median_ms": quantile(owning, 0.5),
+        "time_to_own_p95_ms": quantile(owning, 0.95),
+        "owner_changes_per_hour": round(60 * sum(story.steady_changes for story in stories) / len(stories)),
+        "owner_changes_per_join": round(sum(story.join_changes for story in stories) / len(stories), 1),
+        "move_pause_median_ms": quantile(moves, 0.5),
+        "move_pause_p99_ms": quantile(moves, 0.99),
+        "loss_pause_median_ms": quantile(losses, 0.5),
+        "loss_pause_p99_ms": quantile(losses, 0.99),
+        "hops_per_move": round(sum(story.hops for story in stories) / max(1, len(moves)), 1),
+        "duplicates_after_moves": told.after_hand_over + told.unfinished,
+        "duplicates_per_crash": round(told.after_loss / len(stories), 1),
+        "seeds": campaign.seeds,
+        "faults": campaign.faults,
+        "published": campaign.published,
+        "handled": campaign.handled,
+        "mixed_duplicates_after_loss": campaign.duplicates.after_loss,
+        "mixed_duplicates_after_cut_short_stops": campaign.duplicates.unfinished,
+        "mixed_duplicates_after_hand_over": campaign.duplicates.after_hand_over,
+        "broken_laws": list(campaign.broken_laws),
+        "seeds_failed": len({failure.seed for failure in campaign.failures}),
+        "failures": [_as_line(scope, failure) for failure in campaign.failures],
+    }
+
+
+_ROWS: tuple[tuple[str, str], ...] = (
+    ("stories with the delays as shipped", "{stories}"),
+    ("time until a joiner owns its share, median / p95", "{time_to_own_median_ms} / {time_to_own_p95_ms} ms"),
+    ("owner changes of one join", "{owner_changes_per_join}"),
+    ("owner changes per hour, one member of the plan away", "{owner_changes_per_hour}"),
+    ("pause of a queue that is moved, median / p99", "{move_pause_median_ms} / {move_pause_p99_ms} ms"),
+    ("pause of a queue whose owner is killed, median / p99", "{loss_pause_median_ms} / {loss_pause_p99_ms} ms"),
+    ("standbys passed per move, without touching a message", "{hops_per_move}"),
+    ("duplicates after moves", "{duplicates_after_moves}"),
+    ("duplicates per crash", "{duplicates_per_crash}"),
+    ("seeds of mixed faults", "{seeds}"),
+    ("their faults", "{faults}"),
+    ("their messages", "{published}"),
+    ("duplicates after moves in order", "{mixed_duplicates_after_hand_over}"),
+    ("duplicates after stops that were cut short", "{mixed_duplicates_after_cut_short_stops}"),
+    ("duplicates after crashes and outages", "{mixed_duplicates_after_loss}"),
+    ("seeds failed", "{seeds_failed}"),
+)
+
+
+def _print_table(campaigns: "list[Campaign]") -> None:
+    objects = [_as_object(campaign) for campaign in campaigns]
+    lines = [["", *(str(figures["mode"]) for figures in objects)]]
+    lines += [[title, *(cell.format(**figures) for figures in objects)] for title, cell in _ROWS]
+    lines.append(["laws broken", *(", ".join(campaign.broken_laws) or "none" for campaign in campaigns)])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        first, *cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        print("  ".join([first, *cells]).rstrip())

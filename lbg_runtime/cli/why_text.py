@@ -1,0 +1,59 @@
+"""A member's answer about a key, as one object for programs and as lines for people. Pure: the caller prints."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from lbg_runtime.core.control_messages import KeyAnswer, LaneHead
+from lbg_runtime.core.lanes import LaneStage
+
+
+def answer_as_object(answer: KeyAnswer) -> dict[str, object]:
+    """The answer as values that JSON knows. Keys are stable; more may be added."""
+    flow, head = answer.flow, answer.sight.head
+    return {
+        "member": answer.header.member,
+        "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
+        "waiting": answer.sight.waiting,
+        "head": None if head is None else {**asdict(head), "stage": head.stage.value},
+        "last": None if answer.sight.last is None else asdict(answer.sight.last),
+    }
+
+
+def answer_lines(answer: KeyAnswer) -> Iterator[str]:
+    """The answer for people: who tells it, what is in flight since when, what waits, what was done last."""
+    flow, sight = answer.flow, answer.sight
+    if flow is not None and flow.is_owner:
+        yield (
+            f"  owner: {answer.header.member}, {flow.state.value}, epoch {flow.epoch}, "
+            f"{flow.in_flight} in flight on the queue"
+        )
+    else:
+        yield f"  not its owner, but still has a message of it: {answer.header.member}"
+    if sight.head is not None:
+        yield f"  {_head_line(sight.head)}"
+        yield f"  waiting in line behind it: {sight.waiting}"
+    else:
+        yield "  in flight: nothing"
+    if (last := sight.last) is not None:
+        after = "" if last.attempts == 1 else f", after {last.attempts} attempts"
+        yield f"  last handled: {_named(last.number)}{_seconds(last.ended_ms)} ago{after}"
+
+
+def _head_line(head: LaneHead) -> str:
+    again = ", redelivered" if head.redelivered else ""
+    received = f"received {_seconds(head.received_ms)} ago{again}"
+    if head.started_ms is None:
+        return f"in flight: {_named(head.number)}{received}, waits for a runner"
+    tried = f"first tried {_seconds(head.started_ms)} ago, attempt {head.attempts}"
+    if head.stage is LaneStage.RUNNING:
+        return f"in flight: {_named(head.number)}{received}, {tried} runs"
+    when = "" if head.retry_in_ms is None else f", again in {_seconds(head.retry_in_ms)}"
+    return f"in flight: {_named(head.number)}{received}, {tried} failed{when}"
+
+
+def _named(number: int | None) -> str:
+    return "" if number is None else f"number {number}, "
+
+
+def _seconds(duration_ms: int) -> str:
+    return f"{duration_ms} ms" if duration_ms < 1_000 else f"{duration_ms / 1_000:.1f} s"

@@ -1,0 +1,43 @@
+"""The guard over a dictionary: for values that live and die with the process, and for tests of handlers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from lbg_runtime.guard.protocol import place_of
+from lbg_runtime.model.message import Message
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class Entry(Generic[Value]):
+    """What is known of one key."""
+
+    value: Value
+    marks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """By publisher."""
+
+
+class MemoryGuard(Generic[Value]):
+    """Keeps one value for each key. An effect is a function from the value, None at first, to the next one.
+
+    A `Guard[Callable[[Value | None], Value]]` for handlers of one event loop. The effect must not wait, and not change
+    the value it is given, or what it raises could not undo it. Grows with the keys, and with the publishers of each.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry[Value]] = {}
+        """By key."""
+
+    async def once(self, message: Message, effect: Callable[[Value | None], Value]) -> bool:
+        """See `Guard.once`. Has no suspension point."""
+        key, token = place_of(message)
+        entry = self.entries.get(key)
+        marks = {} if entry is None else entry.marks
+        if token.number <= marks.get(token.publisher, 0):
+            return False
+        value = effect(None if entry is None else entry.value)
+        self.entries[key] = Entry(value, {**marks, token.publisher: token.number})
+        return True

@@ -1,0 +1,76 @@
+"""The guard over PostgreSQL (psycopg 3; the extra `postgres`)."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
+
+from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of
+from lbg_runtime.model.message import Message
+
+# Any: the connection's rows are of whatever shape its owner chose, and the guard reads none.
+PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
+"""Writes the effect on the connection of the transaction. Must not commit or roll back; what it returns is ignored."""
+
+Connections = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
+"""Lends a connection with no transaction begun: the method `connection` of an open `psycopg_pool.AsyncConnectionPool`,
+for one."""
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS lbg_guard (
+    scope text NOT NULL,
+    key text NOT NULL,
+    publisher text NOT NULL,
+    number bigint NOT NULL,
+    marked_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (scope, key, publisher)
+)
+"""
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('lbg_guard'))"
+_MARK = """
+INSERT INTO lbg_guard AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
+ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
+WHERE mark.number < excluded.number
+"""
+_FORGET = "DELETE FROM lbg_guard WHERE scope = %s AND marked_at < now() - make_interval(secs => %s)"
+
+
+class PostgresGuard:
+    """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender says how many run at a time.
+
+    Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED the later one
+    may be refused with a serialization failure instead, which is an attempt that failed and is made again.
+    """
+
+    def __init__(self, connections: Connections, scope: str) -> None:
+        self._connections = connections
+        self._scope = scope
+
+    async def create_table(self) -> None:
+        """Make the guard's table, `lbg_guard`, where it is missing; any number of members may do so at the same time.
+
+        Once before the first use, in `on_assigned` or with the tables of the effect.
+        """
+        async with self._connections() as connection, connection.transaction():
+            # What is missing when two look at the same time, both would make, and one would fail.
+            await connection.execute(_LOCK)
+            await connection.execute(_CREATE)
+
+    async def once(self, message: Message, effect: PostgresEffect) -> bool:
+        """See `Guard.once`."""
+        key, token = place_of(message)
+        async with self._connections() as connection, connection.transaction():
+            marked = await connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
+            if marked.rowcount == 0:
+                return False
+            await effect(connection)
+            if connection.info.transaction_status is TransactionStatus.IDLE:
+                raise EffectEndedTransaction(self._scope)
+            return True
+
+    async def forget(self, older_than_s: int) -> int:
+        """As `SqliteGuard.forget`."""
+        async with self._connections() as connection, connection.transaction():
+            return (await connection.execute(_FORGET, (self._scope, older_than_s))).rowcount

@@ -1,0 +1,107 @@
+"""The guard over a SQLite database, for members of one host that share its file."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of
+from lbg_runtime.model.message import FencingToken, Message
+
+SqliteEffect = Callable[[sqlite3.Connection], object]
+"""Writes the effect, on the guard's thread. Must not commit or roll back (`executescript` commits), nor touch what
+belongs to the event loop; what it returns is ignored."""
+
+Answer = TypeVar("Answer")
+
+LOCK_PATIENCE_S = 5.0
+"""How long a transaction waits for another process to end its own; then `sqlite3.OperationalError`."""
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS lbg_guard (
+    scope TEXT NOT NULL,
+    key TEXT NOT NULL,
+    publisher TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    marked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    PRIMARY KEY (scope, key, publisher)
+) WITHOUT ROWID
+"""
+_MARK = """
+INSERT INTO lbg_guard (scope, key, publisher, number) VALUES (?, ?, ?, ?)
+ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
+WHERE number < excluded.number
+"""
+_FORGET = "DELETE FROM lbg_guard WHERE scope = ? AND marked_at < datetime('now', ?)"
+
+
+class SqliteGuard:
+    """A `Guard[SqliteEffect]`. Opens the database at its first use, on a thread of its own, and makes its table there.
+
+    One transaction at a time, which SQLite asks for anyway. An effect that has begun goes on when its handler is
+    cancelled, and may be written; the next attempt is then told so.
+    """
+
+    def __init__(self, path: Path | str, scope: str) -> None:
+        self._path = path
+        self._scope = scope
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbg-guard")
+
+    async def once(self, message: Message, effect: SqliteEffect) -> bool:
+        """See `Guard.once`."""
+        key, token = place_of(message)
+        return await self._on_thread(lambda: self._write(key, token, effect))
+
+    async def forget(self, older_than_s: int) -> int:
+        """Delete the marks that were last raised so long ago; how many they were.
+
+        Marks pile up, one for each key and life of a publisher. One that is younger than the longest time for which
+        the broker or a handler may hold a message must be kept.
+        """
+        return await self._on_thread(lambda: self._forget(older_than_s))
+
+    async def close(self) -> None:
+        """Close the database after what has begun; the guard opens it again where it is used again."""
+        await self._on_thread(self._close)
+
+    async def _on_thread(self, work: Callable[[], Answer]) -> Answer:
+        # No bound here: it is the handler's time that runs, and a thread cannot be stopped.
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # -- on the thread
+
+    def _write(self, key: str, token: FencingToken, effect: SqliteEffect) -> bool:
+        connection = self._open()
+        # The lock for writing is taken at once: a transaction that begins by reading may be refused it later.
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            marked = connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
+            if marked.rowcount == 0:
+                return False
+            effect(connection)
+            if not connection.in_transaction:
+                raise EffectEndedTransaction(self._scope)
+            connection.execute("COMMIT")
+            return True
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _forget(self, older_than_s: int) -> int:
+        return self._open().execute(_FORGET, (self._scope, f"-{older_than_s} seconds")).rowcount
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            # Without transactions of its own making: they are begun and ended here.
+            connection = sqlite3.connect(self._path, timeout=LOCK_PATIENCE_S, isolation_level=None)
+            connection.execute(_CREATE)
+            self._connection = connection
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

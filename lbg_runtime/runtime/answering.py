@@ -1,0 +1,67 @@
+"""A member's answers to those who only ask: how the group stands, and where a key is."""
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from lbg_runtime.core.control_messages import (
+    ControlMessage,
+    FlowReport,
+    GroupAnswer,
+    GroupQuestion,
+    Inquiry,
+    KeyAnswer,
+    KeyQuestion,
+    SeenMember,
+)
+from lbg_runtime.core.membership import MembershipMachine, OwnState
+from lbg_runtime.core.question_gate import QuestionGate
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.key_book import KeyBook
+
+_log = structlog.get_logger(__name__)
+
+_SPEAKING = frozenset({OwnState.JOINING, OwnState.ACTIVE, OwnState.DRAINING})
+
+
+class Answerer:
+    """One per control plane, which calls it on the loop. No question reaches a machine: asking moves nothing."""
+
+    def __init__(
+        self,
+        membership: MembershipMachine,
+        flow_reports: Callable[[], Mapping[QueueName, FlowReport]],
+        keys: KeyBook,
+        say: Callable[[ControlMessage | Inquiry], None],
+    ) -> None:
+        self._membership = membership
+        self._flow_reports = flow_reports
+        self._keys = keys
+        self._say = say
+        self._gate = QuestionGate()
+
+    def hear(self, message: Inquiry) -> None:
+        """Answer a question, once; other members' answers are not for us."""
+        if not isinstance(message, GroupQuestion | KeyQuestion) or self._membership.state not in _SPEAKING:
+            return
+        if not self._gate.admits(message.question, now_ms()):
+            return
+        _log.info("question_answered", asked_by=message.header.member, question=message.question)
+        if isinstance(message, GroupQuestion):
+            self._say(self._membership.heartbeat(self._flow_reports()))
+            seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
+            self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
+        else:
+            self._answer_for_key(message)
+
+    def _answer_for_key(self, asked: KeyQuestion) -> None:
+        try:
+            shard, queue = self._keys.place(asked.key)
+        except UserError:
+            # By our hash function nobody can publish it. Who asks has another one, and hears nothing of it from us.
+            return
+        flow = self._flow_reports().get(queue)
+        sight = self._keys.sight(asked.key)
+        self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))

@@ -1,0 +1,118 @@
+"""Many seeds of one mode, summed up; and a failing seed with as few faults as it fails with."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.facts import Facts
+from lbg_runtime.sim.figures import Duplicates, count_duplicates
+from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.settings import Fault, Mode, draw_faults, draw_settings
+from lbg_runtime.sim.simulation import SimResult, simulate
+from lbg_runtime.sim.story import StoryFigures, tell_story
+from lbg_runtime.sim.violation import Violation
+
+STORY_MEMBERS = 4
+STORY_QUEUES = 16
+SEEDS_PER_STORY = 20
+MOST_STORIES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What seeds may draw: None, as they like."""
+
+    mode: Mode
+    members: int | None = None
+    queues: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed that broke a law, or a story that did."""
+
+    seed: int
+    laws: tuple[str, ...]
+    first: Violation
+    faults: tuple[Fault, ...]
+    """As few as it fails with; empty for a story, whose faults are always the same."""
+    is_story: bool = False
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came of a mode's seeds."""
+
+    scope: Scope
+    seeds: int = 0
+    published: int = 0
+    handled: int = 0
+    faults: int = 0
+    duplicates: Duplicates = field(default_factory=Duplicates)
+    failures: list[Failure] = field(default_factory=list)
+    stories: list[StoryFigures] = field(default_factory=list)
+
+    @property
+    def broken_laws(self) -> tuple[str, ...]:
+        """The laws that some seed broke."""
+        return tuple(sorted({law for failure in self.failures for law in failure.laws}))
+
+
+def run_campaign(
+    scope: Scope, seeds: range, on_progress: Callable[[int], None], parts: Parts | None = None
+) -> Campaign:
+    """Mixed faults for every seed, and a story for every 20th; `on_progress` is told how many seeds are done."""
+    campaign = Campaign(scope)
+    for done, seed in enumerate(seeds):
+        result = run_seed(scope, seed, parts=parts)
+        _add(campaign, result)
+        if result.violations:
+            faults = shrink(scope, seed, result.plan, parts)
+            campaign.failures.append(Failure(seed, _laws(result.violations), result.violations[0], faults))
+        if done % SEEDS_PER_STORY == 0 and len(campaign.stories) < MOST_STORIES:
+            story = tell_story(seed, scope.mode, scope.members or STORY_MEMBERS, scope.queues or STORY_QUEUES)
+            campaign.stories.append(story)
+            if story.violations:
+                failure = Failure(seed, _laws(story.violations), story.violations[0], (), is_story=True)
+                campaign.failures.append(failure)
+        on_progress(done + 1)
+    return campaign
+
+
+def run_seed(scope: Scope, seed: int, numbers: Sequence[int] | None = None, parts: Parts | None = None) -> SimResult:
+    """Run one seed, with all its faults or only those with these numbers."""
+    settings = draw_settings(SeededChance(seed).fork("settings"), scope.mode, scope.members, scope.queues)
+    plan = draw_faults(settings, SeededChance(seed).fork("plan"))
+    chosen = plan if numbers is None else tuple(fault for fault in plan if fault.number in numbers)
+    return simulate(seed, settings, parts, chosen)
+
+
+def shrink(scope: Scope, seed: int, plan: tuple[Fault, ...], parts: Parts | None = None) -> tuple[Fault, ...]:
+    """Take faults away, one by one and again from the start, as long as the seed still breaks a law."""
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for fault in plan:
+            fewer = tuple(other for other in plan if other is not fault)
+            if run_seed(scope, seed, [other.number for other in fewer], parts).violations:
+                plan, is_smaller = fewer, True
+    return plan
+
+
+def quantile(values: Sequence[int], share: float) -> int | None:
+    """The smallest value that is not below this share of all; None without values."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def _laws(violations: Sequence[Violation]) -> tuple[str, ...]:
+    return tuple(sorted({violation.law for violation in violations}))
+
+
+def _add(campaign: Campaign, result: SimResult) -> None:
+    campaign.seeds += 1
+    campaign.published += result.published
+    campaign.handled += result.handled
+    campaign.faults += result.faults.total()
+    campaign.duplicates += count_duplicates(Facts(result.history))

@@ -1,0 +1,164 @@
+"""One life's control plane: the real machine, driven as `runtime.control_plane` drives it, on the simulated topic."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from lbg_runtime.core.commands import Note
+from lbg_runtime.core.control_messages import ControlMessage, Life, MoveMessage
+from lbg_runtime.core.control_plane import (
+    AskFlow,
+    ControlInput,
+    ControlOutput,
+    ControlPlaneMachine,
+    FlowChanged,
+    HandedOver,
+    Warn,
+)
+from lbg_runtime.core.events import FlowRequest, HandBackRequested
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.identity import Identity
+from lbg_runtime.core.membership import MembershipMachine
+from lbg_runtime.core.membership_events import (
+    ControlConnected,
+    ControlLost,
+    ControlMessageReceived,
+    DrainStarted,
+    DuplicateMemberFound,
+    JoinDone,
+    LeaveRequested,
+    SettingsDisagree,
+    ViewChanged,
+)
+from lbg_runtime.core.rebalance import RebalanceMachine
+from lbg_runtime.core.rebalance_events import Say
+from lbg_runtime.model.ids import GroupName, MemberId, QueueName
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.client import SimClient
+from lbg_runtime.sim.clock import DriftingClock
+from lbg_runtime.sim.control_topic import ControlTopic
+from lbg_runtime.sim.history import HandBackAsked, Happening, Said
+from lbg_runtime.sim.history import Life as HistoryLife
+from lbg_runtime.sim.process import Process
+from lbg_runtime.sim.settings import ControlSettings
+
+MakeRebalance = Callable[..., RebalanceMachine]
+
+
+class SimControl:
+    """Made by a member for its life. Every call but `hear` runs inside the member's process."""
+
+    def __init__(
+        self,
+        name: str,
+        life: HistoryLife,
+        incarnation: int,
+        topic: ControlTopic,
+        client: SimClient,
+        process: Process,
+        clock: DriftingClock,
+        flows: Sequence[FlowMachine],
+        settings: ControlSettings,
+        chance: SeededChance,
+        history: list[Happening],
+        ask: Callable[[QueueName, FlowRequest], None],
+        make_rebalance: MakeRebalance,
+    ) -> None:
+        """`ask` tells a flow machine what is wanted of it."""
+        self.name = name
+        nonce = chance.between(0, 1 << 53)
+        identity = Identity(GroupName("orders"), MemberId(name), Life(incarnation, nonce), weight=1, settings={})
+        membership = MembershipMachine(identity, settings.membership, chance, clock.now_ms)
+        queues = [flow.queue for flow in flows]
+        rebalance = make_rebalance(identity.member, queues, {}, settings.rebalance, membership.stamp)
+        self.machine = ControlPlaneMachine(membership, rebalance, flows, settings.membership.dead_ms)
+        self._life = life
+        self._history = history
+        self._topic = topic
+        self._client = client
+        self._process = process
+        self._clock = clock
+        self._ask = ask
+        self._inputs: deque[ControlInput] = deque()
+        self._armed_ms: int | None = None
+        self._on_handed_over: Callable[[], None] | None = None
+        self._post(JoinDone())
+
+    # -- for the topic
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the member's connection carries anything now."""
+        link = self._client.link
+        return link is not None and link.cut_ms is None and self._client.client_id is not None
+
+    def hear(self, message: ControlMessage) -> None:
+        """A message arrived at the process, which may stand still."""
+        self._process.run(lambda: self._post(ControlMessageReceived(message)))
+
+    # -- for the member
+
+    def connection_changed(self, *, is_up: bool) -> None:
+        """The client is connected, or has noticed that it is not."""
+        if is_up:
+            self._topic.join(self)
+        else:
+            self._topic.part(self)
+        self._post(ControlConnected() if is_up else ControlLost())
+
+    def flow_changed(self) -> None:
+        """A flow of this member has another state or epoch."""
+        self._post(FlowChanged())
+
+    def leave(self, on_handed_over: Callable[[], None]) -> None:
+        """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
+        self._on_handed_over = on_handed_over
+        self._post(DrainStarted())
+
+    def end(self) -> None:
+        """The member exits: say good-bye."""
+        for output in self.machine.take([LeaveRequested()], self._clock.now_ms):
+            self._carry_out(output)
+
+    # -- parts
+
+    def _post(self, happened: ControlInput) -> None:
+        self._inputs.append(happened)
+        if len(self._inputs) == 1:
+            self._process.after(0, self._take)
+
+    def _take(self) -> None:
+        inputs, self._inputs = self._inputs, deque()
+        for output in self.machine.take(inputs, self._clock.now_ms):
+            self._carry_out(output)
+        self._arm()
+
+    def _carry_out(self, output: ControlOutput) -> None:
+        match output:
+            case Say(message):
+                if isinstance(message, MoveMessage):
+                    self._history.append(Said(self._process.now_ms, self._life, message))
+                self._topic.publish(self, message)
+            case AskFlow(queue, request):
+                if isinstance(request, HandBackRequested):
+                    self._history.append(HandBackAsked(self._process.now_ms, self._life, queue, request.move_id))
+                # A flow's own task takes it up, not this one.
+                self._process.after(0, lambda: self._ask(queue, request))
+            case HandedOver():
+                if self._on_handed_over is not None:
+                    self._on_handed_over()
+            case ViewChanged() | DuplicateMemberFound() | SettingsDisagree() | Warn() | Note():
+                pass
+            case _:
+                assert_never(output)
+
+    def _arm(self) -> None:
+        deadline_ms = self.machine.deadline_ms
+        if deadline_ms is not None and deadline_ms != self._armed_ms:
+            self._armed_ms = deadline_ms
+            self._process.after(self._clock.wait_ms(deadline_ms), lambda: self._on_deadline(deadline_ms))
+
+    def _on_deadline(self, armed_ms: int) -> None:
+        if self._armed_ms == armed_ms:
+            self._armed_ms = None
+            self._take()

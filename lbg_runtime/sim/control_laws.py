@@ -1,0 +1,117 @@
+"""What cooperative members owe each other, checked on a run's history: agreement, patience, and rest in the end.
+
+None of it is needed for order; the laws of `sim.laws` hold without. A run of members that only count breaks none.
+"""
+
+from collections.abc import Iterator
+
+from lbg_runtime.core.control_messages import Accept, MoveId, Offer
+from lbg_runtime.model.ids import MemberId, QueueName
+from lbg_runtime.sim.facts import Facts
+from lbg_runtime.sim.history import Handle, Life, member_of
+from lbg_runtime.sim.settings import SimSettings
+from lbg_runtime.sim.violation import Violation
+
+
+def control_violations(facts: Facts, settings: SimSettings) -> list[Violation]:
+    """Every violation in a run."""
+    violations = [*calm_groups_are_settled(facts), *hand_backs_are_accepted(facts), *only_standbys_accept(facts)]
+    return violations + list(offers_are_patient(facts, settings))
+
+
+def calm_groups_are_settled(facts: Facts) -> Iterator[Violation]:
+    """Cooperative members, left in peace: every queue is fed, at the home that all of them name, and none has more
+    than one queue more than another; and so it stays."""
+    if facts.calm is None:
+        return
+    began, calm = facts.calm
+    fed = _fed_at(facts, began)
+    lives = [life for life, _ in calm.homes]
+    for life, homes in calm.homes:
+        for queue, home in zip(calm.queues, homes, strict=True):
+            owner = fed.get(queue)
+            if owner is None or owner.life not in lives or member_of(owner.life) != home:
+                story = f"{queue} is fed to {owner}, and {life} wants {home} to have it"
+                yield Violation("calm_groups_are_settled", calm.at_ms, story)
+    shares = [sum(handle.life == life for handle in fed.values()) for life in lives]
+    if shares and max(shares) - min(shares) > 1:
+        yield Violation("calm_groups_are_settled", calm.at_ms, f"{dict(zip(lives, shares, strict=True))}")
+    for position, change in facts.fed:
+        if began < position < (facts.calm_end or began):
+            yield Violation("calm_groups_are_settled", change.at_ms, f"{change} in a settled group")
+
+
+def hand_backs_are_accepted(facts: Facts) -> Iterator[Violation]:
+    """A queue is given up for another member only when that one, asked by its owner, has said that it takes it."""
+    offers: dict[MoveId, tuple[Life, Offer]] = {}
+    accepted: dict[tuple[MoveId, MemberId], int] = {}
+    for position, said in facts.said:
+        match said.message:
+            case Offer():
+                offers[said.message.move_id] = (said.life, said.message)
+            case Accept():
+                accepted[said.message.move_id, said.message.header.member] = position
+            case _:
+                pass
+    for position, asked in facts.hand_backs:
+        life, offer = offers.get(MoveId(asked.move_id), (None, None))
+        if offer is None or life != asked.life or accepted.get((offer.move_id, offer.to), position) >= position:
+            yield Violation("hand_backs_are_accepted", asked.at_ms, f"{asked} without an accept")
+
+
+def only_standbys_accept(facts: Facts) -> Iterator[Violation]:
+    """Who says that it takes a queue is bound to it, and not fed as far as it knows."""
+    handles: dict[tuple[Life, QueueName], list[Handle]] = {}
+    for handle in facts.bound:
+        handles.setdefault((handle.life, handle.queue), []).append(handle)
+    for position, said in facts.said:
+        if not isinstance(said.message, Accept):
+            continue
+        # What became of a flow within the same moment may not have been heard of.
+        standing_by = [
+            handle
+            for handle in handles.get((said.life, said.message.queue), [])
+            if facts.bound[handle] < position
+            and _is_not_before(facts, facts.handle_ends.get(handle), said.at_ms)
+            and _is_not_before(facts, facts.intake_starts.get(handle), said.at_ms)
+        ]
+        if not standing_by:
+            yield Violation("only_standbys_accept", said.at_ms, f"{said.life} accepts {said.message}")
+
+
+def offers_are_patient(facts: Facts, settings: SimSettings) -> Iterator[Violation]:
+    """An owner keeps a queue for its tenure, unless it leaves, and waits after each move that came to nothing."""
+    rebalance = settings.control.rebalance
+    fastest_clock = 1 + settings.longest_drift_permille / 1_000
+    owned_since: dict[tuple[Life, QueueName], list[int]] = {}
+    for handle, position in facts.intake_starts.items():
+        owned_since.setdefault((handle.life, handle.queue), []).append(facts.at_ms(position))
+    last_offer_ms: dict[tuple[Life, QueueName], int] = {}
+    for position, said in facts.said:
+        if not isinstance(said.message, Offer):
+            continue
+        key = (said.life, said.message.queue)
+        since_ms = max((at_ms for at_ms in owned_since.get(key, []) if at_ms <= said.at_ms), default=said.at_ms)
+        is_leaving = facts.leaving.get(said.life, position) < position
+        # One ms for the rounding of a clock that drifts.
+        if not is_leaving and (said.at_ms - since_ms + 1) * fastest_clock < rebalance.min_tenure_ms:
+            yield Violation("offers_are_patient", said.at_ms, f"{said} after {said.at_ms - since_ms} ms")
+        before_ms = last_offer_ms.get(key)
+        is_repeated = before_ms is not None and before_ms >= since_ms
+        if is_repeated and (said.at_ms - (before_ms or 0) + 1) * fastest_clock < rebalance.backoff_min_ms:
+            yield Violation("offers_are_patient", said.at_ms, f"{said} again, {said.at_ms - (before_ms or 0)} ms later")
+        last_offer_ms[key] = said.at_ms
+
+
+def _is_not_before(facts: Facts, position: int | None, at_ms: int) -> bool:
+    return position is None or facts.at_ms(position) >= at_ms
+
+
+def _fed_at(facts: Facts, position: int) -> dict[QueueName, Handle]:
+    """By queue, the handle that is fed at this position."""
+    fed: dict[QueueName, Handle] = {}
+    for at, change in facts.fed:
+        closed = facts.closed.get(change.flow)
+        if at < position and (closed is None or closed[0] > position):
+            fed[change.queue] = change.handle
+    return fed

@@ -1,0 +1,96 @@
+"""The group's control topic as a network that loses, repeats, delays and parts; message flows do not notice."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from lbg_runtime.core.control_messages import ControlMessage
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.schedule import Schedule
+from lbg_runtime.sim.settings import ControlSettings
+
+
+class Listener(Protocol):
+    """One life of a member on the topic."""
+
+    @property
+    def name(self) -> str:
+        """The member's id: lives of one member are on one side of every cut."""
+        ...
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its connection carries anything now."""
+        ...
+
+    def hear(self, message: ControlMessage) -> None:
+        """A message arrived."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    side: frozenset[str]
+    one_way: bool
+    until_ms: int
+
+    def stops(self, sender: str, listener: str) -> bool:
+        if self.one_way:
+            return sender in self.side and listener not in self.side
+        return (sender in self.side) != (listener in self.side)
+
+
+class ControlTopic:
+    """Every message goes to every listener, the sender too: late, twice, after later ones, or never."""
+
+    def __init__(
+        self, schedule: Schedule, chance: SeededChance, settings: ControlSettings, noisy_until_ms: int
+    ) -> None:
+        """From `noisy_until_ms` on nothing is lost or repeated, but for what a cut stops."""
+        self._schedule = schedule
+        self._chance = chance
+        self._settings = settings
+        self._noisy_until_ms = noisy_until_ms
+        self._listeners: list[Listener] = []
+        self._cuts: list[_Cut] = []
+        self._newest_ms: dict[tuple[Listener, Listener], int] = {}
+
+    def join(self, listener: Listener) -> None:
+        """Hear everything from now on."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    def part(self, listener: Listener) -> None:
+        """Hear nothing more; what is under way is lost too."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def cut(self, side: Collection[str], until_ms: int, *, one_way: bool) -> None:
+        """Those on one side and the others do not hear each other; `one_way`: only they are not heard."""
+        self._cuts.append(_Cut(frozenset(side), one_way, until_ms))
+
+    def publish(self, sender: Listener, message: ControlMessage) -> None:
+        """Send it on its ways."""
+        if not sender.is_reachable:
+            return
+        self._cuts = [cut for cut in self._cuts if cut.until_ms > self._schedule.now_ms]
+        for listener in self._listeners:
+            if not any(cut.stops(sender.name, listener.name) for cut in self._cuts):
+                self._send(sender, listener, message)
+
+    def _send(self, sender: Listener, listener: Listener, message: ControlMessage) -> None:
+        chance, settings, now_ms = self._chance, self._settings, self._schedule.now_ms
+        is_noisy = now_ms < self._noisy_until_ms
+        if is_noisy and chance.happens(settings.loss_share):
+            return
+        copies = 2 if is_noisy and chance.happens(settings.repeat_share) else 1
+        for _ in range(copies):
+            at_ms = now_ms + chance.between(0, settings.longest_delay_ms)
+            if not settings.overtakes:
+                at_ms = max(at_ms, self._newest_ms.get((sender, listener), 0))
+                self._newest_ms[sender, listener] = at_ms
+            self._schedule.at(at_ms, lambda: self._arrive(listener, message))
+
+    def _arrive(self, listener: Listener, message: ControlMessage) -> None:
+        if listener in self._listeners and listener.is_reachable:
+            listener.hear(message)

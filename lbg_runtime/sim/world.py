@@ -1,0 +1,198 @@
+"""Members, publishers, broker and control topic of one run, and the way from its start to its end."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.sim.broker import SimBroker
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.control_noise import ControlNoise, RequestKind
+from lbg_runtime.sim.control_topic import ControlTopic
+from lbg_runtime.sim.history import CalmBegan, CalmEnded, Happening, Life, Stalled
+from lbg_runtime.sim.member import Parts, SimMember
+from lbg_runtime.sim.publisher import SimPublisher
+from lbg_runtime.sim.schedule import Call, Schedule
+from lbg_runtime.sim.settings import Mode, SimSettings
+
+QUIET_MS = 300_000
+"""Time that a run has, after its last fault, to handle everything; what takes longer is stuck."""
+
+STOP_MS = 60_000
+"""Time that the members have to stop in the end."""
+
+
+class World:
+    """One run. Faults use what is public; they come from `sim.faults`."""
+
+    def __init__(self, settings: SimSettings, chance: SeededChance, parts: Parts) -> None:
+        self.settings = settings
+        self.history: list[Happening] = []
+        self.requests: Counter[RequestKind] = Counter()
+        self.owners: tuple[Life | None, ...] = ()
+        self.schedule = Schedule()
+        shape = GroupShape(GroupName("orders"), "lbg", settings.hash_count, settings.queue_count)
+        self.broker = SimBroker(self.schedule, self.history, shape)
+        self.topic = ControlTopic(self.schedule, chance.fork("topic"), settings.control, settings.horizon_ms)
+        self.publishers = [
+            SimPublisher(name, self.broker, self.schedule, chance.fork(name), settings, self.history)
+            for name in (f"p{number}" for number in range(1, settings.publishers + 1))
+        ]
+        self._chance = chance
+        self._parts = parts
+        self._lives: list[SimMember | None] = [None] * settings.planned_members
+        self._incarnations = 0
+        self._is_closing = False
+        self._restarts_pending = 0
+        self._faulty_until_ms = settings.horizon_ms
+
+    def run(self) -> None:
+        """Start, suffer, recover, finish, stop."""
+        for index in range(self.settings.first_members):
+            self.start(index)
+        if self.settings.request_gap_ms is not None:
+            queues, chance = self.broker.shape.queue_names(), self._chance.fork("requests")
+            gap_ms, until_ms = self.settings.request_gap_ms, self.settings.horizon_ms
+            noise = ControlNoise(self.schedule, chance, queues, self.alive, gap_ms, until_ms)
+            self.requests = noise.requests
+            noise.start()
+        self.schedule.run(self.settings.horizon_ms, lambda: False)
+        self._wait(QUIET_MS, self._is_over, "a fault does not end")
+        if not self.alive():
+            self.start(0)
+        self._wait(QUIET_MS, self._is_quiet, "messages are left, or not confirmed")
+        if self.settings.mode is Mode.COOPERATIVE:
+            self._be_calm()
+        self.owners = tuple(self.broker.owner_of(queue) for queue in self.broker.shape.queue_names())
+        self._is_closing = True
+        for member in self.alive():
+            member.stop()
+        self._wait(STOP_MS, lambda: not self.alive(), "a member does not stop")
+
+    def _wait(self, longest_ms: int, is_done: Callable[[], bool], what: str) -> None:
+        if not self.schedule.run(self.schedule.now_ms + longest_ms, is_done):
+            self.history.append(Stalled(self.schedule.now_ms, what))
+
+    def _is_quiet(self) -> bool:
+        return all(publisher.is_done for publisher in self.publishers) and self.broker.is_empty()
+
+    def _be_calm(self) -> None:
+        self.schedule.run(self.schedule.now_ms + time_to_agree_ms(self.settings), lambda: False)
+        queues = self.broker.shape.queue_names()
+        homes = []
+        for member in self.alive():
+            placement = member.control.machine.rebalance.placement if member.control is not None else None
+            by_queue = tuple(placement.home(queue) if placement is not None else None for queue in queues)
+            homes.append((member.life, by_queue))
+        self.history.append(CalmBegan(self.schedule.now_ms, tuple(queues), tuple(homes)))
+        self.schedule.run(self.schedule.now_ms + calm_ms(self.settings), lambda: False)
+        self.history.append(CalmEnded(self.schedule.now_ms))
+
+    def _is_over(self) -> bool:
+        return not self._restarts_pending and self.schedule.now_ms >= self._faulty_until_ms
+
+    # -- members
+
+    def alive(self) -> list[SimMember]:
+        """The members that run, paused or not."""
+        return [member for member in self._lives if member is not None and member.is_alive]
+
+    def life_of(self, index: int) -> SimMember | None:
+        """The newest life of a planned member."""
+        return self._lives[index]
+
+    def start(self, index: int) -> None:
+        """Start a planned member that does not run."""
+        member = self._lives[index]
+        if self._is_closing or (member is not None and member.is_alive):
+            return
+        self._incarnations += 1
+        name = f"m{index}"
+        self._lives[index] = SimMember(
+            name,
+            index,
+            self._incarnations,
+            self.broker,
+            self.topic,
+            self.schedule,
+            self._chance.fork(f"{name}#{self._incarnations}"),
+            self.settings,
+            self.history,
+            self._parts,
+        )
+
+    # -- for faults
+
+    def lasts_until(self, at_ms: int) -> None:
+        """A fault goes on until then."""
+        self._faulty_until_ms = max(self._faulty_until_ms, at_ms)
+        # So that a run in which nothing else happens then finds out.
+        self.schedule.at(at_ms, lambda: None)
+
+    def start_later(self, member: SimMember, delay_ms: int) -> None:
+        """Start a member anew, so long after its end."""
+        index = self._lives.index(member)
+        self.when_ended(member, lambda: self._start_after(index, delay_ms))
+
+    def when_ended(self, member: SimMember, call: Call) -> None:
+        """Do it when the life is over; a run is not calm before."""
+        self._restarts_pending += 1
+
+        def look() -> None:
+            if member.is_alive:
+                self.schedule.after(10, look)
+            else:
+                self._restarts_pending -= 1
+                call()
+
+        look()
+
+    def restart_in_turn(self, indexes: Sequence[int], gap_ms: int) -> None:
+        """Stop and start the first of these members, then go on with the next."""
+        if not indexes:
+            return
+        member, rest = self._lives[indexes[0]], indexes[1:]
+        if member is None or not member.is_alive:
+            self.restart_in_turn(rest, gap_ms)
+            return
+
+        def go_on() -> None:
+            self.start(indexes[0])
+            self._later(gap_ms, lambda: self.restart_in_turn(rest, gap_ms))
+
+        member.stop()
+        self.when_ended(member, go_on)
+
+    def _start_after(self, index: int, delay_ms: int) -> None:
+        self._later(delay_ms, lambda: self.start(index))
+
+    def _later(self, delay_ms: int, call: Call) -> None:
+        self._restarts_pending += 1
+
+        def due() -> None:
+            self._restarts_pending -= 1
+            call()
+
+        self.schedule.after(delay_ms, due)
+
+
+def time_to_agree_ms(settings: SimSettings) -> int:
+    """How long after the last fault cooperative members may take until every queue is at home, for good.
+
+    The sum of all that may come one after the other: a client that has yet to find out and come back, binds that wait
+    longest, silence until the dead are dead, settling, tenure, and two rounds of offers, the first of which fails.
+    """
+    membership, rebalance = settings.control.membership, settings.control.rebalance
+    connected_ms = settings.keep_alive_ms + 1_000 + settings.rebind.bind_backoff_max_ms
+    seen_ms = 2 * membership.dead_ms + membership.settle_ms + 2 * membership.heartbeat_ms
+    move_ms = 10 * settings.longest_delay_ms + 4 * settings.control.longest_delay_ms + settings.rebind.quiet_gap_ms
+    moves_ms = settings.queue_count * (move_ms + settings.planned_members * settings.rebind.rank_delay_ms)
+    offers_ms = rebalance.min_tenure_ms + 2 * (rebalance.answer_timeout_ms + rebalance.backoff_max_ms)
+    slowest_clock_share = 1 + settings.longest_drift_permille / 500
+    return round((connected_ms + seen_ms + moves_ms + offers_ms + rebalance.step_aside_ms) * slowest_clock_share)
+
+
+def calm_ms(settings: SimSettings) -> int:
+    """How long nothing may move then: longer than any delay of a control plane."""
+    membership, rebalance = settings.control.membership, settings.control.rebalance
+    return membership.forget_ms + membership.settle_ms + rebalance.min_tenure_ms + rebalance.backoff_max_ms

@@ -1,0 +1,137 @@
+"""Every owner change of a run, from both sides: what the giver and the taker recorded, and what the move cost.
+
+Made from the members' `owner` records. Pauses are the kernel's (`Examination.moves`), duplicates those that the
+duplicate laws look at (`messages.group_messages`); nothing is judged here.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lbg_runtime.validator.columns import Lives, read_columns
+from lbg_runtime.validator.findings import Move
+from lbg_runtime.validator.messages import group_messages
+from lbg_runtime.validator.schema import RunTables
+
+_Handle = tuple[int, int, int]
+"""A flow handle: row of its journal, queue, epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerChange:
+    """A queue came to a member's life that did not have it before."""
+
+    t: int
+    """When the new owner noticed; wall clock, microseconds."""
+    queue: int
+    move_id: str | None
+    from_member: str | None
+    """None for a queue's first owner, and for one after a member of which nothing is known."""
+    to_member: str
+    cause: str
+    """As the old owner recorded it; `crash` where its life was cut off; `first` for a queue's first owner; `unknown`
+    where no journal says it."""
+    decided_by: str
+    """As `OwnerRecord` has it."""
+    is_leaving: bool
+    """The old owner was on its way out."""
+    drain_ms: int | None
+    """None where the old owner left no record of a drain."""
+    pause_ms: int | None
+    """End of the old owner's last handling to start of the new owner's first, as `Move.pause_ms`; None where one of
+    them handled nothing."""
+    duplicates: int
+    """Messages that the new owner handled on this handle although they had been handled before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One `owner` record, on the common clock."""
+
+    at_ns: int
+    handle: _Handle
+    row: dict[str, object]
+
+
+def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerChange]:
+    """The owner changes in order of time; `moves` are those of an examination of the same tables."""
+    columns = read_columns(tables)
+    lives = columns.lives
+    messages, handlings = group_messages(columns.handlings), columns.handlings
+    repeats = messages.repeats
+    duplicates: Counter[_Handle] = Counter(
+        zip(
+            handlings.journal[repeats].tolist(),
+            handlings.queue[repeats].tolist(),
+            handlings.bind_epoch[repeats].tolist(),
+            strict=True,
+        )
+    )
+    pauses = {(move.to_member, move.to_incarnation, move.queue, move.to_epoch): move for move in moves}
+    taken, given = _sides(tables.owners, lives)
+    found = []
+    before: dict[int, _Side] = {}
+    for side in taken:
+        journal, queue, epoch = side.handle
+        old = before.get(queue)
+        before[queue] = side
+        if old is not None and old.handle[0] == journal:
+            # It was given up and came back: an interruption, no change.
+            continue
+        gift = given.get(old.handle) if old is not None else None
+        move = pauses.get((lives.member[journal], int(lives.incarnation[journal]), queue, epoch))
+        change = _change(side, old, gift, lives, move, duplicates[side.handle])
+        found.append(change)
+    return found
+
+
+def _sides(owners: pa.Table, lives: Lives) -> tuple[list[_Side], dict[_Handle, _Side]]:
+    """What was taken, in order of time; and what was given, by its handle."""
+    sides = []
+    for row in owners.to_pylist():
+        handle = (row["journal"], row["queue"], row["bind_epoch"])
+        sides.append(_Side(row["mono_ns"] + int(lives.offset_ns[row["journal"]]), handle, row))
+    taken = [side for side in sides if side.row["event"] == "taken"]
+    given = {side.handle: side for side in sides if side.row["event"] == "given"}
+    return sorted(taken, key=lambda side: (side.at_ns, side.handle)), given
+
+
+def _change(
+    side: _Side, old: _Side | None, gift: _Side | None, lives: Lives, move: Move | None, duplicates: int
+) -> OwnerChange:
+    taken = side.row
+    # The giver knows why; the taker only that the queue came.
+    told = taken if gift is None else gift.row
+    if gift is not None:
+        cause = _text(gift.row, "cause")
+    elif old is None:
+        cause = "first" if taken["from_member"] is None else "unknown"
+    else:
+        cause = "crash" if lives.ended_uncleanly[old.handle[0]] else "unknown"
+    from_member = lives.member[old.handle[0]] if old is not None else taken["from_member"]
+    knows_pause = move is not None and move.from_member == from_member
+    drain_ms = told["drain_ms"]
+    return OwnerChange(
+        t=taken["t"] if isinstance(taken["t"], int) else 0,
+        queue=side.handle[1],
+        move_id=_text_or_none(told, "move_id"),
+        from_member=from_member if isinstance(from_member, str) else None,
+        to_member=lives.member[side.handle[0]],
+        cause=cause,
+        # An offer that its giver did not live to keep was the broker's choice after all.
+        decided_by="broker" if gift is None and old is not None else _text(told, "decided_by"),
+        is_leaving=bool(told["is_leaving"]),
+        drain_ms=drain_ms if isinstance(drain_ms, int) else None,
+        pause_ms=move.pause_ms if move is not None and knows_pause else None,
+        duplicates=duplicates,
+    )
+
+
+def _text(row: dict[str, object], name: str) -> str:
+    return str(row[name])
+
+
+def _text_or_none(row: dict[str, object], name: str) -> str | None:
+    return None if row[name] is None else str(row[name])

@@ -1,0 +1,84 @@
+"""`lbg simulate`: a table of both modes, a replay line for a failing seed, exit codes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.sim import campaign
+from lbg_runtime.sim.figures import Duplicates
+from lbg_runtime.sim.simulation import SimResult
+from lbg_runtime.sim.story import StoryFigures
+from lbg_runtime.sim.violation import Violation
+
+STORY = StoryFigures(3_500, 4, 0, (52, 55), (2,), 3, Duplicates(7, 0, 0), ())
+
+
+@pytest.fixture(autouse=True)
+def _quick_stories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "tell_story", lambda *_: STORY)
+
+
+def lbg_simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["simulate", *arguments])
+
+
+def test_both_modes_stand_side_by_side() -> None:
+    result = lbg_simulate("--seeds", "2")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["cooperative", "cycle"]
+    rows = {line[:52].strip(): line[52:].split() for line in lines[1:]}
+    assert rows["seeds failed"] == ["0", "0"]
+    assert rows["laws broken"] == ["none", "none"]
+    assert rows["time until a joiner owns its share, median / p95"] == ["3500", "/", "3500", "ms"] * 2
+
+
+def test_json_is_one_object_for_each_mode() -> None:
+    result = lbg_simulate("--seeds", "2", "--mode", "cycle", "--members", "3", "--queues", "4", "--json")
+    [figures] = json.loads(result.stdout)
+    assert (figures["mode"], figures["members"], figures["queues"], figures["seeds"]) == ("cycle", 3, 4, 2)
+    assert (figures["move_pause_p99_ms"], figures["duplicates_per_crash"]) == (55, 7.0)
+    assert (figures["seeds_failed"], figures["failures"]) == (0, [])
+
+
+def test_a_failing_seed_comes_with_one_line_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks_with_a_fault(scope: campaign.Scope, seed: int, numbers=None, parts=None) -> SimResult:  # type: ignore[no-untyped-def]
+        result = run_seed(scope, seed, numbers, parts)
+        struck = any(fault.number == 2 for fault in result.plan)
+        return replace(result, violations=(Violation("some_law", 5, "a story"),) if struck else ())
+
+    run_seed = campaign.run_seed
+    monkeypatch.setattr(campaign, "run_seed", breaks_with_a_fault)
+    result = lbg_simulate("--seeds", "1", "--first", "18", "--mode", "cooperative", "--members", "3")
+    assert result.exit_code == 1
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("seed 18 ")]
+    assert "breaks some_law, faults needed: 2 " in line
+    command = "lbg simulate --mode cooperative --first 18 --seeds 1 --members 3 --faults '2'"
+    assert line.endswith(command)
+    replay = lbg_simulate(*command.replace("'", "").split()[2:])
+    assert replay.exit_code == 1
+    assert "5 ms, some_law: a story" in replay.stdout
+
+
+def test_a_replay_shows_faults_and_verdict() -> None:
+    result = lbg_simulate("--seeds", "1", "--first", "3", "--mode", "cooperative", "--history")
+    assert result.exit_code == 0
+    assert "LifeStarted(" in result.stdout
+    assert result.stdout.endswith("every law holds\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--mode", "fast"),
+        ("--seeds", "2", "--faults", "1"),
+        ("--seeds", "1", "--history"),
+        ("--seeds", "1", "--mode", "cycle", "--faults", "x"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
+    assert isinstance(lbg_simulate(*arguments).exception, UserError)

@@ -1,0 +1,72 @@
+import pytest
+
+from lbg_runtime.cli.why_text import answer_as_object, answer_lines
+from lbg_runtime.core.control_messages import (
+    FlowReport,
+    Header,
+    KeyAnswer,
+    KeySight,
+    LaneHead,
+    LastHandled,
+    Life,
+    QuestionId,
+    ReportedFlow,
+)
+from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+ACTIVE = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
+
+
+def answer(flow: FlowReport | None, head: LaneHead | None, last: LastHandled | None = None) -> KeyAnswer:
+    header = Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1)
+    return KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), flow, KeySight(4, head, last))
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        (
+            LaneHead(LaneStage.READY, 0, False, 17, 250, None, None),
+            "  in flight: number 17, received 250 ms ago, waits for a runner",
+        ),
+        (
+            LaneHead(LaneStage.RUNNING, 1, True, None, 12_345, 12_300, None),
+            "  in flight: received 12.3 s ago, redelivered, first tried 12.3 s ago, attempt 1 runs",
+        ),
+        (
+            LaneHead(LaneStage.DELAYED, 5, False, 17, 90_000, 90_000, 1_500),
+            "  in flight: number 17, received 90.0 s ago, first tried 90.0 s ago, attempt 5 failed, again in 1.5 s",
+        ),
+    ],
+)
+def test_what_is_in_flight_is_one_line(head: LaneHead, line: str) -> None:
+    assert list(answer_lines(answer(ACTIVE, head))) == [
+        "  owner: a, active, epoch 3, 12 in flight on the queue",
+        line,
+        "  waiting in line behind it: 4",
+    ]
+
+
+def test_a_key_at_rest_shows_what_was_done_last() -> None:
+    assert list(answer_lines(answer(ACTIVE, None, LastHandled(16, 2, 13_000)))) == [
+        "  owner: a, active, epoch 3, 12 in flight on the queue",
+        "  in flight: nothing",
+        "  last handled: number 16, 13.0 s ago, after 2 attempts",
+    ]
+
+
+def test_a_handler_that_outlived_its_flow_is_told_as_such() -> None:
+    head = LaneHead(LaneStage.RUNNING, 1, False, 1, 5, 5, None)
+    (first, *_) = answer_lines(answer(None, head))
+    assert first == "  not its owner, but still has a message of it: a"
+
+
+def test_the_object_has_the_same() -> None:
+    told = answer_as_object(answer(ACTIVE, LaneHead(LaneStage.READY, 0, False, 17, 250, None, None)))
+    assert told["flow"] == {"state": "active", "epoch": 3, "in_flight": 12}
+    assert told["head"] == {
+        "stage": "ready", "attempts": 0, "redelivered": False, "number": 17, "received_ms": 250, "started_ms": None,
+        "retry_in_ms": None,
+    }  # fmt: skip
+    assert (told["member"], told["waiting"], told["last"]) == ("a", 4, None)

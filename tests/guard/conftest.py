@@ -1,0 +1,64 @@
+"""The adapters under test; PostgreSQL from a server that the run starts for itself."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool
+
+from tests.guard.bench import CREATE_EFFECTS, Bench, MemoryBench, PostgresBench, SqliteBench
+from tests.guard.postgres_server import program, running_server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    if program("initdb") is None or program("pg_ctl") is None:
+        pytest.skip("no PostgreSQL server on this machine (Debian's package `postgresql`)")
+    with running_server() as conninfo:
+        yield conninfo
+
+
+@pytest.fixture
+def database(postgres_server: str) -> str:
+    """A fresh database with the table of the effects; what to connect with."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    conninfo = postgres_server.replace("dbname=postgres", f"dbname={name}")
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(CREATE_EFFECTS)
+    return conninfo
+
+
+@asynccontextmanager
+async def open_pool(conninfo: str) -> AsyncIterator[AsyncConnectionPool]:
+    pool = AsyncConnectionPool(conninfo, min_size=2, max_size=8, open=False, timeout=30)
+    await pool.open(wait=True)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+@pytest.fixture
+async def pool(database: str) -> AsyncIterator[AsyncConnectionPool]:
+    async with open_pool(database) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        yield MemoryBench()
+    elif request.param == "sqlite":
+        made = SqliteBench(tmp_path / "effects.db")
+        yield made
+        await made.guard.close()
+    else:
+        async with open_pool(request.getfixturevalue("database")) as pool:
+            bench = PostgresBench(pool)
+            await bench.guard.create_table()
+            yield bench

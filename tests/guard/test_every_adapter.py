@@ -1,0 +1,72 @@
+"""What every guard promises, put to each adapter: one effect for a message, by whomever and however often."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.guard.protocol import TokenMissing
+from lbg_runtime.model.message import Message
+from tests.guard.bench import Bench, Crash, message
+
+pytestmark = pytest.mark.real_time
+
+
+async def test_a_message_that_comes_again_has_its_effect_once(bench: Bench) -> None:
+    assert await bench.apply(message(1))
+    assert not await bench.apply(message(1))
+    assert await bench.written() == ["p1"]
+
+
+async def test_an_owner_of_the_past_that_finishes_late_writes_nothing(bench: Bench) -> None:
+    # It got 3, lost the queue, and woke up when the next owner had handled 3 and gone on.
+    late = message(3)
+    for number in (1, 2, 3, 4, 5):
+        assert await bench.apply(message(number))
+    assert not await bench.apply(late)
+    assert await bench.written() == ["p1", "p2", "p3", "p4", "p5"]
+
+
+async def test_an_owner_of_the_past_that_is_first_leaves_nothing_to_the_next(bench: Bench) -> None:
+    assert await bench.apply(message(1))
+    assert await bench.apply(message(2))
+    assert not await bench.apply(message(1))
+    assert not await bench.apply(message(2))
+    assert await bench.apply(message(3))
+    assert await bench.written() == ["p1", "p2", "p3"]
+
+
+async def test_a_crash_before_the_commit_leaves_neither_effect_nor_mark(bench: Bench) -> None:
+    assert await bench.apply(message(1))
+    with pytest.raises(Crash):
+        await bench.apply(message(2), crash=True)
+    assert await bench.written() == ["p1"]
+    assert await bench.apply(message(2)), "the attempt after it"
+    assert await bench.written() == ["p1", "p2"]
+
+
+async def test_keys_and_publishers_have_marks_of_their_own(bench: Bench) -> None:
+    assert await bench.apply(message(7))
+    assert await bench.apply(message(1, key="other"))
+    assert await bench.apply(message(1, publisher="q"))
+    assert not await bench.apply(message(7))
+    assert await bench.written() == ["p7", "q1"]
+    assert await bench.written("other") == ["p1"]
+
+
+async def test_many_at_once_on_one_message_leave_one_effect(bench: Bench) -> None:
+    applied = await asyncio.gather(*(bench.apply(message(1)) for _ in range(20)))
+    assert sorted(applied) == [False] * 19 + [True]
+    assert await bench.written() == ["p1"]
+
+
+async def test_many_keys_at_once_all_have_their_effects(bench: Bench) -> None:
+    messages = [message(number, f"k{key}") for number in (1, 2, 2, 3) for key in range(10)]
+    for batch in range(0, len(messages), 10):
+        await asyncio.gather(*(bench.apply(each) for each in messages[batch : batch + 10]))
+    assert [await bench.written(f"k{key}") for key in range(10)] == [["p1", "p2", "p3"]] * 10
+
+
+async def test_a_message_without_a_token_is_refused(bench: Bench) -> None:
+    with pytest.raises(TokenMissing, match="no fencing token on a message of h/0/x"):
+        await bench.apply(Message("h/0/x", b"", {"JMSXGroupID": "k"}))
+    assert await bench.written() == []

@@ -1,0 +1,121 @@
+"""The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die."""
+
+import asyncio
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool
+
+from lbg_runtime.guard.protocol import EffectEndedTransaction
+from tests.guard.bench import PostgresBench, message
+
+pytestmark = pytest.mark.real_time
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+async def bench(pool: AsyncConnectionPool) -> PostgresBench:
+    made = PostgresBench(pool)
+    await made.guard.create_table()
+    return made
+
+
+async def test_the_table_can_be_made_by_all_members_at_once(pool: AsyncConnectionPool) -> None:
+    benches = [PostgresBench(pool) for _ in range(8)]
+    await asyncio.gather(*(bench.guard.create_table() for bench in benches))
+    assert await benches[0].apply(message(1))
+
+
+async def test_the_second_of_two_on_one_message_waits_and_then_skips(bench: PostgresBench) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        begun.set()
+        await may_end.wait()
+
+    old_owner = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    new_owner = asyncio.ensure_future(bench.apply(message(1)))
+    await until_somebody_waits_for_a_lock(bench.pool)
+    assert not new_owner.done()
+    may_end.set()
+    assert (await old_owner, await new_owner) == (True, False)
+    assert await bench.written() == ["p1"]
+
+
+async def test_the_second_takes_over_where_the_session_of_the_first_dies_before_its_commit(
+    bench: PostgresBench, database: str
+) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        begun.set()
+        await never.wait()
+
+    old_owner = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    new_owner = asyncio.ensure_future(bench.apply(message(1)))
+    await until_somebody_waits_for_a_lock(bench.pool)
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as admin:
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND state = 'idle in transaction'"
+        )
+    assert await asyncio.wait_for(new_owner, PATIENCE_S)
+    old_owner.cancel()
+    await asyncio.wait([old_owner])
+    assert await bench.written() == ["p1"]
+
+
+async def test_a_cancelled_handler_leaves_nothing(bench: PostgresBench) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        begun.set()
+        await never.wait()
+
+    applying = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    applying.cancel()
+    await asyncio.wait([applying])
+    assert applying.cancelled()
+    assert await bench.apply(message(1))
+    assert await bench.written() == ["p1"]
+
+
+async def test_two_members_on_one_key_leave_every_effect_once_and_in_order(bench: PostgresBench) -> None:
+    async def member() -> int:
+        return sum([await bench.apply(message(number)) for number in range(1, 101)])
+
+    assert sum(await asyncio.gather(member(), member(), member())) == 100
+    assert await bench.written() == [f"p{number}" for number in range(1, 101)]
+
+
+async def test_an_effect_that_commits_is_found_out(bench: PostgresBench) -> None:
+    with pytest.raises(EffectEndedTransaction):
+        await bench.guard.once(message(1), lambda connection: connection.execute("COMMIT"))
+
+
+async def test_scopes_in_one_database_have_marks_of_their_own(bench: PostgresBench) -> None:
+    other = PostgresBench(bench.pool, "mails")
+    assert await bench.apply(message(1))
+    assert await other.apply(message(1))
+
+
+async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: PostgresBench) -> None:
+    assert await bench.apply(message(1))
+    assert await bench.guard.forget(older_than_s=3_600) == 0
+    assert not await bench.apply(message(1))
+    assert await bench.guard.forget(older_than_s=0) == 1
+    assert await bench.apply(message(1))
+
+
+async def until_somebody_waits_for_a_lock(pool: AsyncConnectionPool) -> None:
+    """The server has no event for it, so it is asked again and again."""
+    async with asyncio.timeout(PATIENCE_S), pool.connection() as connection:
+        while True:
+            found = await connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            if await found.fetchone() != (0,):
+                return
+            await asyncio.sleep(0.01)

@@ -1,0 +1,156 @@
+"""The SQLite guard between processes, and where its effects go wrong."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.guard.protocol import EffectEndedTransaction
+from lbg_runtime.guard.sqlite import SqliteGuard
+from tests.guard.bench import SqliteBench, message
+
+pytestmark = pytest.mark.real_time
+
+PATIENCE_S = 30
+
+DYING_MEMBER = """
+import asyncio, os, sys
+from lbg_runtime.guard.sqlite import SqliteGuard
+from lbg_runtime.model.message import Message
+
+def effect(database):
+    database.execute("INSERT INTO effects (key, text) VALUES ('k', 'never')")
+    os.kill(os.getpid(), 9)
+
+stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 1}
+asyncio.run(SqliteGuard(sys.argv[1], "orders").once(Message("t", b"", stamps), effect))
+"""
+
+COUNTING_MEMBER = """
+import asyncio, sys
+from lbg_runtime.guard.sqlite import SqliteGuard
+from lbg_runtime.model.message import Message
+
+async def main():
+    guard = SqliteGuard(sys.argv[1], "orders")
+    applied = 0
+    for number in range(1, 31):
+        stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": number}
+        write = lambda database: database.execute("INSERT INTO effects (key, text) VALUES ('k', ?)", (str(number),))
+        applied += await guard.once(Message("t", b"", stamps), write)
+    await guard.close()
+    print(applied)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[SqliteBench]:
+    made = SqliteBench(tmp_path / "effects.db")
+    yield made
+    await made.guard.close()
+
+
+def start_member(program: str, path: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+
+
+async def test_a_process_killed_between_effect_and_commit_leaves_nothing(bench: SqliteBench) -> None:
+    with start_member(DYING_MEMBER, bench.path) as member:
+        assert member.wait(PATIENCE_S) == -9
+    assert await bench.written() == []
+    assert await bench.apply(message(1)), "whoever gets the message next"
+    assert await bench.written() == ["p1"]
+
+
+async def test_two_processes_on_one_key_leave_every_effect_once(bench: SqliteBench) -> None:
+    with start_member(COUNTING_MEMBER, bench.path) as one, start_member(COUNTING_MEMBER, bench.path) as other:
+        applied = [int(member.communicate(timeout=PATIENCE_S)[0]) for member in (one, other)]
+    written = [int(text) for text in await bench.written()]
+    # What one of them skipped, the other was ahead with: no number twice, and none below one that is there.
+    assert written == list(range(1, 31))
+    assert sum(applied) == 30
+
+
+async def test_the_loop_goes_on_while_an_effect_runs(bench: SqliteBench) -> None:
+    may_end = threading.Event()
+    loop_thread = threading.get_ident()
+    ran_on: list[int] = []
+
+    def meanwhile() -> None:
+        ran_on.append(threading.get_ident())
+        assert may_end.wait(PATIENCE_S)
+
+    applying = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
+    await asyncio.sleep(0)
+    may_end.set()
+    assert await applying
+    assert ran_on != [loop_thread]
+
+
+async def test_an_effect_whose_handler_was_cancelled_is_written_and_known(bench: SqliteBench) -> None:
+    loop, begun, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def meanwhile() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_end.wait(PATIENCE_S)
+
+    applying = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    applying.cancel()
+    await asyncio.wait([applying])
+    assert applying.cancelled()
+    may_end.set()
+    assert not await bench.apply(message(1)), "the next attempt waits for it, and is told"
+    assert await bench.written() == ["p1"]
+
+
+async def test_an_effect_that_commits_is_found_out(bench: SqliteBench) -> None:
+    with pytest.raises(EffectEndedTransaction):
+        await bench.guard.once(message(1), lambda database: database.commit())
+
+
+async def test_a_lock_that_somebody_keeps_fails_the_attempt_and_not_the_guard(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.LOCK_PATIENCE_S", 0.01)
+    assert await bench.apply(message(1))
+    somebody = sqlite3.connect(bench.path, isolation_level=None)
+    somebody.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        await bench.apply(message(2))
+    somebody.execute("ROLLBACK")
+    somebody.close()
+    assert await bench.apply(message(2))
+
+
+async def test_scopes_in_one_database_have_marks_of_their_own(bench: SqliteBench) -> None:
+    other = SqliteBench(bench.path, "mails")
+    assert await bench.apply(message(1))
+    assert await other.apply(message(1))
+    await other.guard.close()
+
+
+async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: SqliteBench) -> None:
+    assert await bench.apply(message(1))
+    assert await bench.guard.forget(older_than_s=3_600) == 0
+    assert not await bench.apply(message(1))
+    with sqlite3.connect(bench.path) as database:
+        database.execute("UPDATE lbg_guard SET marked_at = datetime('now', '-2 hours')")
+    database.close()
+    assert await bench.guard.forget(older_than_s=3_600) == 1
+    assert await bench.apply(message(1))
+
+
+async def test_a_guard_that_was_closed_can_be_used_again(tmp_path: Path) -> None:
+    guard = SqliteGuard(tmp_path / "marks.db", "orders")
+    assert await guard.once(message(1), lambda _: None)
+    await guard.close()
+    assert not await guard.once(message(1), lambda _: None)
+    await guard.close()

@@ -1,0 +1,106 @@
+"""Both sides of every owner change are in the journals, and the reader brings them together."""
+
+import asyncio
+
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.validator.kernel import examine
+from lbg_runtime.validator.moves import find_owner_changes
+
+
+def owner_records(trial, event):
+    return [record for record in trial.records() if record["kind"] == "owner" and record["event"] == event]
+
+
+def names_of_moves(records):
+    return {(record["move_id"], record["queue"]) for record in records}
+
+
+def changes(trial):
+    tables = read_run(trial.journals)
+    assert not any(tables.journals.column("defect").to_pylist())
+    return find_owner_changes(tables, examine(tables).moves)
+
+
+def owned_by(trial, name):
+    return list(trial.active().values()).count(name)
+
+
+async def publish_all_the_time(trial):
+    while True:
+        await trial.publish(8, 8)
+        await asyncio.sleep(0.05)
+
+
+async def test_a_hand_over_is_told_by_both_sides_under_one_name(trial):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_all_the_time(trial))
+        await asyncio.sleep(12)
+        async with trial.running(trial.discovered("b")):
+            await trial.until(lambda: owned_by(trial, "b") == 2)
+            await asyncio.sleep(5)
+            publishing.cancel()
+            await asyncio.sleep(5)
+            given = owner_records(trial, "given")
+            taken = [record for record in owner_records(trial, "taken") if record["move_id"]]
+            assert len(given) == len(taken) == 2
+            assert names_of_moves(given) == names_of_moves(taken)
+            for record in (*given, *taken):
+                assert (record["from_member"], record["to_member"]) == ("a", "b")
+                assert (record["cause"], record["decided_by"], record["is_leaving"]) == ("handback", "offer", False)
+            assert all(50 <= record["drain_ms"] < 1_000 and record["held_ms"] > 10_000 for record in given)
+            found = [change for change in changes(trial) if change.cause != "first"]
+            told = [(one.from_member, one.to_member, one.decided_by, one.duplicates) for one in found]
+            assert told == [("a", "b", "offer", 0)] * 2
+            assert all(one.pause_ms is not None for one in found)
+
+
+async def test_who_leaves_says_so(trial):
+    async with trial.running(trial.discovered("a")):
+        async with trial.running(trial.discovered("b")):
+            await trial.until(lambda: owned_by(trial, "b") == 2)
+        given = [record for record in owner_records(trial, "given") if record["from_member"] == "b"]
+        assert [(one["cause"], one["to_member"], one["is_leaving"]) for one in given] == [("handback", "a", True)] * 2
+    # The last one has nobody to give its queues to.
+    last = [record for record in owner_records(trial, "given") if record["cause"] == "stop"]
+    told = [(one["decided_by"], one["from_member"], one["to_member"], one["move_id"]) for one in last]
+    assert told == [("stop", "a", None, None)] * 4
+
+
+async def test_a_takeover_after_a_death_names_the_dead_member_and_the_broker(trial):
+    async with trial.running(trial.discovered("a"), trial.discovered("b")):
+        await trial.until(lambda: owned_by(trial, "b") == 2)
+        await asyncio.sleep(5)
+        trial.sessions["b"].kill()
+        await trial.until(lambda: owned_by(trial, "a") == 4, within_s=2)
+        # When journals are written is up to the flows: each of them once it has taken its events.
+        await asyncio.sleep(1)
+        taken = [one for one in owner_records(trial, "taken") if (one["from_member"], one["to_member"]) == ("b", "a")]
+        assert [(one["cause"], one["decided_by"], one["move_id"]) for one in taken] == [("elected", "broker", None)] * 2
+
+
+async def test_in_cycle_mode_the_rebind_cycle_decides(trial):
+    cycle = {"rebind": {"interval": "5s"}}
+    async with trial.running(trial.member(0, 2, **cycle)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.sleep(10)
+        publishing = asyncio.ensure_future(publish_all_the_time(trial))
+        async with trial.running(trial.member(1, 2, **cycle)):
+            await asyncio.sleep(20)
+            publishing.cancel()
+    assert {one["decided_by"] for one in owner_records(trial, "given")} == {"cycle", "stop"}
+    moved = [one for one in changes(trial) if one.cause == "rebind"]
+    assert {one.queue for one in moved} == {1, 3}
+    assert all(one.decided_by == "cycle" and one.from_member == "member-0" for one in moved)
+
+
+async def test_a_connection_that_broke_gives_without_an_order_to_give(trial):
+    async with trial.running(trial.discovered("a"), trial.discovered("b")):
+        await trial.until(lambda: owned_by(trial, "b") == 2)
+        await asyncio.sleep(5)
+        trial.sessions["b"].drop_connection(reconnect_after_s=3)
+        await asyncio.sleep(30)
+        given = [one for one in owner_records(trial, "given") if one["decided_by"] == "broker"]
+        assert {(one["from_member"], one["cause"], one["to_member"]) for one in given} == {("b", "inactive", None)}
+        tenures = [(one["from_member"], one["queue"], one["bind_epoch"]) for one in given]
+        assert len(set(tenures)) == len(tenures) == 2

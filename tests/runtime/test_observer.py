@@ -1,0 +1,247 @@
+"""Members answer who asks from outside, on a memory broker in virtual time; and take no other notice."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.core.control_codec import decode, encode
+from lbg_runtime.core.control_messages import (
+    GroupAnswer,
+    GroupQuestion,
+    Header,
+    KeyAnswer,
+    KeyQuestion,
+    LaneStage,
+    Life,
+    QuestionId,
+    ReportedFlow,
+)
+from lbg_runtime.core.question_gate import MAX_PER_SECOND
+from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.runtime.observer import Observer
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+CONTROL_TOPIC = "lbg-control/orders"
+
+
+@pytest.fixture
+async def asking(trial, settings):
+    """Makes observers, each with a session of its own."""
+    sessions = []
+
+    async def make(**sections):
+        session = MemoryTransport(trial.broker, f"observer-{len(sessions)}")
+        await session.open()
+        sessions.append(session)
+        cooperative = {"membership": {"mode": "discovered", "index": None, "count": None}}
+        return Observer(session, settings(**{"rebind": {"mode": "cooperative"}, **cooperative, **sections}))
+
+    yield make
+    for session in sessions:
+        await session.close()
+
+
+async def publish(trial, key, count):
+    """Messages of a key, in the shard that it hashes to."""
+    publisher = MemoryTransport(trial.broker, "keyed-publisher")
+    await publisher.open()
+    shard = shard_of(HashFunction.CRC32, key, 8)
+    for number in range(1, count + 1):
+        stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+        await publisher.send(Message(f"h/{shard}/orders/new", b"x", stamps))
+    await publisher.close()
+    return shard
+
+
+async def test_a_group_tells_who_is_there_and_who_owns_what(trial, asking):
+    async with trial.running(trial.discovered("a"), trial.discovered("b", membership={"weight": 3})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.sleep(30)
+        picture = await (await asking()).look_at_group(1)
+        assert {member: beat.weight for member, beat in picture.members.items()} == {"a": 1, "b": 3}
+        told = {int(queue.removeprefix("orders/")): owner for queue, (owner,) in picture.owners.items()}
+        assert told == trial.active()
+        assert (picture.suspects, picture.unheard, picture.twice, picture.disagreements) == ({}, {}, (), ())
+
+
+async def test_a_member_that_fell_silent_is_told_as_suspect_then_as_gone(trial, asking):
+    async with trial.running(trial.discovered("a"), trial.discovered("b"), trial.discovered("c")):
+        await asyncio.sleep(10)
+        trial.sessions["c"].kill()
+        early = await (await asking()).look_at_group(0.5)
+        assert (early.suspects, early.unheard) == ({}, {"c": ("a", "b")})
+        await asyncio.sleep(3.6)
+        late = await (await asking()).look_at_group(0.2)
+        assert late.suspects == {"c": ("a", "b")}
+        await asyncio.sleep(5)
+        gone = await (await asking()).look_at_group(0.2)
+        assert (list(gone.members), gone.suspects, gone.unheard) == (["a", "b"], {}, {})
+
+
+async def test_an_observer_is_nobody_to_the_members_and_moves_nothing(trial, asking):
+    async with trial.running(trial.discovered("a"), trial.discovered("b")):
+        await asyncio.sleep(30)
+        before, releases = trial.active(), [r for r in trial.records() if r["kind"] == "flow"]
+        for _ in range(5):
+            picture = await (await asking()).look_at_group(1)
+            await (await asking()).look_for_key("k", 1)
+            assert list(picture.members) == ["a", "b"]
+            assert picture.unheard == {}
+        await asyncio.sleep(60)
+        assert trial.active() == before
+        assert [r for r in trial.records() if r["kind"] == "flow"] == releases
+
+
+async def test_a_member_alone_stays_alone_however_often_it_is_asked(trial, asking):
+    # An observer that counted as a peer would keep it from knowing that the topic is silent, or delay its placement.
+    async with trial.running(trial.discovered("a")):
+        for _ in range(10):
+            await (await asking()).look_at_group(0.5)
+        assert trial.active() == dict.fromkeys(range(4), "a")
+
+
+async def test_nobody_is_heard_where_nobody_is(trial, asking):
+    picture = await (await asking()).look_at_group(1)
+    assert dict(picture.members) == {}
+    answers, picture = await (await asking()).look_for_key("k", 1)
+    assert (answers, dict(picture.members)) == ([], {})
+
+
+async def test_a_key_is_told_with_what_is_in_flight_and_what_waits(trial, asking):
+    release = asyncio.Event()
+
+    async def work(message):
+        if message.key == "slow" and message.key_sequence == 2:
+            await release.wait()
+
+    async with trial.running(trial.discovered("a", work=work), trial.discovered("b", work=work)):
+        await asyncio.sleep(30)
+        shard = await publish(trial, "slow", 5)
+        await asyncio.sleep(7)
+        answers, _ = await (await asking()).look_for_key("slow", 5)
+        (owner,) = [answer for answer in answers if answer.flow and answer.flow.is_owner]
+        assert (owner.shard, owner.queue) == (shard, f"orders/{shard % 4}")
+        assert trial.active()[shard % 4] == owner.header.member
+        assert owner.flow.state is ReportedFlow.ACTIVE
+        assert owner.flow.in_flight == 4
+        sight = owner.sight
+        assert (sight.waiting, sight.head.number, sight.head.attempts, sight.head.stage) == (3, 2, 1, LaneStage.RUNNING)
+        assert (sight.last.number, sight.last.attempts) == (1, 1)
+        release.set()
+        await trial.until(lambda: trial.sequences().get("slow") == [1, 2, 3, 4, 5])
+        answers, _ = await (await asking()).look_for_key("slow", 5)
+        (owner,) = [answer for answer in answers if answer.flow and answer.flow.is_owner]
+        assert (owner.sight.waiting, owner.sight.head, owner.sight.last.number) == (0, None, 5)
+
+
+async def test_a_key_that_fails_is_told_with_its_attempts_and_its_next_one(trial, asking):
+    async def work(message):
+        raise ValueError("never")
+
+    sections = {"failure": {"backoff": {"initial": "100s", "maximum": "100s"}}}
+    async with trial.running(trial.discovered("a", work=work, **sections)):
+        await asyncio.sleep(10)
+        await publish(trial, "bad", 2)
+        await asyncio.sleep(130)
+        (answer,), _ = await (await asking()).look_for_key("bad", 5)
+        head = answer.sight.head
+        assert (head.stage, head.number) == (LaneStage.DELAYED, 1)
+        assert head.attempts in (2, 3)
+        assert 0 < head.retry_in_ms <= 100_000
+        assert answer.sight.last is None
+
+
+async def test_the_first_answer_of_an_owner_ends_the_wait(trial, asking):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: len(trial.active()) == 4)
+        async with asyncio.timeout(1):
+            answers, _ = await (await asking()).look_for_key("k", 3_600)
+        assert answers[0].flow.state is ReportedFlow.ACTIVE
+
+
+async def test_a_queue_without_an_owner_has_answers_and_none_that_owns(trial, asking):
+    async with trial.running(trial.discovered("a")):
+        # It has joined, and is bound to nothing before it has learned who is there.
+        await asyncio.sleep(0.1)
+        answers, _ = await (await asking()).look_for_key("k", 0.5)
+        assert [answer.flow for answer in answers] == [None]
+
+
+async def test_questions_are_answered_once_and_not_in_any_number(trial, asking):
+    async with trial.running(trial.discovered("a")):
+        await asyncio.sleep(10)
+        session = MemoryTransport(trial.broker, "many")
+        await session.open()
+        heard = []
+        group = GroupName("orders")
+        await session.subscribe(CONTROL_TOPIC, lambda message: heard.append(decode(message.payload, group)))
+        header = Header(group, MemberId("many"), Life(1, 1), 1)
+        for _ in range(10):
+            session.send_direct(Message(CONTROL_TOPIC, encode(GroupQuestion(header, QuestionId("one")))))
+        for number in range(100):
+            question = KeyQuestion(header, QuestionId(f"k{number}"), "k")
+            session.send_direct(Message(CONTROL_TOPIC, encode(question)))
+        await asyncio.sleep(0.05)
+        assert len([message for message in heard if isinstance(message, GroupAnswer)]) == 1
+        assert len([message for message in heard if isinstance(message, KeyAnswer)]) == MAX_PER_SECOND - 1
+        await session.close()
+
+
+async def test_a_key_that_cannot_be_asked_for_and_a_group_that_does_not_talk_are_refused(asking):
+    observer = await asking()
+    for key in ("", "x" * 251, "line\nbreak"):
+        with pytest.raises(UserError, match="1 to 250 printable characters"):
+            await observer.look_for_key(key, 1)
+    counted = {"mode": "static", "index": 0, "count": 1}
+    with pytest.raises(ConfigError, match=r"rebind\.mode: cycle; expected cooperative"):
+        await asking(rebind={"mode": "cycle"}, membership=counted)
+
+
+async def test_only_the_newest_keys_are_remembered(trial, asking, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.runtime.key_book.MAX_KEYS_REMEMBERED", 2)
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: len(trial.active()) == 4)
+        for key in ("old", "new", "newer"):
+            await publish(trial, key, 1)
+            await trial.until(lambda key=key: key in trial.sequences())
+        last = {}
+        for key in ("old", "new", "newer"):
+            (answer,), _ = await (await asking()).look_for_key(key, 1)
+            last[key] = answer.sight.last
+        assert last["old"] is None
+        assert last["new"].number == last["newer"].number == 1
+
+
+async def test_a_handler_that_outlived_its_flow_is_told_beside_the_new_owner(trial, asking):
+    release = asyncio.Event()
+
+    async def work(message):
+        if message.key == "k":
+            await release.wait()
+
+    async with trial.running(trial.discovered("a", work=work), trial.discovered("b", work=work)):
+        await asyncio.sleep(30)
+        shard = await publish(trial, "k", 1)
+        owner = trial.active()[shard % 4]
+        await asyncio.sleep(1)
+        trial.sessions[owner].drop_connection(reconnect_after_s=2)
+        await asyncio.sleep(5)
+        answers, _ = await (await asking()).look_for_key("k", 5)
+        heads = {answer.header.member: answer.sight.head for answer in answers}
+        assert trial.active()[shard % 4] != owner
+        assert {member: head.redelivered for member, head in heads.items()} == {
+            owner: False, trial.active()[shard % 4]: True,
+        }  # fmt: skip
+        release.set()
+
+
+async def test_a_key_that_the_groups_hash_function_does_not_take_has_no_answer(trial, asking):
+    async with trial.running(trial.discovered("a", group={"hash_function": "modulo"})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        answers, _ = await (await asking()).look_for_key("no number", 1)
+        assert answers == []
+        answers, _ = await (await asking()).look_for_key("6", 1)
+        assert [(answer.shard, answer.queue) for answer in answers] == [(6, "orders/2")]

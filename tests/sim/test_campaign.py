@@ -1,0 +1,65 @@
+"""Many seeds, summed up; a failing one comes with no more faults than it needs."""
+
+from lbg_runtime.core.commands import Command
+from lbg_runtime.core.events import FlowInactive, MachineEvent
+from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.flow_table import FlowState
+from lbg_runtime.sim.campaign import Scope, quantile, run_campaign, run_seed, shrink
+from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.settings import Mode
+
+SCOPE = Scope(Mode.COOPERATIVE)
+
+
+class ForgetsWhatItHeldInAnOutage(FlowMachine):
+    """Breaks laws when a connection breaks, and at no other time."""
+
+    def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
+        if isinstance(event, FlowInactive) and self.state is FlowState.ACTIVE and event.epoch == self.epoch:
+            commands = self._return_unstarted()
+            self._in_flight.outlive(self.epoch)
+            return commands
+        return super()._step(event, now_ms)
+
+
+def test_a_campaign_adds_its_seeds_up_and_tells_how_far_it_is() -> None:
+    progress: list[int] = []
+    campaign = run_campaign(Scope(Mode.COOPERATIVE, members=3, queues=3), range(5, 8), progress.append)
+    assert (campaign.seeds, campaign.failures, len(campaign.stories)) == (3, [], 1)
+    assert campaign.published > 0
+    assert campaign.faults > 0
+    assert progress == [1, 2, 3]
+
+
+def test_a_failing_seed_is_shrunk_to_the_faults_it_needs() -> None:
+    parts = Parts(make_machine=ForgetsWhatItHeldInAnOutage)
+    plan = next(
+        result.plan for seed in range(100) if (result := run_seed(SCOPE, seed, parts=parts)).violations and result.plan
+    )
+    seed = next(seed for seed in range(100) if run_seed(SCOPE, seed, parts=parts).violations)
+    needed = shrink(SCOPE, seed, plan, parts)
+    assert 0 < len(needed) <= 2 < len(plan)
+    numbers = [fault.number for fault in needed]
+    assert run_seed(SCOPE, seed, numbers, parts).violations
+    assert not run_seed(SCOPE, seed, numbers[1:], parts).violations
+    assert not run_seed(SCOPE, seed, numbers).violations, "the faults are not what is wrong"
+
+
+def test_sizes_that_are_asked_for_are_kept() -> None:
+    settings = run_seed(Scope(Mode.CYCLE, members=5, queues=7), 3).settings
+    assert (settings.planned_members, settings.queue_count) == (5, 7)
+
+
+def test_both_modes_of_a_seed_differ_in_nothing_else() -> None:
+    cooperative, cycle = (run_seed(Scope(mode), 4) for mode in Mode)
+    assert cooperative.plan == cycle.plan
+    assert cooperative.settings.handlers == cycle.settings.handlers
+    assert cooperative.settings.rebind == cycle.settings.rebind
+
+
+def test_a_quantile_is_one_of_the_values() -> None:
+    assert quantile([5, 1, 3], 0.5) == 3
+    assert quantile([5, 1, 3, 4], 0.5) == 3
+    assert quantile(list(range(100)), 0.99) == 98
+    assert quantile([7], 0.95) == 7
+    assert quantile([], 0.5) is None

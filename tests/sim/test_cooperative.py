@@ -1,0 +1,67 @@
+"""Random runs of members that talk to each other keep the laws, and come to rest."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from lbg_runtime.sim.campaign import Scope, run_seed
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
+from lbg_runtime.sim.simulation import SimResult, simulate
+
+QUICK_SEEDS = 120
+SCOPE = Scope(Mode.COOPERATIVE)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[SimResult]:
+    # Without the histories, which are long and which no test here reads.
+    return [replace(run_seed(SCOPE, seed), history=()) for seed in range(QUICK_SEEDS)]
+
+
+def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
+    broken = {result.seed: result.violations[0] for result in results if result.violations}
+    assert not broken, "lbg simulate --mode cooperative --seeds 1 --first SEED --history shows a run"
+
+
+def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) -> None:
+    faults: Counter[FaultKind] = sum((result.faults for result in results), Counter())
+    assert set(faults) == set(FaultKind)
+    assert all(count > QUICK_SEEDS / 2 for count in faults.values())
+    assert all(result.published == result.settings.messages * result.settings.publishers for result in results)
+
+
+def test_joins_leaves_and_cut_topics_handle_nothing_twice() -> None:
+    moves = 0
+    for seed in range(40):
+        drawn = draw_settings(SeededChance(seed), Mode.COOPERATIVE)
+        calm = replace(
+            drawn,
+            planned_members=4,
+            first_members=2,
+            rebind=replace(drawn.rebind, drain_timeout_ms=20_000),
+            handlers=replace(drawn.handlers, slow_share=0.05, fail_share=0.1, poison_share=0.02, hang_share=0.0),
+            faults=(
+                FaultKind.STOP,
+                FaultKind.JOIN,
+                FaultKind.LEAVE,
+                FaultKind.ROLLING_RESTART,
+                FaultKind.DEPLOY,
+                FaultKind.CUT_CONTROL,
+                FaultKind.CUT_PUBLISHER,
+            ),
+        )
+        result = simulate(seed, calm)
+        assert (result.seed, result.violations, result.duplicates) == (seed, (), 0)
+        moves += result.faults[FaultKind.STOP] + result.faults[FaultKind.LEAVE] + result.faults[FaultKind.DEPLOY]
+    assert moves > 60
+
+
+@pytest.mark.parametrize("seed", [11, 93, 105])
+def test_a_drain_timeout_below_the_quiet_gap_lets_queues_go(seed: int) -> None:
+    """Every hand-back was given up at its timeout, before the quiet gap could end, and offered again, for ever: the
+    queues of a joiner stayed where they were."""
+    settings = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)
+    quick = replace(settings, rebind=replace(settings.rebind, drain_timeout_ms=0, quiet_gap_ms=60))
+    assert simulate(seed, quick).violations == ()
