@@ -267,7 +267,10 @@ class OpsSettings(_Section):
     watchdog_ms: Annotated[
         Annotated[int, Field(ge=100, le=MAX_INTERVAL_MS)] | None, BeforeValidator(_off_is_none), Field(alias="watchdog")
     ] = 15_000
-    """A member whose event loop is blocked for longer ends its process; None, in the file `off`: nobody looks."""
+    """A member whose event loop is blocked for longer ends its process, where that is its own (`App.run_sync`).
+
+    None, in the file `off`: nobody looks, as under a debugger.
+    """
 
 
 class Settings(_Section):

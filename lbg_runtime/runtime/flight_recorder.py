@@ -106,9 +106,9 @@ class FlightRecorder:
                 self._taking.pop(queue, None)
                 if to == self._member:
                     self._heard_offers[queue] = _Move(move_id, header.member)
-            case Accept(header, queue, move_id):
+            case Accept(_, queue, move_id):
                 offered = self._offered.get(queue)
-                if offered is not None and offered == _Move(move_id, header.member):
+                if offered is not None and offered.move_id == move_id:
                     self._giving[queue] = offered
             case Taken(_, queue):
                 self._taking.pop(queue, None)

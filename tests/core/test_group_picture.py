@@ -2,6 +2,9 @@
 
 import itertools
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from lbg_runtime.core.control_messages import (
     FlowReport,
     GroupAnswer,
@@ -16,6 +19,7 @@ from lbg_runtime.core.control_messages import (
 )
 from lbg_runtime.core.group_picture import GroupPicture
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from tests.core.test_control_codec import messages
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 Q0, Q1 = QueueName("orders/0"), QueueName("orders/1")
@@ -89,3 +93,13 @@ def test_settings_that_are_not_alike_are_named_with_their_values() -> None:
     (found,) = picture.disagreements
     assert found.name == "key"
     assert found.values == {"x": (A,), "y": (B,), None: (C,)}
+
+
+@given(st.lists(messages, max_size=10))
+def test_whatever_is_said_can_be_told(said: list[object]) -> None:
+    picture = picture_of(*said)
+    assert set(picture.unheard).isdisjoint(picture.members)
+    assert {member for owners in picture.owners.values() for member in owners} <= set(picture.members)
+    assert all(len(one.values) > 1 for one in picture.disagreements)
+    assert isinstance(picture.suspects, dict)
+    assert isinstance(picture.twice, tuple)

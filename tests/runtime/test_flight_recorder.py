@@ -2,9 +2,17 @@
 
 import asyncio
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.core.control_messages import Inquiry
 from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.runtime.flight_recorder import FlightRecorder
+from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.validator.kernel import examine
 from lbg_runtime.validator.moves import find_owner_changes
+from tests.core.test_control_codec import messages
 
 
 def owner_records(trial, event):
@@ -104,3 +112,13 @@ async def test_a_connection_that_broke_gives_without_an_order_to_give(trial):
         assert {(one["from_member"], one["cause"], one["to_member"]) for one in given} == {("b", "inactive", None)}
         tenures = [(one["from_member"], one["queue"], one["bind_epoch"]) for one in given]
         assert len(set(tenures)) == len(tenures) == 2
+
+
+@given(st.lists(st.tuples(st.booleans(), messages), max_size=20))
+def test_nothing_that_is_said_on_the_topic_upsets_the_recorder(said):
+    recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
+    for by_us, message in said:
+        if by_us:
+            recorder.said(message)
+        elif not isinstance(message, Inquiry):
+            recorder.heard(message)

@@ -65,3 +65,8 @@ def test_a_drain_timeout_below_the_quiet_gap_lets_queues_go(seed: int) -> None:
     settings = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)
     quick = replace(settings, rebind=replace(settings.rebind, drain_timeout_ms=0, quiet_gap_ms=60))
     assert simulate(seed, quick).violations == ()
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    assert run_seed(SCOPE, 11) == run_seed(SCOPE, 11)
+    assert run_seed(SCOPE, 11).history != run_seed(SCOPE, 12).history
