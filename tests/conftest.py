@@ -4,10 +4,19 @@ import asyncio
 import os
 from collections.abc import Callable, Generator, Mapping
 
+import hypothesis
 import pytest
 import structlog
 
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+
+IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
+"""Whether this run decides about a change: it is to say the same of the same tree, and nothing may be left out."""
+
+# Elsewhere every run tries other examples; what one of them finds becomes a test of its own.
+hypothesis.settings.register_profile("gate", derandomize=True)
+if IS_GATE:
+    hypothesis.settings.load_profile("gate")
 
 
 def pytest_asyncio_loop_factories(
@@ -27,9 +36,9 @@ def own_log() -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a skipped test is a failed one: what a test needs is installed there."""
+    """At the gate a skipped test is a failed one: what a test needs is installed there."""
     report = yield
-    if report.skipped and os.environ.get("LBG_FORBID_SKIPS") and not hasattr(report, "wasxfail"):
+    if report.skipped and IS_GATE and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, and LBG_FORBID_SKIPS is set: {report.longrepr}"
     return report

@@ -7,22 +7,37 @@ import pytest
 
 from lbg_runtime.sim.campaign import Scope, run_seed
 from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.facts import Facts
+from lbg_runtime.sim.figures import hops
 from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
-QUICK_SEEDS = 120
+QUICK_SEEDS = 90
+LARGE_SEEDS = 25
 SCOPE = Scope(Mode.COOPERATIVE)
+LARGE = Scope(Mode.COOPERATIVE, members=5, queues=12)
 
 
 @pytest.fixture(scope="module")
 def results() -> list[SimResult]:
     # Without the histories, which are long and which no test here reads.
-    return [replace(run_seed(SCOPE, seed), history=()) for seed in range(QUICK_SEEDS)]
+    seeds = [(SCOPE, seed) for seed in range(QUICK_SEEDS)] + [(LARGE, seed) for seed in range(LARGE_SEEDS)]
+    return [replace(run_seed(scope, seed), history=()) for scope, seed in seeds]
 
 
 def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
     broken = {result.seed: result.violations[0] for result in results if result.violations}
     assert not broken, "lbg simulate --mode cooperative --seeds 1 --first SEED --history shows a run"
+
+
+def test_larger_groups_hand_queues_over_and_pass_standbys_by() -> None:
+    hand_backs = passed = 0
+    for seed in range(12):
+        facts = Facts(run_seed(LARGE, seed).history)
+        hand_backs += len(facts.hand_backs)
+        passed += hops(facts)
+    assert hand_backs > 40
+    assert passed > 5
 
 
 def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) -> None:

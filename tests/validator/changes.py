@@ -34,6 +34,16 @@ def _handled_once(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
     return [item for item in every if messages.count(_message(item[2])) == 1 and item[2].outcome != "cancelled"]
 
 
+def _resendable(run: Run) -> set[tuple[str | None, str | None, int | None]]:
+    """Messages of which the publisher may have sent a second copy: one repeat of each is excused."""
+    return {
+        (ledger.header.publisher, record.key, record.seq)
+        for ledger in run.ledgers
+        for record in ledger.unconfirmed
+        if record.fate == "unknown"
+    }
+
+
 def _events(journal: Journal, record: DispatchRecord) -> dict[str, FlowRecord]:
     epoch = (record.queue, record.bind_epoch)
     return {flow.event: flow for flow in journal.flows if (flow.queue, flow.bind_epoch) == epoch}
@@ -127,9 +137,11 @@ def outlive_flow(run: Run) -> bool:
 
 def repeat_settled(run: Run) -> bool:
     """A message comes again although its settlement had long arrived."""
+    resendable = _resendable(run)
     for journal, place, record in _handled_once(run):
         events = _events(journal, record)
-        if journal.close is not None and "released" in events and not {"inactive", "down"} & set(events):
+        is_settled = journal.close is not None and "released" in events and not {"inactive", "down"} & set(events)
+        if is_settled and _message(record) not in resendable:
             start, done = record.done_mono_ns + 100, record.done_mono_ns + 200
             again = replace(record, start_mono_ns=start, done_mono_ns=done, t_done=wall_us(done), redelivered=True)
             journal.records.insert(place + 1, again)
@@ -139,12 +151,7 @@ def repeat_settled(run: Run) -> bool:
 
 def clear_flag(run: Run) -> bool:
     """A repeat after a crash is not flagged."""
-    resendable = {
-        (ledger.header.publisher, record.key, record.seq)
-        for ledger in run.ledgers
-        for record in ledger.unconfirmed
-        if record.fate == "unknown"
-    }
+    resendable = _resendable(run)
     seen = set()
     for journal, place, record in _all(run):
         message = _message(record)
