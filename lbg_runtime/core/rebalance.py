@@ -205,7 +205,8 @@ class RebalanceMachine:
             if flows[queue].state is ReportedFlow.DRAINING:
                 self._moves[queue] = replace(move, has_drained=True)
             elif move.has_drained:
-                commands += self._abandon(queue, move, "the drain took too long", now_ms)
+                # The queue stood still for the whole drain, so it is not asked to for a good while.
+                commands += self._abandon(queue, move, "the drain took too long", now_ms, self._settings.step_aside_ms)
         return commands
 
     # -- giving
@@ -253,12 +254,17 @@ class RebalanceMachine:
             commands.append(Say(Offer(header, queue, self._flows[queue].epoch, move_id, target)))
         return commands
 
-    def _abandon(self, queue: QueueName, move: _Move, reason: str, now_ms: int) -> list[RebalanceCommand]:
+    def _abandon(
+        self, queue: QueueName, move: _Move, reason: str, now_ms: int, least_wait_ms: int = 0
+    ) -> list[RebalanceCommand]:
         del self._moves[queue]
         before = self._backoffs.get(queue)
         failures = before.failures + 1 if before else 1
         settings = self._settings
-        wait_ms = min(settings.backoff_max_ms, settings.backoff_min_ms << min(failures - 1, 20))
+        doublings = min(failures - 1, 20)
+        wait_ms = min(settings.backoff_max_ms, settings.backoff_min_ms << doublings)
+        if least_wait_ms:
+            wait_ms = min(settings.longest_wait_ms, least_wait_ms << doublings)
         self._backoffs[queue] = _Backoff(failures, now_ms + wait_ms)
         return [Note("move_abandoned", {"queue": queue, "move_id": move.move_id, "to": move.to, "reason": reason})]
 

@@ -22,6 +22,8 @@ class RebalanceSettings:
     backoff_min_ms: int = 1_000
     """Wait after a move that came to nothing; doubles up to the longest."""
     backoff_max_ms: int = 30_000
+    longest_wait_ms: int = 600_000
+    """Longest wait after drains that took too long; it begins at `step_aside_ms`."""
 
     def __post_init__(self) -> None:
         if self.standbys is not None and self.standbys < 0:

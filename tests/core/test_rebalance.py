@@ -182,7 +182,8 @@ class TestGiving:
         [note] = owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(ACTIVE, 7)}), 104)
         assert isinstance(note, Note)
         assert note.facts["reason"] == "the drain took too long"
-        assert owner.deadline_ms == 124
+        # A queue that stood still for a whole drain is left alone for as long, and ever longer.
+        assert owner.deadline_ms == 104 + SETTINGS.step_aside_ms
 
     def test_a_hand_back_that_never_begins_ends_too(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
