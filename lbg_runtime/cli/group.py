@@ -10,7 +10,7 @@ from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
-    from lbg_runtime.core.group_picture import GroupPicture
+    from lbg_runtime.core.group.picture import GroupPicture
 
 group = typer.Typer(no_args_is_help=True, help="Look at a group from outside.")
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 
-from lbg_runtime.core.control_messages import FlowReport, Heartbeat, ReportedFlow
-from lbg_runtime.core.group_picture import GroupPicture
+from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ReportedFlow
+from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.model.ids import MemberId, QueueName
 
 LEGEND = "● active, ◐ draining, ○ standby; the number is what is in flight"

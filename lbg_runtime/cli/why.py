@@ -12,8 +12,8 @@ from lbg_runtime.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
-    from lbg_runtime.core.control_messages import KeyAnswer
-    from lbg_runtime.core.group_picture import GroupPicture
+    from lbg_runtime.core.group.control_messages import KeyAnswer
+    from lbg_runtime.core.group.picture import GroupPicture
     from lbg_runtime.model.ids import QueueName
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from lbg_runtime.core.control_messages import KeyAnswer, LaneHead
+from lbg_runtime.core.group.control_messages import KeyAnswer, LaneHead
 from lbg_runtime.core.lanes import LaneStage
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from lbg_runtime.core.control_messages import (
+from lbg_runtime.core.group.control_messages import (
     ControlMessage,
     FlowReport,
     GroupAnswer,
@@ -14,8 +14,8 @@ from lbg_runtime.core.control_messages import (
     KeyQuestion,
     SeenMember,
 )
-from lbg_runtime.core.membership import MembershipMachine, OwnState
-from lbg_runtime.core.question_gate import QuestionGate
+from lbg_runtime.core.group.membership import MembershipMachine, OwnState
+from lbg_runtime.core.group.question_gate import QuestionGate
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.clock import now_ms

@@ -1,8 +1,8 @@
 """A member's part in its group's conversation: drives its machine, and places flows.
 
 Control messages are direct messages on one topic of the group. All decisions are in the machine of
-core/control_plane.py; here is one task that feeds it what happens, in the order it happened, and carries out what it
-orders. Nothing here touches a delivery.
+core/group/control_plane.py; here is one task that feeds it what happens, in the order it happened, and carries out
+what it orders. Nothing here touches a delivery.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ import structlog
 
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.commands import Note
-from lbg_runtime.core.control_codec import ControlMessageRefused, decode, encode
-from lbg_runtime.core.control_messages import ControlMessage, Inquiry, Life
-from lbg_runtime.core.control_plane import (
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
+from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, Life
+from lbg_runtime.core.group.control_plane import (
     AskFlow,
     ControlInput,
     ControlOutput,
@@ -26,9 +26,9 @@ from lbg_runtime.core.control_plane import (
     HandedOver,
     Warn,
 )
-from lbg_runtime.core.identity import Identity
-from lbg_runtime.core.membership import MembershipMachine
-from lbg_runtime.core.membership_events import (
+from lbg_runtime.core.group.identity import Identity
+from lbg_runtime.core.group.membership import MembershipMachine
+from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlLost,
     ControlMessageDropped,
@@ -40,10 +40,10 @@ from lbg_runtime.core.membership_events import (
     SettingsDisagree,
     ViewChanged,
 )
-from lbg_runtime.core.membership_settings import MembershipSettings as Timing
-from lbg_runtime.core.rebalance import RebalanceMachine
-from lbg_runtime.core.rebalance_events import Say
-from lbg_runtime.core.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.group.membership_settings import MembershipSettings as Timing
+from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message

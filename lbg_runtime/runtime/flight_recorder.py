@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Literal
 
-from lbg_runtime.core.control_messages import (
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.flow.machine import FlowMachine, FlowState
+from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
     Heartbeat,
@@ -19,8 +21,6 @@ from lbg_runtime.core.control_messages import (
     Offer,
     Taken,
 )
-from lbg_runtime.core.events import ReleaseCause
-from lbg_runtime.core.flow import FlowMachine, FlowState
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.runtime.clock import now_ms, wall_us

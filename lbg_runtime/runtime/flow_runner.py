@@ -15,7 +15,7 @@ from typing import assert_never
 
 import structlog
 
-from lbg_runtime.core.commands import (
+from lbg_runtime.core.flow.commands import (
     Bind,
     CancelHandling,
     Command,
@@ -27,7 +27,7 @@ from lbg_runtime.core.commands import (
     StopIntake,
     Unbind,
 )
-from lbg_runtime.core.events import (
+from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
     FlowInactive,
@@ -37,7 +37,7 @@ from lbg_runtime.core.events import (
     StopRequested,
     UnbindFinished,
 )
-from lbg_runtime.core.flow import FlowMachine, FlowState
+from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Settlement

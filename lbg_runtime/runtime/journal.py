@@ -9,7 +9,7 @@ from typing import Literal
 
 import orjson
 
-from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.journal.writer import RecordWriter
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape

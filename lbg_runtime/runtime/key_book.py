@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from time import monotonic_ns
 
-from lbg_runtime.core.control_messages import KeySight, LaneHead, LastHandled
+from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled
 from lbg_runtime.core.lanes import LaneSight
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of

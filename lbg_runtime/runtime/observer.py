@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from lbg_runtime.config.settings import RebindMode, Settings, TransportKind
-from lbg_runtime.core.control_codec import ControlMessageRefused, decode, encode
-from lbg_runtime.core.control_messages import (
+from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
+from lbg_runtime.core.group.control_messages import (
     GroupQuestion,
     Header,
     Inquiry,
@@ -19,7 +19,7 @@ from lbg_runtime.core.control_messages import (
     QuestionId,
     is_valid_text,
 )
-from lbg_runtime.core.group_picture import GroupPicture
+from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message

@@ -16,9 +16,9 @@ import structlog
 
 from lbg_runtime.config.settings import Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.flow import FlowMachine
-from lbg_runtime.core.rebalance import AWAY
-from lbg_runtime.core.rebind import RebindSettings
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
 from lbg_runtime.model.message import Message

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, Effect, FlowEnded, FlowId
-from lbg_runtime.core.events import BindRefused, MachineEvent
+from lbg_runtime.core.flow.events import BindRefused, MachineEvent
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.handle import HandleState, SimHandle

@@ -4,9 +4,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from lbg_runtime.core.commands import Note
-from lbg_runtime.core.control_messages import ControlMessage, Life, MoveMessage
-from lbg_runtime.core.control_plane import (
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.events import FlowRequest, HandBackRequested
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.group.control_messages import ControlMessage, Life, MoveMessage
+from lbg_runtime.core.group.control_plane import (
     AskFlow,
     ControlInput,
     ControlOutput,
@@ -15,11 +17,9 @@ from lbg_runtime.core.control_plane import (
     HandedOver,
     Warn,
 )
-from lbg_runtime.core.events import FlowRequest, HandBackRequested
-from lbg_runtime.core.flow import FlowMachine
-from lbg_runtime.core.identity import Identity
-from lbg_runtime.core.membership import MembershipMachine
-from lbg_runtime.core.membership_events import (
+from lbg_runtime.core.group.identity import Identity
+from lbg_runtime.core.group.membership import MembershipMachine
+from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlLost,
     ControlMessageReceived,
@@ -30,8 +30,8 @@ from lbg_runtime.core.membership_events import (
     SettingsDisagree,
     ViewChanged,
 )
-from lbg_runtime.core.rebalance import RebalanceMachine
-from lbg_runtime.core.rebalance_events import Say
+from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import Say
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient

@@ -5,7 +5,7 @@ None of it is needed for order; the laws of `sim.laws` hold without. A run of me
 
 from collections.abc import Iterator
 
-from lbg_runtime.core.control_messages import Accept, MoveId, Offer
+from lbg_runtime.core.group.control_messages import Accept, MoveId, Offer
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.history import Handle, Life, member_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import assert_never
 
-from lbg_runtime.core.events import HandBackRequested, PlaceChanged, StepAsideCancelled, StepAsideRequested
+from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged, StepAsideCancelled, StepAsideRequested
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.sim.chance import SeededChance

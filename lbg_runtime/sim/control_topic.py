@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from lbg_runtime.core.control_messages import ControlMessage
+from lbg_runtime.core.group.control_messages import ControlMessage
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import ControlSettings

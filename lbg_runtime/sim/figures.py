@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lbg_runtime.core.events import ReleaseCause
+from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.sim.facts import DeliveryFacts, Facts
 from lbg_runtime.sim.history import (

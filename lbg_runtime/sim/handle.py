@@ -6,7 +6,7 @@ from typing import Protocol, assert_never
 
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, FlowEnded, FlowId
 from lbg_runtime.broker.engine.engine import BoundQueue, SettledRange
-from lbg_runtime.core.events import (
+from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
     FlowActive,

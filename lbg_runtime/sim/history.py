@@ -8,8 +8,8 @@ from enum import Enum
 from typing import NewType
 
 from lbg_runtime.broker.engine.effects import FlowId
-from lbg_runtime.core.control_messages import MoveMessage
-from lbg_runtime.core.events import ReleaseCause
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.group.control_messages import MoveMessage
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 

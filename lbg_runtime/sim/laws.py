@@ -9,7 +9,7 @@ the ack timer at that moment, because each excuse is a delivery of its own.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from lbg_runtime.core.events import ReleaseCause
+from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.control_laws import control_violations
 from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.commands import (
+from lbg_runtime.core.flow.commands import (
     Bind,
     CancelHandling,
     Command,
@@ -17,11 +17,18 @@ from lbg_runtime.core.commands import (
     StopIntake,
     Unbind,
 )
-from lbg_runtime.core.events import FlowDown, FlowInactive, FlowRequest, HandlingFinished, MachineEvent, StopRequested
-from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.flow.events import (
+    FlowDown,
+    FlowInactive,
+    FlowRequest,
+    HandlingFinished,
+    MachineEvent,
+    StopRequested,
+)
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
-from lbg_runtime.core.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.rebind import RebindSettings
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName

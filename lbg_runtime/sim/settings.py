@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_runtime.core.membership_settings import MembershipSettings
-from lbg_runtime.core.rebalance_settings import RebalanceSettings
-from lbg_runtime.core.rebind import RebindSettings
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
 
 

@@ -6,9 +6,9 @@ happens, and the control topic loses nothing, so that what is measured is the wa
 
 from dataclasses import dataclass
 
-from lbg_runtime.core.membership_settings import MembershipSettings
-from lbg_runtime.core.rebalance_settings import RebalanceSettings
-from lbg_runtime.core.rebind import RebindSettings
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.figures import Duplicates, count_duplicates, hops, owner_changes, servings, time_to_own_ms

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.core.events import FlowActive
+from lbg_runtime.core.flow.events import FlowActive
 from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import FencingToken, Message

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.core.events import FlowActive, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message

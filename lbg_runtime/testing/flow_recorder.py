@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from lbg_runtime.core.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.model.message import Delivery
 
 PATIENCE_S = 10.0

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from lbg_runtime.cli.group_text import natural, picture_as_object, picture_as_table, remarks
 from lbg_runtime.cli.main import app
 from lbg_runtime.cli.moves_text import as_object, as_text
-from lbg_runtime.core.control_messages import (
+from lbg_runtime.core.group.control_messages import (
     FlowReport,
     GroupAnswer,
     Header,
@@ -27,7 +27,7 @@ from lbg_runtime.core.control_messages import (
     ReportedFlow,
     SeenMember,
 )
-from lbg_runtime.core.group_picture import GroupPicture
+from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.validator.moves import OwnerChange

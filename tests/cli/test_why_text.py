@@ -1,7 +1,7 @@
 import pytest
 
 from lbg_runtime.cli.why_text import answer_as_object, answer_lines
-from lbg_runtime.core.control_messages import (
+from lbg_runtime.core.group.control_messages import (
     FlowReport,
     Header,
     KeyAnswer,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.core.events import FlowEvent, MessageReceived
+from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import Epoch

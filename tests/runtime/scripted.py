@@ -4,8 +4,8 @@ import asyncio
 import random
 from contextlib import asynccontextmanager
 
-from lbg_runtime.core.events import FlowActive
-from lbg_runtime.core.flow import FlowMachine
+from lbg_runtime.core.flow.events import FlowActive
+from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.record import DispatchRecord, FlowRecord

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from lbg_runtime.core.control_codec import encode
-from lbg_runtime.core.control_messages import Header, Leave, Life, MoveId, Offer
-from lbg_runtime.core.placement import Candidate, place
+from lbg_runtime.core.group.control_codec import encode
+from lbg_runtime.core.group.control_messages import Header, Leave, Life, MoveId, Offer
+from lbg_runtime.core.group.placement import Candidate, place
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message

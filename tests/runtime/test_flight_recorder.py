@@ -5,14 +5,14 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_runtime.core.control_messages import Inquiry
+from lbg_runtime.core.group.control_messages import Inquiry
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.validator.kernel import examine
 from lbg_runtime.validator.moves import find_owner_changes
-from tests.core.test_control_codec import messages
+from tests.core.group.test_control_codec import messages
 
 
 def owner_records(trial, event):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.core.events import (
+from lbg_runtime.core.flow.events import (
     FlowDown,
     FlowInactive,
     HandBackRequested,

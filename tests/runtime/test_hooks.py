@@ -6,7 +6,7 @@ import itertools
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.core.events import (
+from lbg_runtime.core.flow.events import (
     FlowActive,
     FlowDown,
     FlowInactive,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.core.control_codec import decode, encode
-from lbg_runtime.core.control_messages import (
+from lbg_runtime.core.group.control_codec import decode, encode
+from lbg_runtime.core.group.control_messages import (
     GroupAnswer,
     GroupQuestion,
     Header,
@@ -16,7 +16,7 @@ from lbg_runtime.core.control_messages import (
     QuestionId,
     ReportedFlow,
 )
-from lbg_runtime.core.question_gate import MAX_PER_SECOND
+from lbg_runtime.core.group.question_gate import MAX_PER_SECOND
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import GroupName, MemberId

@@ -1,9 +1,9 @@
 """Many seeds, summed up; a failing one comes with no more faults than it needs."""
 
-from lbg_runtime.core.commands import Command
-from lbg_runtime.core.events import FlowInactive, MachineEvent
-from lbg_runtime.core.flow import FlowMachine
-from lbg_runtime.core.flow_table import FlowState
+from lbg_runtime.core.flow.commands import Command
+from lbg_runtime.core.flow.events import FlowInactive, MachineEvent
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.sim.campaign import Scope, quantile, run_campaign, run_seed, shrink
 from lbg_runtime.sim.member import Parts
 from lbg_runtime.sim.settings import Mode

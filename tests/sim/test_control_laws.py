@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from lbg_runtime.core.commands import Command
-from lbg_runtime.core.control_messages import Offer
-from lbg_runtime.core.events import MachineEvent, ReleaseCause, StepAsideCancelled
-from lbg_runtime.core.flow import FlowMachine
-from lbg_runtime.core.membership_view import GroupView
-from lbg_runtime.core.rebalance import RebalanceMachine
-from lbg_runtime.core.rebalance_events import GroupSeen, HandBack, RebalanceCommand, Say
+from lbg_runtime.core.flow.commands import Command
+from lbg_runtime.core.flow.events import MachineEvent, ReleaseCause, StepAsideCancelled
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.group.control_messages import Offer
+from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import GroupSeen, HandBack, RebalanceCommand, Say
+from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.sim.campaign import Scope, run_seed

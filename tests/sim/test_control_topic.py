@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lbg_runtime.core.control_messages import ControlMessage, Header, Life, StateRequest
+from lbg_runtime.core.group.control_messages import ControlMessage, Header, Life, StateRequest
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.clock import DriftingClock

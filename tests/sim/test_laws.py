@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lbg_runtime.broker.engine.engine import BoundQueue
-from lbg_runtime.core.commands import Command, Note, ReturnUnstarted, Settle, StartIntake
-from lbg_runtime.core.events import FlowInactive, HandlingFinished, MachineEvent, ReleaseCause
-from lbg_runtime.core.flow import FlowMachine
-from lbg_runtime.core.flow_table import FlowState
+from lbg_runtime.core.flow.commands import Command, Note, ReturnUnstarted, Settle, StartIntake
+from lbg_runtime.core.flow.events import FlowInactive, HandlingFinished, MachineEvent, ReleaseCause
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.lanes import KeyLanes, LaneKey
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Delivery

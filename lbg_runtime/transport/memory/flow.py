@@ -5,7 +5,7 @@ from enum import Enum
 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import ActivityChanged, Deliver, FlowId, Published
-from lbg_runtime.core.events import FlowActive, FlowDown, FlowInactive, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowInactive, MessageReceived
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message

@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from lbg_runtime.core.events import FlowActive, FlowDown, FlowInactive, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowInactive, MessageReceived
 from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.core.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message

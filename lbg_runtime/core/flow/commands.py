@@ -1,0 +1,81 @@
+"""What a flow machine orders. The flow runner carries them out, in the order given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.model.ids import Epoch
+from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.outcome import Settlement
+
+_NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind a new flow handle, its intake closed; answered by `BindSucceeded` or `BindRefused` of the same epoch."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """Give the handle up after the settlements already ordered have left; answered by `UnbindFinished`."""
+
+    epoch: Epoch
+    cause: ReleaseCause
+
+
+@dataclass(frozen=True, slots=True)
+class StopIntake:
+    """Ask the broker to send nothing more on this handle; what is under way still arrives."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StartIntake:
+    """Ask the broker to send, for the first time or again."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Put the delivery in its key's lane; answered by exactly one `HandlingFinished`."""
+
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnUnstarted:
+    """Take this flow's deliveries that no handler has started out of the lanes; each is answered by its
+    `HandlingFinished` with no outcome."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CancelHandling:
+    """Cancel the running handlers of this epoch; each is answered by its `HandlingFinished` with no outcome (L7)."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Tell the broker how the delivery ended."""
+
+    settlement: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth a log line and a counter: a snake_case event in the past tense and its facts."""
+
+    name: str
+    facts: Mapping[str, str | int] = field(default_factory=lambda: _NO_FACTS)
+
+
+Command = Bind | Unbind | StopIntake | StartIntake | Dispatch | ReturnUnstarted | CancelHandling | Settle | Note

@@ -1,0 +1,31 @@
+"""Events of handles that are gone: they change nothing, and are noted."""
+
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.events import FlowEvent, FlowRequest, HandlingFinished, MachineEvent, MessageReceived
+from lbg_runtime.core.flow.in_flight import InFlight
+from lbg_runtime.core.flow.table import KIND_OF_EVENT
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import Epoch
+
+
+def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_handle: bool) -> Note | None:
+    """What is to be said of an event that comes too late; None for one that must be acted on.
+
+    `epoch` is that of the newest handle, which is gone too unless `has_handle`. A delivery that outlived its handle is
+    hereby answered. Raises `InvariantViolated` for an epoch that has not begun.
+    """
+    if isinstance(event, FlowRequest):
+        return None
+    event_epoch = event.delivery.epoch if isinstance(event, MessageReceived) else event.epoch
+    if event_epoch > epoch:
+        raise InvariantViolated(f"an event of epoch {event_epoch}, the newest bind is {epoch}")
+    if isinstance(event, HandlingFinished):
+        # Deliveries are remembered one by one, so that a second answer is found out in any epoch.
+        if not in_flight.has_outlived(event_epoch, event.delivery_id):
+            return None
+        in_flight.answer_outlived(event_epoch, event.delivery_id)
+        name = "settlement_fenced" if event.outcome else "handling_abandoned"
+        return Note(name, {"epoch": event_epoch, "delivery_id": event.delivery_id})
+    if event_epoch == epoch and (has_handle or not isinstance(event, FlowEvent)):
+        return None
+    return Note(f"{KIND_OF_EVENT[type(event)].value}_late", {"epoch": epoch})

@@ -1,0 +1,45 @@
+"""The page docs/flow-machine.md, made from the transition table; a test keeps the file current."""
+
+from lbg_runtime.core.flow.table import TRANSITIONS, EventKind, FlowState
+
+_HEAD = """# Flow machine
+
+Made from `lbg_runtime/core/flow/table.py`; do not edit. To write it anew:
+
+    python -c "from lbg_runtime.core.flow.page import flow_page; print(flow_page(), end='')" > docs/flow-machine.md
+
+One machine stands for one member's flow on one queue; `lbg_runtime/core/flow/machine.py` has the rules in prose. An
+event that changes no state is in the table only. Events of a handle that is gone are ignored and counted, in every
+state. Anything else that the table does not list cannot happen, and ends the member: better no member than one that
+handles a key out of order.
+"""
+
+
+def flow_page() -> str:
+    """The whole page: a state diagram of the moves and a table of every event in every state."""
+    return "\n".join([_HEAD, "## Moves", "", *_diagram(), "", "## Events", "", *_table(), ""])
+
+
+def _diagram() -> list[str]:
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {FlowState.UNBOUND.value}"]
+    for before in FlowState:
+        for after in FlowState:
+            kinds = [kind.value for kind in EventKind if after in TRANSITIONS[before].get(kind, ())]
+            if kinds and after is not before:
+                lines.append(f"    {before.value} --> {after.value}: {', '.join(kinds)}")
+    return [*lines, f"    {FlowState.UNBOUND.value} --> [*]: stopped", "```"]
+
+
+def _table() -> list[str]:
+    lines = [
+        "| event | " + " | ".join(state.value for state in FlowState) + " |",
+        "|---|" + "---|" * len(FlowState),
+    ]
+    for kind in EventKind:
+        cells = [_cell(TRANSITIONS[state].get(kind, frozenset())) for state in FlowState]
+        lines.append(f"| {kind.value} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(after: frozenset[FlowState]) -> str:
+    return ", ".join(state.value for state in FlowState if state in after) or "-"

@@ -1,0 +1,351 @@
+"""Control messages to bytes and back. Strict: bytes become exactly one message, or are refused with a reason.
+
+A message is one JSON array in UTF-8, at most `MAX_MESSAGE_BYTES` long. It has no names in it, because a heartbeat
+goes out every second to every member:
+
+    [version, kind, group, member, incarnation, nonce, sequence, ...]
+
+    heartbeat      state, weight, settings digest, [[name, value] ...], view digest,
+                   [[queue, flow, epoch, in flight] ...]
+    state_request
+    leave
+    offer          queue, epoch, move id, to
+    accept         queue, move id
+    reject         queue, move id, reason
+    taken          queue, move id or null, epoch
+    group_question question
+    group_answer   question, [[member, suspect] ...]
+    key_question   question, key
+    key_answer     question, shard, queue, [flow, epoch, in flight] or null, waiting,
+                   [stage, attempts, redelivered, number or null, received, started or null, retry in or null] or null,
+                   [number or null, attempts, ended] or null
+
+`suspect` and `redelivered` are 0 or 1, `stage` is 0 ready, 1 running, 2 delayed; what was and will be is in
+milliseconds from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids,
+keys and reasons are 1 to 250 printable characters; values of settings may be empty too. A setting or a queue is listed
+once.
+
+The array has exactly these items: what a later version adds makes a new version number. Members of another version
+are refused before anything else of the message is looked at.
+"""
+
+import json
+from enum import Enum
+
+from lbg_runtime.core.group.control_messages import (
+    Accept,
+    ControlMessage,
+    FlowReport,
+    GroupAnswer,
+    GroupQuestion,
+    Header,
+    Heartbeat,
+    Inquiry,
+    KeyAnswer,
+    KeyQuestion,
+    KeySight,
+    LaneHead,
+    LastHandled,
+    Leave,
+    Life,
+    MemberState,
+    MoveId,
+    Offer,
+    QuestionId,
+    Reject,
+    ReportedFlow,
+    SeenMember,
+    StateRequest,
+    Taken,
+    is_valid_text,
+    settings_digest,
+)
+from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+CONTROL_VERSION = 1
+
+MAX_MESSAGE_BYTES = 128 * 1024
+"""Room for a member on some thousand queues; what is longer is refused unread."""
+
+_MAX_NUMBER = (1 << 63) - 1
+_FLOW_STATES = (ReportedFlow.STANDBY, ReportedFlow.ACTIVE, ReportedFlow.DRAINING)
+_STAGES = (LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED)
+
+
+class RefusalReason(Enum):
+    """Why bytes are no control message for us. Values are names of counters."""
+
+    TOO_LARGE = "too_large"
+    VERSION = "version"
+    GROUP = "group"
+    MALFORMED = "malformed"
+
+
+class ControlMessageRefused(LbgError):
+    """These bytes are no control message for this group and version, or a message that is too large to be sent."""
+
+    def __init__(self, reason: RefusalReason, found: str) -> None:
+        super().__init__(f"control message refused ({reason.value}): {found}")
+        self.reason = reason
+        self.found = found
+        """What was wrong, for the log; short, whatever was received."""
+
+
+def encode(message: ControlMessage | Inquiry) -> bytes:
+    """The message as bytes. Raises `ControlMessageRefused` if it is too large; names in it are trusted."""
+    header = message.header
+    kind, body = _body(message)
+    life = header.life
+    items = [CONTROL_VERSION, kind, header.group, header.member, life.incarnation, life.nonce, header.sequence, *body]
+    payload = json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
+    _check_size(payload)
+    return payload
+
+
+def decode(payload: bytes, group: GroupName) -> ControlMessage | Inquiry:
+    """The message that the bytes are; raises `ControlMessageRefused` for all other bytes, and nothing else."""
+    _check_size(payload)
+    try:
+        items = json.loads(payload.decode())
+    except (ValueError, RecursionError):  # the second for arrays nested some thousand levels deep
+        raise ControlMessageRefused(RefusalReason.MALFORMED, "no JSON in UTF-8") from None
+    if not isinstance(items, list):
+        raise ControlMessageRefused(RefusalReason.MALFORMED, "no array")
+    reader = _Reader(items)
+    version = reader.number("version")
+    if version != CONTROL_VERSION:
+        raise ControlMessageRefused(RefusalReason.VERSION, f"version {version}")
+    kind = reader.text("kind")
+    sender_group = GroupName(reader.text("group"))
+    if sender_group != group:
+        raise ControlMessageRefused(RefusalReason.GROUP, f"group {sender_group}")
+    member = MemberId(reader.text("member"))
+    life = Life(reader.number("incarnation"), reader.number("nonce"))
+    message = _message(kind, Header(sender_group, member, life, reader.number("sequence")), reader)
+    reader.end()
+    return message
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise ControlMessageRefused(RefusalReason.TOO_LARGE, f"{len(payload)} bytes")
+
+
+def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
+    """The kind's name and what follows the header."""
+    match message:
+        case Heartbeat(_, state, weight, settings, flows, view_digest):
+            listed = [[queue, *_flow_items(flow)] for queue, flow in sorted(flows.items())]
+            pairs = [list(pair) for pair in sorted(settings.items())]
+            return "heartbeat", [state.value, weight, settings_digest(settings), pairs, view_digest, listed]
+        case StateRequest():
+            return "state_request", []
+        case Leave():
+            return "leave", []
+        case Offer(_, queue, epoch, move_id, to):
+            return "offer", [queue, epoch, move_id, to]
+        case Accept(_, queue, move_id):
+            return "accept", [queue, move_id]
+        case Reject(_, queue, move_id, reason):
+            return "reject", [queue, move_id, reason]
+        case Taken(_, queue, taken_move_id, epoch):
+            return "taken", [queue, taken_move_id, epoch]
+        case GroupQuestion(_, question):
+            return "group_question", [question]
+        case GroupAnswer(_, question, members):
+            return "group_answer", [question, [[one.member, int(one.is_suspect)] for one in members]]
+        case KeyQuestion(_, question, key):
+            return "key_question", [question, key]
+        case KeyAnswer(_, question, shard, queue, key_flow, sight):
+            flow_items = None if key_flow is None else _flow_items(key_flow)
+            return "key_answer", [question, shard, queue, flow_items, *_sight_items(sight)]
+
+
+def _flow_items(flow: FlowReport) -> list[object]:
+    return [_FLOW_STATES.index(flow.state), flow.epoch, flow.in_flight]
+
+
+def _sight_items(sight: KeySight) -> list[object]:
+    head, last = sight.head, sight.last
+    head_items: list[object] | None = None
+    if head is not None:
+        head_items = [_STAGES.index(head.stage), head.attempts, int(head.redelivered), head.number]
+        head_items += [head.received_ms, head.started_ms, head.retry_in_ms]
+    return [sight.waiting, head_items, None if last is None else [last.number, last.attempts, last.ended_ms]]
+
+
+def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | Inquiry:
+    match kind:
+        case "heartbeat":
+            return _heartbeat(header, reader)
+        case "state_request":
+            return StateRequest(header)
+        case "leave":
+            return Leave(header)
+        case "offer":
+            queue, epoch = QueueName(reader.text("queue")), Epoch(reader.number("epoch"))
+            return Offer(header, queue, epoch, MoveId(reader.text("move id")), MemberId(reader.text("to")))
+        case "accept":
+            return Accept(header, QueueName(reader.text("queue")), MoveId(reader.text("move id")))
+        case "reject":
+            queue, move_id = QueueName(reader.text("queue")), MoveId(reader.text("move id"))
+            return Reject(header, queue, move_id, reader.text("reason"))
+        case "taken":
+            queue = QueueName(reader.text("queue"))
+            taken_move_id = None if reader.skip_null() else MoveId(reader.text("move id"))
+            return Taken(header, queue, taken_move_id, Epoch(reader.number("epoch")))
+        case "group_question":
+            return GroupQuestion(header, QuestionId(reader.text("question")))
+        case "group_answer":
+            return _group_answer(header, reader)
+        case "key_question":
+            return KeyQuestion(header, QuestionId(reader.text("question")), reader.text("key"))
+        case "key_answer":
+            return _key_answer(header, reader)
+        case _:
+            raise _malformed("kind")
+
+
+def _heartbeat(header: Header, reader: "_Reader") -> Heartbeat:
+    state_name = reader.text("state")
+    try:
+        state = MemberState(state_name)
+    except ValueError:
+        raise _malformed("state") from None
+    weight = reader.number("weight")
+    claimed_digest = reader.text("settings digest")
+    settings: dict[str, str] = {}
+    for pair in reader.rows("settings"):
+        name = pair.text("setting")
+        if name in settings:
+            raise _malformed("a setting twice")
+        settings[name] = pair.text("value of a setting", may_be_empty=True)
+        pair.end()
+    if settings_digest(settings) != claimed_digest:
+        raise _malformed("settings digest")
+    view_digest = reader.text("view digest")
+    flows: dict[QueueName, FlowReport] = {}
+    for row in reader.rows("flows"):
+        queue = QueueName(row.text("queue"))
+        if queue in flows:
+            raise _malformed("a queue twice")
+        flows[queue] = _flow(row)
+    return Heartbeat(header, state, weight, settings, flows, view_digest)
+
+
+def _flow(row: "_Reader") -> FlowReport:
+    """The flow that the rest of a row tells of."""
+    state = _FLOW_STATES[row.choice("flow", len(_FLOW_STATES))]
+    flow = FlowReport(state, Epoch(row.number("epoch")), row.number("in flight"))
+    row.end()
+    return flow
+
+
+def _group_answer(header: Header, reader: "_Reader") -> GroupAnswer:
+    question = QuestionId(reader.text("question"))
+    members: list[SeenMember] = []
+    for row in reader.rows("members"):
+        members.append(SeenMember(MemberId(row.text("member")), bool(row.choice("suspect", 2))))
+        row.end()
+    return GroupAnswer(header, question, tuple(members))
+
+
+def _key_answer(header: Header, reader: "_Reader") -> KeyAnswer:
+    question, shard = QuestionId(reader.text("question")), reader.number("shard")
+    queue = QueueName(reader.text("queue"))
+    flow = None if (row := reader.row_or_null("flow")) is None else _flow(row)
+    waiting = reader.number("waiting")
+    head = None if (row := reader.row_or_null("head")) is None else _head(row)
+    last = None
+    if (row := reader.row_or_null("last")) is not None:
+        last = LastHandled(row.number_or_null("number"), row.number("attempts"), row.number("ended"))
+        row.end()
+    return KeyAnswer(header, question, shard, queue, flow, KeySight(waiting, head, last))
+
+
+def _head(row: "_Reader") -> LaneHead:
+    head = LaneHead(
+        stage=_STAGES[row.choice("stage", len(_STAGES))],
+        attempts=row.number("attempts"),
+        redelivered=bool(row.choice("redelivered", 2)),
+        number=row.number_or_null("number"),
+        received_ms=row.number("received"),
+        started_ms=row.number_or_null("started"),
+        retry_in_ms=row.number_or_null("retry in"),
+    )
+    row.end()
+    return head
+
+
+def _malformed(what: str) -> ControlMessageRefused:
+    return ControlMessageRefused(RefusalReason.MALFORMED, what)
+
+
+class _Reader:
+    """Takes the items of one array in order, each as what it must be; raises `ControlMessageRefused` otherwise."""
+
+    def __init__(self, items: list[object]) -> None:
+        self._items = items
+        self._position = 0
+
+    def number(self, what: str) -> int:
+        item = self._next(what)
+        # Not isinstance: true is no number, though Python's bool is an int.
+        if type(item) is not int or not 0 <= item <= _MAX_NUMBER:
+            raise _malformed(what)
+        return item
+
+    def number_or_null(self, what: str) -> int | None:
+        """The next item, a number or null."""
+        return None if self.skip_null() else self.number(what)
+
+    def choice(self, what: str, count: int) -> int:
+        """The next item, a number below `count`."""
+        number = self.number(what)
+        if number >= count:
+            raise _malformed(what)
+        return number
+
+    def text(self, what: str, *, may_be_empty: bool = False) -> str:
+        item = self._next(what)
+        if not isinstance(item, str) or not (is_valid_text(item) or (may_be_empty and not item)):
+            raise _malformed(what)
+        return item
+
+    def rows(self, what: str) -> list["_Reader"]:
+        """The next item, an array of arrays."""
+        rows = self._next(what)
+        if not isinstance(rows, list):
+            raise _malformed(what)
+        readers = [_Reader(row) for row in rows if isinstance(row, list)]
+        if len(readers) < len(rows):
+            raise _malformed(what)
+        return readers
+
+    def row_or_null(self, what: str) -> "_Reader | None":
+        """The next item, an array or null."""
+        if self.skip_null():
+            return None
+        row = self._next(what)
+        if not isinstance(row, list):
+            raise _malformed(what)
+        return _Reader(row)
+
+    def skip_null(self) -> bool:
+        """Take the next item if it is null; whether it was."""
+        if self._position < len(self._items) and self._items[self._position] is None:
+            self._position += 1
+            return True
+        return False
+
+    def end(self) -> None:
+        if self._position < len(self._items):
+            raise _malformed("more items than the kind has")
+
+    def _next(self, what: str) -> object:
+        if self._position >= len(self._items):
+            raise _malformed(f"{what} is missing")
+        self._position += 1
+        return self._items[self._position - 1]

@@ -1,0 +1,280 @@
+"""A member's part in its group's conversation, without its shell: what happens, to what is said and asked for.
+
+One machine per member, owner of its membership and its rebalance machine; it brings the two together with the member's
+flow machines, which it reads and never changes. `take` for all that has happened since, in the order it happened, then
+its answers are carried out in their order; `take` with nothing when `deadline_ms` has come.
+
+While the control topic is silent the rebalance machine is told so, and members do as members do that only count.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.events import (
+    FlowRequest,
+    HandBackRequested,
+    PlaceChanged,
+    StepAsideCancelled,
+    StepAsideRequested,
+)
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import FlowReport, ReportedFlow, StateRequest
+from lbg_runtime.core.group.membership import MembershipMachine, OwnState
+from lbg_runtime.core.group.membership_events import (
+    ControlConnected,
+    ControlLost,
+    ControlMessageReceived,
+    DrainStarted,
+    DuplicateMemberFound,
+    FlowsReported,
+    MembershipCommand,
+    MembershipEvent,
+    MoveMessageHeard,
+    OwnFlowsChanged,
+    SendHeartbeat,
+    SendLeave,
+    SendStateRequest,
+    SettingsDisagree,
+    StandAside,
+    ViewChanged,
+)
+from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import (
+    CancelStepAside,
+    GroupSeen,
+    HandBack,
+    RebalanceCommand,
+    RebalanceEvent,
+    Say,
+    SetPlace,
+    StepAside,
+)
+from lbg_runtime.model.ids import QueueName
+
+REPORTED: Mapping[FlowState, ReportedFlow] = {
+    FlowState.STANDBY: ReportedFlow.STANDBY,
+    FlowState.ACTIVE: ReportedFlow.ACTIVE,
+    FlowState.DRAINING: ReportedFlow.DRAINING,
+}
+"""What the group is told of a flow. Others are not bound, or about not to be."""
+
+HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
+"""States of a flow whose queue nobody else can have yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChanged:
+    """Some flow of this member has another state or epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskFlow:
+    """Tell the queue's flow machine."""
+
+    queue: QueueName
+    request: FlowRequest
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """This member, which leaves, has nothing left to give, or there is nobody to take it. Told once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Something about the group is not as it should be; an operator may want to know."""
+
+    note: Note
+
+
+ControlInput = MembershipEvent | FlowChanged
+ControlOutput = Say | AskFlow | HandedOver | ViewChanged | DuplicateMemberFound | SettingsDisagree | Warn | Note
+"""What the shell says or asks for, and, from `ViewChanged` on, what it makes known."""
+
+
+class ControlPlaneMachine:
+    """Decides by its two machines; does nothing itself. See the module's text for who calls and for the rules."""
+
+    def __init__(
+        self,
+        membership: MembershipMachine,
+        rebalance: RebalanceMachine,
+        flows: Sequence[FlowMachine],
+        silence_ms: int,
+    ) -> None:
+        """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead."""
+        self.membership = membership
+        self.rebalance = rebalance
+        self._flows = flows
+        self._silence_ms = silence_ms
+        self._reports: Mapping[QueueName, FlowReport] = {}
+        self._standby_since_ms: int | None = None
+        self._connected_at_ms: int | None = None
+        self._heard_at_ms = 0
+        self._see_group = False
+        self._is_aside = False
+        """Another process is this member; what it is at home on is not ours."""
+        self._is_handing_over = False
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `take` must be called next, on the clock of `now_ms`; None to wait for an input."""
+        deadlines = [at for at in (self.membership.deadline_ms, self.rebalance.deadline_ms) if at is not None]
+        return min(deadlines, default=None)
+
+    def flow_reports(self) -> Mapping[QueueName, FlowReport]:
+        """What the group would be told of our flows now."""
+        return {
+            flow.queue: FlowReport(REPORTED[flow.state], flow.epoch, flow.in_flight)
+            for flow in self._flows
+            if flow.state in REPORTED
+        }
+
+    def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[ControlOutput]:
+        """Take what has happened, act on the deadlines that have come; return what to do.
+
+        The flow machines must not change meanwhile. After `LeaveRequested` nothing more is said.
+        """
+        outputs: list[ControlOutput] = []
+        for happened in inputs:
+            if isinstance(happened, FlowChanged):
+                outputs += self._report_flows(now_ms)
+            else:
+                outputs += self._take_event(happened, now_ms)
+        if self.membership.state is OwnState.LEFT:
+            return outputs
+        outputs += self._obey_membership(self.membership.on_deadline(now_ms), now_ms)
+        if self._see_group:
+            self._see_group = False
+            outputs += self._tell_rebalance(self._group_seen(now_ms), now_ms)
+        if not self._is_aside:
+            outputs += self._obey_rebalance(self.rebalance.on_deadline(now_ms))
+        return outputs + self._look_whether_handed_over()
+
+    # -- what comes in
+
+    def _take_event(self, event: MembershipEvent, now_ms: int) -> list[ControlOutput]:
+        match event:
+            case ControlConnected():
+                self._connected_at_ms = now_ms
+            case ControlLost():
+                self._connected_at_ms = None
+            case ControlMessageReceived():
+                self._heard_at_ms = now_ms
+            case _:
+                pass
+        outputs = self._obey_membership(self.membership.handle(event, now_ms), now_ms)
+        if isinstance(event, DrainStarted):
+            # After the heartbeat that says so: members take offers of one that leaves more readily.
+            self._is_handing_over = True
+            self._see_group = True
+            outputs += self._tell_rebalance(event, now_ms)
+        return outputs
+
+    def _report_flows(self, now_ms: int) -> list[ControlOutput]:
+        reports = self.flow_reports()
+        if _without_counts(reports) == _without_counts(self._reports):
+            return []
+        self._reports = reports
+        if not any(report.state is ReportedFlow.STANDBY for report in reports.values()):
+            self._standby_since_ms = None
+        elif self._standby_since_ms is None:
+            self._standby_since_ms = now_ms
+        changed = OwnFlowsChanged(reports)
+        outputs = self._obey_membership(self.membership.handle(changed, now_ms), now_ms)
+        outputs += self._tell_rebalance(changed, now_ms)
+        self._see_group = True
+        # Again where a drain took too long.
+        return outputs + self._give_everything() if self._is_aside else outputs
+
+    def _group_seen(self, now_ms: int) -> GroupSeen:
+        return GroupSeen(self.membership.view, self.membership.is_stable(now_ms), self._is_silent(now_ms))
+
+    def _is_silent(self, now_ms: int) -> bool:
+        if self._connected_at_ms is None:
+            return False
+        # Our own words come back, so that not even they tell of a topic that is dead for everybody.
+        if now_ms - max(self._heard_at_ms, self._connected_at_ms) >= self._silence_ms:
+            return True
+        # Somebody holds a queue that we stand by for, and we have heard of nobody: the topic is dead for them or us.
+        if self._standby_since_ms is None:
+            return False
+        return now_ms - max(self.membership.peers_heard_ms or 0, self._standby_since_ms) >= self._silence_ms
+
+    # -- what the machines order
+
+    def _tell_rebalance(self, event: RebalanceEvent, now_ms: int) -> list[ControlOutput]:
+        return [] if self._is_aside else self._obey_rebalance(self.rebalance.handle(event, now_ms))
+
+    def _obey_membership(self, commands: Sequence[MembershipCommand], now_ms: int) -> list[ControlOutput]:
+        outputs: list[ControlOutput] = []
+        for command in commands:
+            match command:
+                case SendHeartbeat():
+                    outputs.append(Say(self.membership.heartbeat(self.flow_reports())))
+                    self._see_group = True
+                case SendStateRequest():
+                    outputs.append(Say(StateRequest(self.membership.stamp())))
+                case SendLeave(message):
+                    outputs.append(Say(message))
+                case ViewChanged():
+                    outputs.append(command)
+                    self._see_group = True
+                case FlowsReported():
+                    self._see_group = True
+                case MoveMessageHeard(message):
+                    outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
+                case StandAside():
+                    self._is_aside = True
+                    outputs += [AskFlow(flow.queue, PlaceChanged(AWAY)) for flow in self._flows]
+                    outputs += self._give_everything()
+                case DuplicateMemberFound() | SettingsDisagree():
+                    outputs.append(command)
+                case Note():
+                    outputs.append(Warn(command))
+                case _:
+                    assert_never(command)
+        return outputs
+
+    def _obey_rebalance(self, commands: Sequence[RebalanceCommand]) -> list[ControlOutput]:
+        outputs: list[ControlOutput] = []
+        for command in commands:
+            match command:
+                case SetPlace(queue, place):
+                    outputs.append(AskFlow(queue, PlaceChanged(place)))
+                case HandBack(queue, move_id, to):
+                    outputs.append(Note("hand_back_started", {"queue": queue, "move_id": move_id, "to": to}))
+                    outputs.append(AskFlow(queue, HandBackRequested(move_id)))
+                case StepAside(queue, until_ms):
+                    outputs.append(AskFlow(queue, StepAsideRequested(until_ms)))
+                case CancelStepAside(queue):
+                    outputs.append(AskFlow(queue, StepAsideCancelled()))
+                case Say() | Note():
+                    outputs.append(command)
+                case _:
+                    assert_never(command)
+        return outputs
+
+    def _give_everything(self) -> list[ControlOutput]:
+        return [
+            AskFlow(queue, HandBackRequested("stand-aside"))
+            for queue, report in self._reports.items()
+            if report.state is ReportedFlow.ACTIVE
+        ]
+
+    def _look_whether_handed_over(self) -> list[ControlOutput]:
+        if not self._is_handing_over:
+            return []
+        mine = self.membership.identity.member
+        nobody_else = all(candidate.member == mine for candidate in self.membership.view.candidates())
+        if not nobody_else and any(flow.state in HOLDING for flow in self._flows):
+            return []
+        self._is_handing_over = False
+        return [HandedOver()]
+
+
+def _without_counts(reports: Mapping[QueueName, FlowReport]) -> dict[QueueName, tuple[object, int]]:
+    return {queue: (report.state, report.epoch) for queue, report in reports.items()}

@@ -1,0 +1,399 @@
+"""Who lives in the group, as one member sees it: no leader, no count to configure, no service but the control topic.
+
+One machine per member, driven by its shell from one task: `handle` for every event, `on_deadline` when `deadline_ms`
+has come. Commands are carried out in the order given. Times are milliseconds of a local monotonic clock; nobody else's
+clock matters.
+
+Every member publishes a heartbeat at intervals of `heartbeat_ms`, shortened by up to `jitter`. A member is suspect when
+`suspect_after_missed` heartbeats in a row have not come, and dead after `dead_after_missed`; half an interval is added
+for their way. So a living member whose heartbeats take less than that is never suspect while fewer than
+`suspect_after_missed` in a row are lost. We ourselves are in our own view until we leave, however silent the topic is.
+
+What is heard counts only if it is newer than everything heard of that member before: a higher life, or a higher
+sequence of the same life. A higher life replaces the lower one at once. All else changes nothing but a counter, and
+makes one note per sender and reason.
+
+Silence is a fact about members only while we can hear. It is counted anew from the moment the control topic is back, or
+this process has found itself stopped (its deadline long past): until then everybody keeps its standing.
+
+Two processes with one member id: the larger `Life` counts, for each of them and for all others. The loser stands aside
+for good: it says nothing more and is not in its own view, where the winner takes its place.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from typing import assert_never
+
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.group.control_messages import (
+    Accept,
+    ControlMessage,
+    FlowReport,
+    Header,
+    Heartbeat,
+    Leave,
+    MemberState,
+    Offer,
+    Reject,
+    ReportedFlow,
+    StateRequest,
+    Taken,
+)
+from lbg_runtime.core.group.identity import Identity
+from lbg_runtime.core.group.membership_events import (
+    ControlConnected,
+    ControlLost,
+    ControlMessageDropped,
+    ControlMessageReceived,
+    DrainStarted,
+    DuplicateMemberFound,
+    FlowsReported,
+    JoinDone,
+    LeaveRequested,
+    MembershipCommand,
+    MembershipEvent,
+    MoveMessageHeard,
+    OwnFlowsChanged,
+    SendHeartbeat,
+    SendLeave,
+    SendStateRequest,
+    SettingsDisagree,
+    StandAside,
+    ViewChanged,
+)
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
+from lbg_runtime.core.group.view import Claims, GroupView, MemberView, owners_by_claims, updated_claims
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import MemberId, QueueName
+
+MAX_MEMBERS = 1_000
+"""Member ids remembered, the living and the lately gone; others are refused until some are forgotten."""
+
+
+class OwnState(Enum):
+    """How far this member's own life has come."""
+
+    JOINING = "joining"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    ASIDE = "aside"
+    """Another process has our id and a newer life. We listen and say nothing, for good."""
+    LEFT = "left"
+    """Over: nothing is said, and nothing that is told matters."""
+
+
+_SPOKEN_STATES: Mapping[OwnState, MemberState] = {
+    OwnState.JOINING: MemberState.JOINING,
+    OwnState.ACTIVE: MemberState.ACTIVE,
+    OwnState.DRAINING: MemberState.DRAINING,
+}
+
+
+class MembershipMachine:
+    """Decides who lives; does nothing itself. See the module's text for who calls and for the rules."""
+
+    def __init__(self, identity: Identity, settings: MembershipSettings, random: RandomSource, now_ms: int) -> None:
+        self.identity = identity
+        self.state = OwnState.JOINING
+        self.disregarded: Counter[str] = Counter()
+        """Messages that counted for nothing, by reason: values of `Disregard` and `RefusalReason`."""
+        self._settings = settings
+        self._random = random
+        self._sequence = 0
+        self._flows: Mapping[QueueName, FlowReport] = {}
+        self._claims: Claims = {}
+        self._peers: dict[MemberId, Peer] = {}
+        self._noted = Noted()
+        self._changed_at_ms = now_ms
+        self._peers_heard_ms: int | None = None
+        self._complete_at_ms: int | None = None
+        """When every living member has had time for a heartbeat; None while we cannot hear."""
+        self._heartbeat_at_ms = now_ms
+        self._last_heartbeat_ms = now_ms
+
+    # -- what a shell reads
+
+    @property
+    def view(self) -> GroupView:
+        """The living members as known now."""
+        living = {member: peer for member, peer in self._peers.items() if peer.is_living}
+        views = [peer.view() for peer in living.values()]
+        claims = [(member, peer.claims) for member, peer in living.items()]
+        if self.state in _SPOKEN_STATES:
+            views.append(self._own_view())
+            claims.append((self.identity.member, self._claims))
+        return GroupView(tuple(sorted(views, key=lambda one: one.member)), owners_by_claims(claims))
+
+    @property
+    def peers_heard_ms(self) -> int | None:
+        """When another member last said something that counted; None: never in this life.
+
+        Silence has two causes that cannot be told apart from here: we are alone, or the topic does not reach us. A
+        shell that owns less than all queues while this stands still falls back to the rebind cycle.
+        """
+        return self._peers_heard_ms
+
+    @property
+    def can_hear(self) -> bool:
+        """Whether the control topic is in reach, and this life not over."""
+        return self._complete_at_ms is not None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `on_deadline` must be called next, on the clock of `now_ms`; None to wait for an event."""
+        if not self.can_hear:
+            return None
+        deadlines = [self._peer_deadline_ms(peer) for peer in self._peers.values()]
+        if self.state in _SPOKEN_STATES:
+            deadlines.append(self._heartbeat_at_ms)
+        return min(deadlines, default=None)
+
+    def is_stable(self, now_ms: int) -> bool:
+        """Whether queues may be placed by this view: complete, and nobody came, went or changed for `settle_ms`.
+
+        At the start, and after an outage, settling begins when the view is complete: one heartbeat interval after
+        everybody was asked. Never while the control topic is out of reach, or a deadline is long past.
+        """
+        if self._complete_at_ms is None or self._paused_for_ms(now_ms):
+            return False
+        return now_ms >= max(self._changed_at_ms, self._complete_at_ms) + self._settings.settle_ms
+
+    # -- what a shell calls
+
+    def stamp(self) -> Header:
+        """The header of the next message of this life, for whatever message this member sends next."""
+        self._sequence += 1
+        return Header(self.identity.group, self.identity.member, self.identity.life, self._sequence)
+
+    def heartbeat(self, flows: Mapping[QueueName, FlowReport]) -> Heartbeat:
+        """The heartbeat that a `SendHeartbeat` asks for, with all flows that this member is bound to now."""
+        if self.state not in _SPOKEN_STATES:
+            raise InvariantViolated(f"a heartbeat in state {self.state.value}")
+        header = self.stamp()
+        identity = self.identity
+        spoken = _SPOKEN_STATES[self.state]
+        return Heartbeat(header, spoken, identity.weight, identity.settings, flows, self.view.digest())
+
+    def handle(self, event: MembershipEvent, now_ms: int) -> list[MembershipCommand]:
+        """Take one event; return what to do. Any message and any order of events is in order here."""
+        if self.state is OwnState.LEFT:
+            return []
+        shape = self._shape()
+        paused_for_ms = self._paused_for_ms(now_ms)
+        commands = self._react(event, now_ms)
+        # After the event, which may leave us nothing to say; no event judges silence.
+        if self.can_hear and not isinstance(event, ControlConnected):
+            commands += self._resume(paused_for_ms, now_ms)
+        return commands + self._notice_change(shape, now_ms)
+
+    def on_deadline(self, now_ms: int) -> list[MembershipCommand]:
+        """Act on the deadline if it has come; being called too early does no harm."""
+        deadline_ms = self.deadline_ms
+        if deadline_ms is None or now_ms < deadline_ms:
+            return []
+        shape = self._shape()
+        commands = self._resume(self._paused_for_ms(now_ms), now_ms)
+        for peer in [peer for peer in self._peers.values() if now_ms >= self._peer_deadline_ms(peer)]:
+            self._pass_judgement(peer, now_ms)
+        if self.state in _SPOKEN_STATES and now_ms >= self._heartbeat_at_ms:
+            commands += self._beat(now_ms)
+        return commands + self._notice_change(shape, now_ms)
+
+    # -- one step
+
+    def _react(self, event: MembershipEvent, now_ms: int) -> list[MembershipCommand]:
+        match event:
+            case ControlConnected():
+                return self._start_round(now_ms)
+            case ControlLost():
+                self._complete_at_ms = None
+                return []
+            case ControlMessageReceived(message):
+                return self._hear(message, now_ms)
+            case ControlMessageDropped(reason):
+                return self._disregard(reason.value, MemberId(""))
+            case OwnFlowsChanged(flows):
+                self._flows = flows
+                self._claims = updated_claims(self._claims, flows, now_ms)
+                self._hurry_heartbeat(now_ms)
+                return []
+            case JoinDone():
+                return self._enter(OwnState.ACTIVE, now_ms) if self.state is OwnState.JOINING else []
+            case DrainStarted():
+                may_drain = self.state in (OwnState.JOINING, OwnState.ACTIVE)
+                return self._enter(OwnState.DRAINING, now_ms) if may_drain else []
+            case LeaveRequested():
+                says_so = self.state in _SPOKEN_STATES and self.can_hear
+                self.state = OwnState.LEFT
+                self._complete_at_ms = None
+                return [SendLeave(Leave(self.stamp()))] if says_so else []
+            case _:
+                assert_never(event)
+
+    def _enter(self, state: OwnState, now_ms: int) -> list[MembershipCommand]:
+        self.state = state
+        return self._beat(now_ms) if self.can_hear else []
+
+    def _notice_change(self, before: tuple[object, ...], now_ms: int) -> list[MembershipCommand]:
+        if self._shape() == before:
+            return []
+        self._changed_at_ms = now_ms
+        return [ViewChanged(self.view)]
+
+    def _shape(self) -> tuple[object, ...]:
+        """What of the view a change of which begins a new settling."""
+        return (self.state, *sorted(peer.shape for peer in self._peers.values() if peer.is_living))
+
+    def _own_view(self) -> MemberView:
+        identity = self.identity
+        spoken = _SPOKEN_STATES[self.state]
+        return MemberView(identity.member, identity.life, spoken, identity.weight, False, self._flows, "")
+
+    # -- speaking
+
+    def _start_round(self, now_ms: int) -> list[MembershipCommand]:
+        """We can hear again: nobody has been silent yet, and the view is complete after one interval."""
+        self._complete_at_ms = now_ms + self._settings.heartbeat_ms
+        for peer in self._peers.values():
+            peer.restart_clock(now_ms)
+        if self.state not in _SPOKEN_STATES:
+            return []
+        # The heartbeat first: a new life becomes known with all there is to know of it.
+        return [*self._beat(now_ms), SendStateRequest()]
+
+    def _beat(self, now_ms: int) -> list[MembershipCommand]:
+        kept_share = 1 - self._random.uniform(0, self._settings.jitter)
+        self._last_heartbeat_ms = now_ms
+        self._heartbeat_at_ms = now_ms + max(1, round(self._settings.heartbeat_ms * kept_share))
+        return [SendHeartbeat()]
+
+    def _hurry_heartbeat(self, now_ms: int) -> None:
+        """Let the next heartbeat come soon; one for many reasons, so that ten members that join are answered once."""
+        gap_ms = self._settings.heartbeat_ms // 10
+        soon_ms = max(now_ms, self._last_heartbeat_ms + gap_ms) + round(self._random.uniform(0, gap_ms))
+        self._heartbeat_at_ms = min(self._heartbeat_at_ms, soon_ms)
+
+    # -- hearing
+
+    def _hear(self, message: ControlMessage, now_ms: int) -> list[MembershipCommand]:
+        header = message.header
+        commands: list[MembershipCommand] = []
+        if header.member == self.identity.member and self.state is not OwnState.ASIDE:
+            if header.life <= self.identity.life:
+                return self._hear_own_id(message, now_ms)
+            self.state = OwnState.ASIDE
+            commands = [DuplicateMemberFound(header.life), StandAside()]
+        if reason := self._reason_to_disregard(header):
+            return commands + self._disregard(reason.value, header.member)
+        if isinstance(message, Heartbeat) and message.settings != self.identity.settings:
+            return commands + self._refuse_settings(message)
+        self._peers_heard_ms = now_ms
+        return commands + self._take(message, self._admit(header, now_ms), now_ms)
+
+    def _hear_own_id(self, message: ControlMessage, now_ms: int) -> list[MembershipCommand]:
+        life = message.header.life
+        # Our own words came back; or an earlier life of ours is leaving, which is no news.
+        if life == self.identity.life or isinstance(message, Leave):
+            return []
+        # The other process finds out by hearing us.
+        self._hurry_heartbeat(now_ms)
+        return [DuplicateMemberFound(life)] if self._noted.is_first(("duplicate", life)) else []
+
+    def _reason_to_disregard(self, header: Header) -> Disregard | None:
+        peer = self._peers.get(header.member)
+        if peer is None:
+            return Disregard.TOO_MANY_MEMBERS if len(self._peers) >= MAX_MEMBERS else None
+        if header.life != peer.life:
+            return Disregard.OLD_LIFE if header.life < peer.life else None
+        if peer.standing is Standing.LEFT:
+            return Disregard.LEFT
+        return Disregard.OLD_SEQUENCE if header.sequence <= peer.sequence else None
+
+    def _disregard(self, reason: str, member: MemberId) -> list[MembershipCommand]:
+        self.disregarded[reason] += 1
+        if not self._noted.is_first((reason, member)):
+            return []
+        return [Note("control_message_disregarded", {"member": member, "reason": reason})]
+
+    def _refuse_settings(self, heartbeat: Heartbeat) -> list[MembershipCommand]:
+        self.disregarded[Disregard.SETTINGS.value] += 1
+        member, ours, theirs = heartbeat.header.member, self.identity.settings, heartbeat.settings
+        return [
+            SettingsDisagree(member, name, ours.get(name), theirs.get(name))
+            for name in sorted({*ours, *theirs})
+            if ours.get(name) != theirs.get(name) and self._noted.is_first((member, name, theirs.get(name)))
+        ]
+
+    def _admit(self, header: Header, now_ms: int) -> Peer:
+        """The record of the sender, which has just been heard; a new one for a new life."""
+        peer = self._peers.get(header.member)
+        if peer is None or header.life > peer.life:
+            peer = Peer(header.member, header.life, header.sequence, now_ms)
+            self._peers[header.member] = peer
+        peer.hear(header, now_ms)
+        return peer
+
+    def _take(self, message: ControlMessage, peer: Peer, now_ms: int) -> list[MembershipCommand]:
+        match message:
+            case Heartbeat():
+                peer.beat(message)
+                return self._take_flows(peer, message.flows, now_ms)
+            case StateRequest():
+                self._hurry_heartbeat(now_ms)
+                return []
+            case Leave():
+                peer.go(Standing.LEFT, now_ms)
+                return []
+            case Taken() | Offer() | Accept() | Reject() if not peer.is_living:
+                return []
+            case Taken(_, queue, _, epoch):
+                taken = FlowReport(ReportedFlow.ACTIVE, epoch, 0)
+                changes = self._take_flows(peer, {**peer.flows, queue: taken}, now_ms)
+                return [*changes, MoveMessageHeard(message)]
+            case Offer() | Accept() | Reject():
+                return [MoveMessageHeard(message)]
+            case _:
+                assert_never(message)
+
+    def _take_flows(self, peer: Peer, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[MembershipCommand]:
+        return [FlowsReported(peer.member)] if peer.report(flows, now_ms) else []
+
+    # -- silence
+
+    def _peer_deadline_ms(self, peer: Peer) -> int:
+        match peer.standing:
+            case Standing.ALIVE:
+                return peer.heard_at_ms + self._settings.suspect_ms
+            case Standing.SUSPECT | Standing.ANNOUNCED:
+                return peer.heard_at_ms + self._settings.dead_ms
+            case Standing.DEAD | Standing.LEFT:
+                return peer.gone_at_ms + self._settings.forget_ms
+            case _:
+                assert_never(peer.standing)
+
+    def _pass_judgement(self, peer: Peer, now_ms: int) -> None:
+        """The peer's deadline has come."""
+        match peer.standing:
+            case Standing.ALIVE:
+                peer.standing = Standing.SUSPECT
+            case Standing.SUSPECT:
+                peer.go(Standing.DEAD, now_ms)
+            case Standing.ANNOUNCED | Standing.DEAD | Standing.LEFT:
+                del self._peers[peer.member]
+            case _:
+                assert_never(peer.standing)
+
+    def _paused_for_ms(self, now_ms: int) -> int:
+        """How long this process has been stopped, as far as its deadline tells; 0 unless it is worth a word."""
+        deadline_ms = self.deadline_ms
+        late_ms = now_ms - deadline_ms if deadline_ms is not None else 0
+        return late_ms if late_ms > self._settings.heartbeat_ms else 0
+
+    def _resume(self, paused_for_ms: int, now_ms: int) -> list[MembershipCommand]:
+        """After a pause of our own the others' messages may still be on their way in: ask again, judge nobody yet."""
+        if not paused_for_ms:
+            return []
+        return [Note("membership_paused", {"paused_for_ms": paused_for_ms}), *self._start_round(now_ms)]

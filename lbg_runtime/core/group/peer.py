@@ -1,0 +1,132 @@
+"""What a member remembers of one other member id, and of what it has complained about."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lbg_runtime.core.group.control_messages import FlowReport, Header, Heartbeat, Life
+from lbg_runtime.core.group.view import Claims, MemberView, updated_claims
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import MemberId, QueueName
+
+MAX_NOTED = 1_000
+"""Things to complain about once; whoever floods the control topic fills counters, not the log."""
+
+
+class Standing(Enum):
+    """What we think of a peer's life."""
+
+    ANNOUNCED = "announced"
+    """It has spoken, but its heartbeat has not been heard: not in the view."""
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    """Silent for some heartbeats: keeps what it has and gets nothing."""
+    DEAD = "dead"
+    """Silent for too long: not in the view. Comes back by speaking."""
+    LEFT = "left"
+    """It said so: not in the view, and this life does not come back."""
+
+
+class Disregard(Enum):
+    """Why a message of our group counts for nothing. Values are names of counters."""
+
+    OLD_LIFE = "old_life"
+    OLD_SEQUENCE = "old_sequence"
+    LEFT = "left"
+    SETTINGS = "settings"
+    TOO_MANY_MEMBERS = "too_many_members"
+
+
+@dataclass(slots=True)
+class Peer:
+    """One member id's newest life. Owned by one membership machine, which decides its standing."""
+
+    member: MemberId
+    life: Life
+    sequence: int
+    """The highest heard."""
+    heard_at_ms: int
+    """When something new was heard of it, or later: when we came to be able to hear again."""
+    standing: Standing = Standing.ANNOUNCED
+    gone_at_ms: int = 0
+    """When it became DEAD or LEFT, or later, as above."""
+    heartbeat: Heartbeat | None = None
+    """The last one; None while it is ANNOUNCED in its first time."""
+    flows: Mapping[QueueName, FlowReport] = field(default_factory=dict)
+    claims: Claims = field(default_factory=dict)
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it belongs in the view."""
+        return self.standing in (Standing.ALIVE, Standing.SUSPECT)
+
+    @property
+    def shape(self) -> tuple[MemberId, Life, str, str, int]:
+        """What of its view makes a difference to placement, but for what it owns."""
+        beat = self._known()
+        return self.member, self.life, self.standing.value, beat.state.value, beat.weight
+
+    def hear(self, header: Header, now_ms: int) -> None:
+        """Something new came from this life. Who was thought dead is not back before its next heartbeat."""
+        self.sequence = header.sequence
+        self.heard_at_ms = now_ms
+        match self.standing:
+            case Standing.SUSPECT:
+                self.standing = Standing.ALIVE
+            case Standing.DEAD:
+                self.standing = Standing.ANNOUNCED
+            case Standing.ANNOUNCED | Standing.ALIVE | Standing.LEFT:
+                pass
+
+    def restart_clock(self, now_ms: int) -> None:
+        """Its silence begins now, and so does the time for which we remember that it has gone."""
+        self.heard_at_ms = now_ms
+        self.gone_at_ms = now_ms
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Take its heartbeat over, but for the flows."""
+        self.heartbeat = heartbeat
+        self.standing = Standing.ALIVE
+
+    def report(self, flows: Mapping[QueueName, FlowReport], now_ms: int) -> bool:
+        """Take its flows over; returns whether more than the counts in flight is new."""
+        is_news = _without_counts(flows) != _without_counts(self.flows)
+        self.flows = flows
+        self.claims = updated_claims(self.claims, flows, now_ms)
+        return is_news
+
+    def go(self, standing: Standing, now_ms: int) -> None:
+        """It is DEAD or LEFT; what it owned is not its own any more."""
+        self.standing = standing
+        self.gone_at_ms = now_ms
+        self.flows = {}
+        self.claims = {}
+
+    def view(self) -> MemberView:
+        """The member as the group's view shows it; only of a living one."""
+        beat = self._known()
+        is_suspect = self.standing is Standing.SUSPECT
+        return MemberView(self.member, self.life, beat.state, beat.weight, is_suspect, self.flows, beat.view_digest)
+
+    def _known(self) -> Heartbeat:
+        if self.heartbeat is None:
+            raise InvariantViolated(f"member {self.member} is {self.standing.value} without a heartbeat")
+        return self.heartbeat
+
+
+def _without_counts(flows: Mapping[QueueName, FlowReport]) -> dict[QueueName, tuple[object, int]]:
+    return {queue: (flow.state, flow.epoch) for queue, flow in flows.items()}
+
+
+class Noted:
+    """Tells the first time of something from all others, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._seen: set[Hashable] = set()
+
+    def is_first(self, what: Hashable) -> bool:
+        """True once for each thing, as long as there are not too many; after that never."""
+        if what in self._seen or len(self._seen) >= MAX_NOTED:
+            return False
+        self._seen.add(what)
+        return True

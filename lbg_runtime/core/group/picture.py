@@ -1,0 +1,104 @@
+"""What a listener to a group's control topic has learned: who is there, who owns what, and on what members disagree.
+
+The listener is no member, so it has no view of its own: all here is what members said while it listened.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbg_runtime.core.group.control_messages import ControlMessage, GroupAnswer, Heartbeat, Inquiry, Leave
+from lbg_runtime.model.ids import MemberId, QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A setting that all members must have alike, and have not."""
+
+    name: str
+    values: Mapping[str | None, tuple[MemberId, ...]]
+    """Who has which value; None: the member does not know the setting."""
+
+
+class GroupPicture:
+    """Fed with everything heard, in any order. Reading it changes nothing."""
+
+    def __init__(self) -> None:
+        self._beats: dict[MemberId, Heartbeat] = {}
+        self._lives: dict[MemberId, set[tuple[int, int]]] = {}
+        self._views: dict[MemberId, GroupAnswer] = {}
+
+    def hear(self, message: ControlMessage | Inquiry) -> None:
+        """Take a message of the group."""
+        member = message.header.member
+        known = self._beats.get(member)
+        match message:
+            case Heartbeat(header):
+                self._lives.setdefault(member, set()).add((header.life.incarnation, header.life.nonce))
+                if known is None or (header.life, header.sequence) > (known.header.life, known.header.sequence):
+                    self._beats[member] = message
+            case GroupAnswer():
+                self._views[member] = message
+            case Leave(header):
+                if known is not None and header.life == known.header.life:
+                    del self._beats[member]
+                    self._views.pop(member, None)
+                    # A life that said good-bye is no second process.
+                    self._lives[member].discard((header.life.incarnation, header.life.nonce))
+            case _:
+                pass
+
+    @property
+    def members(self) -> Mapping[MemberId, Heartbeat]:
+        """The newest heartbeat of every member that was heard, in order of ids."""
+        return dict(sorted(self._beats.items()))
+
+    @property
+    def owners(self) -> Mapping[QueueName, tuple[MemberId, ...]]:
+        """Who says that the broker feeds it the queue; two where it moved while we listened."""
+        found: dict[QueueName, tuple[MemberId, ...]] = {}
+        for member, beat in self.members.items():
+            for queue, flow in beat.flows.items():
+                if flow.is_owner:
+                    found[queue] = (*found.get(queue, ()), member)
+        return found
+
+    @property
+    def suspects(self) -> Mapping[MemberId, tuple[MemberId, ...]]:
+        """Members that have been silent for others, each with those for whom."""
+        return self._named_by(is_suspect=True)
+
+    @property
+    def unheard(self) -> Mapping[MemberId, tuple[MemberId, ...]]:
+        """Members that others count among the living and that said nothing to us, each with those who count it."""
+        seen = {**self._named_by(is_suspect=True)}
+        for member, by in self._named_by(is_suspect=False).items():
+            seen[member] = tuple(sorted({*seen.get(member, ()), *by}))
+        return {member: by for member, by in sorted(seen.items()) if member not in self._beats}
+
+    @property
+    def twice(self) -> tuple[MemberId, ...]:
+        """Ids that more than one process claims."""
+        return tuple(sorted(member for member, lives in self._lives.items() if len(lives) > 1))
+
+    @property
+    def disagreements(self) -> tuple[Disagreement, ...]:
+        """The settings that are not alike, by name."""
+        beats = self.members
+        names = sorted({name for beat in beats.values() for name in beat.settings})
+        found = []
+        for name in names:
+            values: dict[str | None, tuple[MemberId, ...]] = {}
+            for member, beat in beats.items():
+                value = beat.settings.get(name)
+                values[value] = (*values.get(value, ()), member)
+            if len(values) > 1:
+                found.append(Disagreement(name, values))
+        return tuple(found)
+
+    def _named_by(self, *, is_suspect: bool) -> dict[MemberId, tuple[MemberId, ...]]:
+        found: dict[MemberId, tuple[MemberId, ...]] = {}
+        for member, answer in sorted(self._views.items()):
+            for seen in answer.members:
+                if seen.is_suspect is is_suspect:
+                    found[seen.member] = (*found.get(seen.member, ()), member)
+        return found

@@ -1,0 +1,325 @@
+"""Which queues this member binds, offers and takes: from a view of the group to places and hand-backs.
+
+One machine per member, driven by its control plane from one task. Placement (core/group/placement.py) says where queues
+should be; this machine brings them there, queue by queue, and no other queue pauses:
+
+1. The owner offers a queue to its home, once that is bound to it as a standby.
+2. The home accepts if it agrees and is bound; all other members hear the offer and will step aside once.
+3. The owner stops intake, finishes what has arrived, settles, unbinds (core/flow/machine.py).
+4. The broker makes the next flow in line active. Who is to step aside binds again, at the end of the line, without
+   having touched a message. The home starts and says that it has taken the queue.
+
+Nothing of this is needed for order: the broker feeds one flow, and a flow is given up only when nothing of it is in
+flight (laws L1, L5). A lost message ends in a time-out, after which the owner keeps the queue and tries again later.
+
+Sources: incremental hand-over per member without a barrier, Kafka KIP-848; damping and the cap on a drain, Kinesis
+Client Library 3; keeping the current owner, Kafka KIP-54.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.group.control_messages import (
+    Accept,
+    ControlMessage,
+    FlowReport,
+    Header,
+    Heartbeat,
+    Leave,
+    MemberState,
+    MoveId,
+    Offer,
+    Reject,
+    ReportedFlow,
+    StateRequest,
+    Taken,
+)
+from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
+from lbg_runtime.core.group.placement import Placement, place
+from lbg_runtime.core.group.rebalance_events import (
+    CancelStepAside,
+    GroupSeen,
+    HandBack,
+    RebalanceCommand,
+    RebalanceEvent,
+    Say,
+    SetPlace,
+    StepAside,
+)
+from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.group.view import GroupView
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import MemberId, QueueName
+
+AWAY = Place(rank=None, gives_way=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A queue that we are handing over. Offered until accepted, then drained."""
+
+    move_id: MoveId
+    to: MemberId
+    expires_ms: int
+    """When it has come to nothing: an offer without an answer, later a drain without an end."""
+    is_accepted: bool = False
+    has_drained: bool = False
+    """Our flow has been seen giving way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Backoff:
+    failures: int
+    until_ms: int
+
+
+class RebalanceMachine:
+    """Decides places, offers and answers; does nothing itself. See the module's text for the rules."""
+
+    def __init__(
+        self,
+        member: MemberId,
+        queues: Sequence[QueueName],
+        pins: Mapping[QueueName, MemberId],
+        settings: RebalanceSettings,
+        stamp: Callable[[], Header],
+    ) -> None:
+        """`pins`: queues whose home is configured. `stamp` makes the header of the next message of this life."""
+        self.placement: Placement | None = None
+        """The newest; None until the group was seen long enough."""
+        self._member = member
+        self._queues = tuple(queues)
+        self._pins = dict(pins)
+        self._settings = settings
+        self._stamp = stamp
+        self._view: GroupView | None = None
+        self._flows: Mapping[QueueName, FlowReport] = {}
+        self._owned_since_ms: dict[QueueName, int] = {}
+        self._places: dict[QueueName, Place] = dict.fromkeys(self._queues, AWAY)
+        self._moves: dict[QueueName, _Move] = {}
+        self._accepted: dict[QueueName, MoveId] = {}
+        self._backoffs: dict[QueueName, _Backoff] = {}
+        self._placed_for: tuple[object, ...] | None = None
+        self._move_count = 0
+        self._is_draining = False
+        self._any_standby_at_ms: int | None = None
+        """While we leave and wait for the new homes to bind: when we stop waiting."""
+
+    # -- what a shell reads
+
+    def place_of(self, queue: QueueName) -> Place:
+        """What this member is to be on the queue now."""
+        return self._places[queue]
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `on_deadline` must be called next, on the clock of `now_ms`; None to wait for an event."""
+        deadlines = [move.expires_ms for move in self._moves.values()]
+        if self._any_standby_at_ms is not None:
+            deadlines.append(self._any_standby_at_ms)
+        if len(self._moves) < self._settings.max_moves:
+            deadlines += [self._offer_at_ms(queue) for queue in self._offerable()]
+        return min(deadlines, default=None)
+
+    # -- what a shell calls
+
+    def handle(self, event: RebalanceEvent, now_ms: int) -> list[RebalanceCommand]:
+        """Take one event; return what to do. Any order of events is in order here."""
+        match event:
+            case GroupSeen():
+                commands = self._see(event)
+            case OwnFlowsChanged(flows):
+                commands = self._take_flows(flows, now_ms)
+            case ControlMessageReceived(message):
+                commands = self._hear(message, now_ms)
+            case DrainStarted():
+                if not self._is_draining:
+                    self._is_draining = True
+                    self._any_standby_at_ms = now_ms + self._settings.answer_timeout_ms
+                commands = []
+            case _:
+                assert_never(event)
+        return commands + self._offer_what_is_due(now_ms)
+
+    def on_deadline(self, now_ms: int) -> list[RebalanceCommand]:
+        """Act on the deadline if it has come; being called too early does no harm."""
+        commands: list[RebalanceCommand] = []
+        for queue, move in list(self._moves.items()):
+            if now_ms >= move.expires_ms:
+                reason = "no end of the drain" if move.is_accepted else "no answer"
+                commands += self._abandon(queue, move, reason, now_ms)
+        if self._any_standby_at_ms is not None and now_ms >= self._any_standby_at_ms:
+            self._any_standby_at_ms = None
+        return commands + self._offer_what_is_due(now_ms)
+
+    # -- places
+
+    def _see(self, seen: GroupSeen) -> list[RebalanceCommand]:
+        self._view = seen.view
+        if seen.is_silent:
+            return self._set_places({queue: self._place_in_silence(queue) for queue in self._queues})
+        # A member that leaves has not the time to let things settle, and everybody hears of it at once.
+        if not seen.is_stable and not any(one.state is MemberState.DRAINING for one in seen.view.members):
+            return []
+        candidates, pins = seen.view.candidates(), seen.view.pins(self._pins)
+        if (made_of := (candidates, seen.view.owners, pins)) != self._placed_for:
+            self._placed_for = made_of
+            self.placement = place(self._queues, candidates, seen.view.owners, pins)
+        return self._set_places({queue: self._place_on(queue) for queue in self._queues})
+
+    def _place_on(self, queue: QueueName) -> Place:
+        rank = self.placement.rank(queue, self._member) if self.placement else None
+        standbys = self._settings.standbys
+        if rank is None or (standbys is not None and rank > standbys):
+            return AWAY
+        return Place(rank, gives_way=False)
+
+    def _place_in_silence(self, queue: QueueName) -> Place:
+        # Nobody can be asked, so everybody stands by everywhere and gives way in turn, as members that only count do.
+        is_home = self._pins.get(queue) == self._member
+        return Place(0, gives_way=False) if is_home else Place(1, gives_way=True)
+
+    def _set_places(self, places: Mapping[QueueName, Place]) -> list[RebalanceCommand]:
+        changed = [(queue, new) for queue, new in places.items() if new != self._places[queue]]
+        self._places.update(changed)
+        return [SetPlace(queue, new) for queue, new in changed]
+
+    # -- our own flows
+
+    def _take_flows(self, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[RebalanceCommand]:
+        self._flows = flows
+        commands: list[RebalanceCommand] = []
+        owned = {queue for queue, flow in flows.items() if flow.is_owner}
+        for queue in [queue for queue in self._owned_since_ms if queue not in owned]:
+            del self._owned_since_ms[queue]
+            # Handed over, or lost: either way there is nothing left to hand over.
+            self._moves.pop(queue, None)
+            self._backoffs.pop(queue, None)
+        for queue in sorted(owned - self._owned_since_ms.keys()):
+            self._owned_since_ms[queue] = now_ms
+            taken = Taken(self._stamp(), queue, self._accepted.pop(queue, None), flows[queue].epoch)
+            commands.append(Say(taken))
+        for queue, move in list(self._moves.items()):
+            if flows[queue].state is ReportedFlow.DRAINING:
+                self._moves[queue] = replace(move, has_drained=True)
+            elif move.has_drained:
+                # The queue stood still for the whole drain, so it is not asked to for a good while.
+                commands += self._abandon(queue, move, "the drain took too long", now_ms, self._settings.step_aside_ms)
+        return commands
+
+    # -- giving
+
+    def _offerable(self) -> list[QueueName]:
+        """Queues of ours that somebody else should have and could take."""
+        return [
+            queue
+            for queue in sorted(self._owned_since_ms)
+            if queue not in self._moves
+            and self._flows[queue].state is ReportedFlow.ACTIVE
+            and self._target(queue) is not None
+        ]
+
+    def _offer_at_ms(self, queue: QueueName) -> int:
+        tenure_ms = 0 if self._is_draining else self._owned_since_ms[queue] + self._settings.min_tenure_ms
+        backoff = self._backoffs.get(queue)
+        return max(tenure_ms, backoff.until_ms if backoff else 0)
+
+    def _target(self, queue: QueueName) -> MemberId | None:
+        """Who would get the queue now: its home once that is bound. Who leaves waits for it a little, no longer."""
+        if self._view is None or self.placement is None:
+            return None
+        ranked = self.placement.ranks[queue]
+        takes_any = self._is_draining and self._any_standby_at_ms is None
+        for member in ranked if takes_any else ranked[:1]:
+            if member == self._member:
+                return None
+            found = self._view.find(member)
+            flow = found.flows.get(queue) if found is not None and self._view.is_target(member) else None
+            if flow is not None and flow.state is ReportedFlow.STANDBY:
+                return member
+        return None
+
+    def _offer_what_is_due(self, now_ms: int) -> list[RebalanceCommand]:
+        commands: list[RebalanceCommand] = []
+        for queue in self._offerable():
+            target = self._target(queue)
+            if target is None or now_ms < self._offer_at_ms(queue) or len(self._moves) >= self._settings.max_moves:
+                continue
+            self._move_count += 1
+            header = self._stamp()
+            move_id = MoveId(f"{self._member}/{header.life.incarnation}/{header.life.nonce}/{self._move_count}")
+            self._moves[queue] = _Move(move_id, target, now_ms + self._settings.answer_timeout_ms)
+            commands.append(Say(Offer(header, queue, self._flows[queue].epoch, move_id, target)))
+        return commands
+
+    def _abandon(
+        self, queue: QueueName, move: _Move, reason: str, now_ms: int, least_wait_ms: int = 0
+    ) -> list[RebalanceCommand]:
+        del self._moves[queue]
+        before = self._backoffs.get(queue)
+        failures = before.failures + 1 if before else 1
+        settings = self._settings
+        doublings = min(failures - 1, 20)
+        wait_ms = min(settings.backoff_max_ms, settings.backoff_min_ms << doublings)
+        if least_wait_ms:
+            wait_ms = min(settings.longest_wait_ms, least_wait_ms << doublings)
+        self._backoffs[queue] = _Backoff(failures, now_ms + wait_ms)
+        return [Note("move_abandoned", {"queue": queue, "move_id": move.move_id, "to": move.to, "reason": reason})]
+
+    # -- what others say
+
+    def _hear(self, message: ControlMessage, now_ms: int) -> list[RebalanceCommand]:
+        if message.header.member == self._member:
+            return []
+        match message:
+            case Offer():
+                return self._hear_offer(message, now_ms)
+            case Accept(_, queue, move_id):
+                move = self._moves.get(queue)
+                if move is None or move.move_id != move_id or move.is_accepted:
+                    return []
+                self._moves[queue] = replace(move, expires_ms=now_ms + self._settings.step_aside_ms, is_accepted=True)
+                return [HandBack(queue, move_id, move.to)]
+            case Reject(_, queue, move_id, reason):
+                move = self._moves.get(queue)
+                if move is None or move.move_id != move_id or move.is_accepted:
+                    return []
+                return self._abandon(queue, move, reason, now_ms)
+            case Taken(_, queue):
+                self._accepted.pop(queue, None)
+                return [CancelStepAside(queue)] if queue in self._places else []
+            case Heartbeat() | StateRequest() | Leave():
+                return []
+            case _:
+                assert_never(message)
+
+    def _hear_offer(self, offer: Offer, now_ms: int) -> list[RebalanceCommand]:
+        queue = offer.queue
+        if queue not in self._places:
+            return []
+        if offer.to != self._member:
+            self._accepted.pop(queue, None)
+            return [StepAside(queue, now_ms + self._settings.step_aside_ms)]
+        if reason := self._reason_to_reject(offer):
+            return [Say(Reject(self._stamp(), queue, offer.move_id, reason))]
+        self._accepted[queue] = offer.move_id
+        return [CancelStepAside(queue), Say(Accept(self._stamp(), queue, offer.move_id))]
+
+    def _reason_to_reject(self, offer: Offer) -> str | None:
+        flow = self._flows.get(offer.queue)
+        giver = self._view.find(offer.header.member) if self._view is not None else None
+        if self._is_draining:
+            return "leaving"
+        if flow is None or flow.state is not ReportedFlow.STANDBY:
+            return "not a standby of it"
+        if giver is None:
+            return "giver unknown"
+        # A member that leaves gives to the best it can find.
+        if giver.state is not MemberState.DRAINING and not self._is_home(offer.queue):
+            return "not at home on it"
+        return None
+
+    def _is_home(self, queue: QueueName) -> bool:
+        return self.placement is not None and self.placement.home(queue) == self._member

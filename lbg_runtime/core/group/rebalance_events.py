@@ -1,0 +1,65 @@
+"""What a rebalance machine is told and what it orders. The shell carries the orders out, in the order given."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.group.control_messages import ControlMessage, MoveId
+from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
+from lbg_runtime.core.group.view import GroupView
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import MemberId, QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """The group as the membership machine sees it now; told after every change and every heartbeat interval."""
+
+    view: GroupView
+    is_stable: bool
+    is_silent: bool
+    """The control topic does not reach us although other members are there: the rebind cycle has to do."""
+
+
+RebalanceEvent = GroupSeen | OwnFlowsChanged | ControlMessageReceived | DrainStarted
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlace:
+    """Tell the queue's flow machine (`PlaceChanged`)."""
+
+    queue: QueueName
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """Tell the queue's flow machine (`HandBackRequested`)."""
+
+    queue: QueueName
+    move_id: MoveId
+    to: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class StepAside:
+    """Tell the queue's flow machine (`StepAsideRequested`)."""
+
+    queue: QueueName
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelStepAside:
+    """Tell the queue's flow machine (`StepAsideCancelled`)."""
+
+    queue: QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Publish this on the control topic."""
+
+    message: ControlMessage
+
+
+RebalanceCommand = SetPlace | HandBack | StepAside | CancelStepAside | Say | Note

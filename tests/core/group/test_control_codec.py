@@ -1,0 +1,264 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.core.group.control_codec import (
+    MAX_MESSAGE_BYTES,
+    ControlMessageRefused,
+    RefusalReason,
+    decode,
+    encode,
+)
+from lbg_runtime.core.group.control_messages import (
+    MAX_TEXT_LENGTH,
+    Accept,
+    ControlMessage,
+    FlowReport,
+    GroupAnswer,
+    GroupQuestion,
+    Header,
+    Heartbeat,
+    Inquiry,
+    KeyAnswer,
+    KeyQuestion,
+    KeySight,
+    LaneHead,
+    LastHandled,
+    Leave,
+    Life,
+    MemberState,
+    MoveId,
+    Offer,
+    QuestionId,
+    Reject,
+    ReportedFlow,
+    SeenMember,
+    StateRequest,
+    Taken,
+    settings_digest,
+)
+from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+AnyMessage = ControlMessage | Inquiry
+
+GROUP = GroupName("orders")
+HEADER = Header(GROUP, MemberId("member-1"), Life(7, 11), 3)
+
+numbers = st.integers(0, (1 << 63) - 1)
+texts = st.text(min_size=1, max_size=MAX_TEXT_LENGTH).filter(str.isprintable)
+queues = texts.map(QueueName)
+members = texts.map(MemberId)
+move_ids = texts.map(MoveId)
+epochs = numbers.map(Epoch)
+headers = st.builds(Header, st.just(GROUP), members, st.builds(Life, numbers, numbers), numbers)
+flow_reports = st.builds(FlowReport, st.sampled_from(ReportedFlow), epochs, numbers)
+heartbeats = st.builds(
+    Heartbeat,
+    headers,
+    st.sampled_from(MemberState),
+    numbers,
+    st.dictionaries(texts, texts | st.just(""), max_size=5),
+    st.dictionaries(queues, flow_reports, max_size=8),
+    texts,
+)
+questions = texts.map(QuestionId)
+heads = st.builds(
+    LaneHead,
+    st.sampled_from(LaneStage),
+    numbers,
+    st.booleans(),
+    numbers | st.none(),
+    numbers,
+    numbers | st.none(),
+    numbers | st.none(),
+)
+lasts = st.builds(LastHandled, numbers | st.none(), numbers, numbers)
+sights = st.builds(KeySight, numbers, heads | st.none(), lasts | st.none())
+seen_members = st.lists(st.builds(SeenMember, members, st.booleans()), max_size=5).map(tuple)
+messages: st.SearchStrategy[AnyMessage] = st.one_of(
+    heartbeats,
+    st.builds(GroupQuestion, headers, questions),
+    st.builds(GroupAnswer, headers, questions, seen_members),
+    st.builds(KeyQuestion, headers, questions, texts),
+    st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
+    st.builds(StateRequest, headers),
+    st.builds(Leave, headers),
+    st.builds(Offer, headers, queues, epochs, move_ids, members),
+    st.builds(Accept, headers, queues, move_ids),
+    st.builds(Reject, headers, queues, move_ids, texts),
+    st.builds(Taken, headers, queues, move_ids | st.none(), epochs),
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def refusal(payload: bytes) -> RefusalReason:
+    with pytest.raises(ControlMessageRefused) as caught:
+        decode(payload, GROUP)
+    assert len(str(caught.value)) < 400
+    return caught.value.reason
+
+
+def accept_or_refuse(payload: bytes) -> None:
+    """Any other exception than a refusal fails the test; what is taken can be said again."""
+    try:
+        message = decode(payload, GROUP)
+    except ControlMessageRefused:
+        return
+    assert decode(encode(message), GROUP) == message
+
+
+@given(messages)
+def test_what_is_encoded_is_decoded_again(message: AnyMessage) -> None:
+    assert decode(encode(message), GROUP) == message
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_message_or_refused(payload: bytes) -> None:
+    accept_or_refuse(payload)
+
+
+@given(json_values)
+def test_any_json_is_a_message_or_refused(value: object) -> None:
+    accept_or_refuse(json.dumps(value).encode())
+
+
+@given(messages, st.data())
+def test_a_message_with_one_item_changed_is_a_message_or_refused(message: AnyMessage, data: st.DataObject) -> None:
+    items = json.loads(encode(message))
+    position = data.draw(st.integers(0, len(items) - 1))
+    items[position] = data.draw(json_values)
+    accept_or_refuse(json.dumps(items).encode())
+
+
+@given(messages, st.data())
+def test_a_message_with_damaged_bytes_is_a_message_or_refused(message: AnyMessage, data: st.DataObject) -> None:
+    payload = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    accept_or_refuse(bytes(payload))
+    accept_or_refuse(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+
+
+@given(messages, json_values)
+def test_a_message_with_an_item_more_or_less_is_refused(message: AnyMessage, value: object) -> None:
+    items = json.loads(encode(message))
+    assert refusal(json.dumps([*items, value]).encode()) is RefusalReason.MALFORMED
+    assert refusal(json.dumps(items[:-1]).encode()) is RefusalReason.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"[1]",
+        b"\xff\xfe[\x001\x00]\x00",
+        b"[" * 100_000,
+        b"[" + b"9" * 5_000 + b"]",
+        b'[true,"leave","orders","member-1",7,11,3]',
+        b'[1.0,"leave","orders","member-1",7,11,3]',
+        b'[1,"bye","orders","member-1",7,11,3]',
+        b'[1,"leave","orders","",7,11,3]',
+        b'[1,"leave","orders","a\\u0000b",7,11,3]',
+        b'[1,"leave","orders","a\\ud800b",7,11,3]',
+        b'[1,"leave","orders","' + b"x" * 251 + b'",7,11,3]',
+        b'[1,"leave","orders","member-1",-1,11,3]',
+        b'[1,"leave","orders","member-1",NaN,11,3]',
+        b'[1,"leave","orders","member-1",9223372036854775808,11,3]',
+    ],
+)
+def test_malformed_bytes_are_refused(payload: bytes) -> None:
+    assert refusal(payload) is RefusalReason.MALFORMED
+
+
+def test_a_plain_message_has_the_documented_layout() -> None:
+    assert encode(Leave(HEADER)) == b'[1,"leave","orders","member-1",7,11,3]'
+    taken = Taken(HEADER, QueueName("orders/0"), None, Epoch(4))
+    assert encode(taken) == b'[1,"taken","orders","member-1",7,11,3,"orders/0",null,4]'
+
+
+def test_an_answer_has_the_documented_layout() -> None:
+    question, flow = QuestionId("q"), FlowReport(ReportedFlow.ACTIVE, Epoch(4), 2)
+    head = LaneHead(LaneStage.DELAYED, 3, True, 17, 900, 800, 50)
+    sight = KeySight(5, head, LastHandled(None, 1, 1_000))
+    assert encode(KeyAnswer(HEADER, question, 9, QueueName("orders/1"), flow, sight)) == (
+        b'[1,"key_answer","orders","member-1",7,11,3,"q",9,"orders/1",[1,4,2],5,[2,3,1,17,900,800,50],[null,1,1000]]'
+    )
+    assert encode(GroupAnswer(HEADER, question, (SeenMember(MemberId("a"), True),))) == (
+        b'[1,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (9, 1),
+        (10, [3, 1, 1]),
+        (10, [1, 1]),
+        (10, 0),
+        (12, [3, 1, 0, None, 1, None, None]),
+        (12, [0, 1, True, 1, 1, 1, 1]),
+    ],
+)
+def test_an_answer_with_an_impossible_item_is_refused(position: int, value: object) -> None:
+    sight = KeySight(0, None, None)
+    items = json.loads(encode(KeyAnswer(HEADER, QuestionId("q"), 9, QueueName("orders/1"), None, sight)))
+    items[position] = value
+    assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
+
+
+def test_another_version_is_refused_whatever_else_it_says() -> None:
+    assert refusal(b'[2,{"new":"form"}]') is RefusalReason.VERSION
+
+
+def test_another_group_is_refused() -> None:
+    payload = encode(Leave(HEADER))
+    with pytest.raises(ControlMessageRefused) as caught:
+        decode(payload, GroupName("invoices"))
+    assert caught.value.reason is RefusalReason.GROUP
+
+
+def test_what_is_too_large_is_refused_by_both_sides() -> None:
+    assert refusal(b" " * (MAX_MESSAGE_BYTES + 1)) is RefusalReason.TOO_LARGE
+    flows = {
+        QueueName("q" * 240 + f"{number:010}"): FlowReport(ReportedFlow.STANDBY, Epoch(1), 0) for number in range(600)
+    }
+    with pytest.raises(ControlMessageRefused, match="too_large"):
+        encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, {}, flows, "0" * 16))
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (7, "asleep"),
+        (9, settings_digest({"hash_count": "64"})),
+        (10, [["hash_count", "32"], ["hash_count", "32"]]),
+        (10, [["hash_count", "32", "more"]]),
+        (10, ["hash_count"]),
+        (12, [["orders/0", 3, 1, 0]]),
+        (12, [["orders/0", 1, 1, 0], ["orders/0", 1, 1, 0]]),
+        (12, {"orders/0": 1}),
+    ],
+)
+def test_a_heartbeat_that_contradicts_itself_is_refused(position: int, value: object) -> None:
+    flows = {QueueName("orders/0"): FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)}
+    items = json.loads(encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, {"hash_count": "32"}, flows, "0" * 16)))
+    items[position] = value
+    assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
+
+
+def test_a_heartbeat_of_a_member_with_64_queues_stays_below_3_kilobytes() -> None:
+    flows = {
+        QueueName(f"lbg/orders/{number}"): FlowReport(ReportedFlow.STANDBY, Epoch(1_000 + number), 100)
+        for number in range(64)
+    }
+    settings = {"hash_prefix": "orders", "hash_count": "64", "queue_count": "64", "hash_function": "crc32"}
+    assert len(encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, settings, flows, "0" * 16))) < 3_000

@@ -1,0 +1,235 @@
+"""How the control plane's machine brings view, places and flows together; whole groups of them are in tests/sim."""
+
+import random
+from itertools import count
+
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.events import (
+    BindSucceeded,
+    FlowActive,
+    HandBackRequested,
+    PlaceChanged,
+    StepAsideRequested,
+)
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.control_messages import (
+    Accept,
+    ControlMessage,
+    FlowReport,
+    Header,
+    Heartbeat,
+    Leave,
+    Life,
+    MemberState,
+    Offer,
+    ReportedFlow,
+    StateRequest,
+)
+from lbg_runtime.core.group.control_plane import (
+    AskFlow,
+    ControlOutput,
+    ControlPlaneMachine,
+    FlowChanged,
+    HandedOver,
+    Warn,
+)
+from lbg_runtime.core.group.identity import Identity
+from lbg_runtime.core.group.membership import MembershipMachine
+from lbg_runtime.core.group.membership_events import (
+    ControlConnected,
+    ControlMessageReceived,
+    DrainStarted,
+    DuplicateMemberFound,
+    JoinDone,
+    LeaveRequested,
+    SettingsDisagree,
+    ViewChanged,
+)
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+A, B = MemberId("a"), MemberId("b")
+Q0, Q1 = QueueName("q0"), QueueName("q1")
+SILENCE_MS = 5_500
+FLOW_SETTINGS = RebindSettings(
+    interval_ms=30_000,
+    jitter=0.0,
+    drain_timeout_ms=5_000,
+    bind_backoff_min_ms=100,
+    bind_backoff_max_ms=5_000,
+    quiet_gap_ms=20,
+    rank_delay_ms=100,
+)
+
+
+class Plane:
+    """Member a with two queues, of which q1 is pinned to b; carries out what the machine asks of flows."""
+
+    def __init__(self) -> None:
+        self.flows = {q: FlowMachine(q, AWAY, FLOW_SETTINGS, 4, random.Random(1), 0) for q in (Q0, Q1)}
+        identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {"count": "2"})
+        membership = MembershipMachine(identity, MembershipSettings(jitter=0.0), random.Random(1), 0)
+        settings = RebalanceSettings(min_tenure_ms=0)
+        rebalance = RebalanceMachine(A, [Q0, Q1], {Q0: A, Q1: B}, settings, membership.stamp)
+        self.machine = ControlPlaneMachine(membership, rebalance, list(self.flows.values()), SILENCE_MS)
+        self._numbers = count(1)
+
+    def take(self, now_ms: int, *inputs: object) -> list[ControlOutput]:
+        outputs = self.machine.take(inputs, now_ms)  # type: ignore[arg-type]
+        for output in outputs:
+            if isinstance(output, AskFlow):
+                self.flows[output.queue].handle(output.request, now_ms)
+        return outputs
+
+    def header(self, life: int = 1) -> Header:
+        return Header(GroupName("orders"), B, Life(life, 1), next(self._numbers))
+
+    def hear_b(self, now_ms: int, *standby_of: QueueName, setting: str = "2") -> list[ControlOutput]:
+        flows = {queue: FlowReport(ReportedFlow.STANDBY, Epoch(1), 0) for queue in standby_of}
+        beat = Heartbeat(self.header(), MemberState.ACTIVE, 1, {"count": setting}, flows, "")
+        return self.take(now_ms, ControlMessageReceived(beat))
+
+    def own(self, now_ms: int, *queues: QueueName) -> list[ControlOutput]:
+        for queue in queues:
+            self.flows[queue].on_deadline(now_ms)
+            self.flows[queue].handle(BindSucceeded(Epoch(1)), now_ms)
+            self.flows[queue].handle(FlowActive(Epoch(1)), now_ms)
+        return self.take(now_ms, FlowChanged())
+
+    def settled_with_b(self) -> None:
+        """Both are known, placed, and a owns both queues, at 4,100 ms."""
+        self.take(0, ControlConnected(), JoinDone())
+        for now_ms in (100, 1_000, 2_000, 3_000, 4_000):
+            self.hear_b(now_ms)
+            self.take(now_ms)
+        self.own(4_100, Q0, Q1)
+
+
+def said(outputs: list[ControlOutput]) -> list[ControlMessage]:
+    return [output.message for output in outputs if isinstance(output, Say)]
+
+
+def test_it_says_who_it_is_and_asks_who_is_there_once_it_is_connected() -> None:
+    plane = Plane()
+    assert plane.take(0, JoinDone())[:1] != [], "the view knows of us"
+    kinds = [type(message) for message in said(plane.take(0, ControlConnected()))]
+    assert kinds == [Heartbeat, StateRequest]
+    assert plane.machine.deadline_ms == 1_000
+
+
+def test_places_reach_the_flows_when_the_group_is_stable() -> None:
+    plane = Plane()
+    plane.take(0, ControlConnected(), JoinDone())
+    plane.hear_b(100)
+    asked = [each for ms in range(200, 4_200, 500) for each in plane.take(ms) if isinstance(each, AskFlow)]
+    assert asked == [AskFlow(Q0, PlaceChanged(Place(0, False))), AskFlow(Q1, PlaceChanged(Place(1, False)))]
+
+
+def test_a_queue_goes_to_its_home_when_that_has_accepted() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    [offer] = [each for each in said(plane.hear_b(4_200, Q1)) if isinstance(each, Offer)]
+    assert (offer.queue, offer.to) == (Q1, B)
+    outputs = plane.take(4_210, ControlMessageReceived(Accept(plane.header(), Q1, offer.move_id)))
+    assert outputs == [
+        Note("hand_back_started", {"queue": Q1, "move_id": offer.move_id, "to": B}),
+        AskFlow(Q1, HandBackRequested(offer.move_id)),
+    ]
+
+
+def test_counts_in_flight_alone_are_told_to_nobody() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    assert plane.take(4_101, FlowChanged()) == []
+
+
+def test_who_leaves_says_so_before_it_offers_and_tells_when_nothing_is_left() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    plane.hear_b(4_150, Q0)
+    kinds = [type(message) for message in said(plane.take(4_200, DrainStarted()))]
+    assert kinds[0] is Heartbeat
+    assert Offer in kinds
+    assert HandedOver() not in plane.take(4_201)
+    for flow in plane.flows.values():
+        flow.handle(HandBackRequested("m"), 4_300)
+        flow.on_deadline(4_400)
+    assert HandedOver() not in plane.take(4_400, FlowChanged()), "unbinding is not unbound"
+    plane.flows.clear()
+    plane.machine._flows = ()
+    assert HandedOver() in plane.take(4_500, FlowChanged())
+    assert HandedOver() not in plane.take(4_600, FlowChanged()), "once"
+
+
+def test_who_leaves_alone_need_not_wait_for_anybody() -> None:
+    plane = Plane()
+    plane.take(0, ControlConnected(), JoinDone())
+    assert HandedOver() in plane.take(100, DrainStarted())
+
+
+def test_after_good_bye_nothing_is_said() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    outputs = plane.take(4_200, LeaveRequested())
+    assert [type(message) for message in said(outputs)] == [Leave]
+    assert said(plane.take(9_999, FlowChanged())) == []
+
+
+def test_a_standby_that_hears_nobody_gives_way_in_turn() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    plane.flows[Q1].handle(HandBackRequested("m"), 4_100)
+    plane.flows[Q1] = standby = FlowMachine(Q1, Place(1, False), FLOW_SETTINGS, 4, random.Random(1), 4_200)
+    standby.on_deadline(4_200)
+    standby.handle(BindSucceeded(Epoch(1)), 4_200)
+    plane.machine._flows = tuple(plane.flows.values())
+    plane.take(4_200, FlowChanged())
+    silent_from_ms = 4_200 + SILENCE_MS
+    outputs = [each for ms in range(4_300, silent_from_ms + 1_500, 100) for each in plane.take(ms)]
+    assert AskFlow(Q1, PlaceChanged(Place(1, gives_way=True))) in outputs
+    assert AskFlow(Q0, PlaceChanged(Place(0, gives_way=True))) not in outputs, "what is pinned to us is ours"
+
+
+def test_a_newer_process_with_our_id_gets_everything() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    other = Header(GroupName("orders"), A, Life(2, 1), 1)
+    beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "")
+    outputs = plane.take(4_200, ControlMessageReceived(beat))
+    assert DuplicateMemberFound(Life(2, 1)) in outputs
+    assert [each for each in outputs if isinstance(each, AskFlow)] == [
+        AskFlow(Q0, PlaceChanged(AWAY)),
+        AskFlow(Q1, PlaceChanged(AWAY)),
+        AskFlow(Q0, HandBackRequested("stand-aside")),
+        AskFlow(Q1, HandBackRequested("stand-aside")),
+    ]
+
+
+def test_an_offer_to_somebody_else_is_stepped_aside_for() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    offer = Offer(plane.header(), Q1, Epoch(1), "b/1", MemberId("c"))  # type: ignore[arg-type]
+    [asked] = [each for each in plane.take(4_200, ControlMessageReceived(offer)) if isinstance(each, AskFlow)]
+    assert asked == AskFlow(Q1, StepAsideRequested(4_200 + RebalanceSettings().step_aside_ms))
+
+
+def test_what_is_wrong_with_the_group_is_made_known() -> None:
+    plane = Plane()
+    plane.take(0, ControlConnected(), JoinDone())
+    assert SettingsDisagree(B, "count", "2", "3") in plane.hear_b(100, setting="3")
+    plane.hear_b(200)
+    old = Heartbeat(Header(GroupName("orders"), B, Life(0, 1), 1), MemberState.ACTIVE, 1, {"count": "2"}, {}, "")
+    [warning] = [each for each in plane.take(300, ControlMessageReceived(old)) if isinstance(each, Warn)]
+    assert warning.note.name == "control_message_disregarded"
+
+
+def test_a_change_of_the_view_is_made_known() -> None:
+    plane = Plane()
+    plane.take(0, ControlConnected(), JoinDone())
+    [changed] = [each for each in plane.hear_b(100) if isinstance(each, ViewChanged)]
+    assert [one.member for one in changed.view.members] == [A, B]

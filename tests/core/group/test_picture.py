@@ -1,0 +1,105 @@
+"""What a listener learns is what was said, in whatever order it came."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.core.group.control_messages import (
+    FlowReport,
+    GroupAnswer,
+    Header,
+    Heartbeat,
+    Leave,
+    Life,
+    MemberState,
+    QuestionId,
+    ReportedFlow,
+    SeenMember,
+)
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from tests.core.group.test_control_codec import messages
+
+A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
+Q0, Q1 = QueueName("orders/0"), QueueName("orders/1")
+
+
+def header(member: MemberId, sequence: int = 1, incarnation: int = 1) -> Header:
+    return Header(GroupName("orders"), member, Life(incarnation, 7), sequence)
+
+
+def beat(
+    member: MemberId, *owned: QueueName, sequence: int = 1, incarnation: int = 1, settings: dict[str, str] | None = None
+) -> Heartbeat:
+    flows = {queue: FlowReport(ReportedFlow.ACTIVE, Epoch(1), 3) for queue in owned}
+    return Heartbeat(header(member, sequence, incarnation), MemberState.ACTIVE, 1, settings or {}, flows, "0")
+
+
+def picture_of(*messages: object) -> GroupPicture:
+    picture = GroupPicture()
+    for message in messages:
+        picture.hear(message)  # type: ignore[arg-type]
+    return picture
+
+
+def test_the_newest_word_of_a_member_counts_in_any_order() -> None:
+    beats = [beat(A, Q0, sequence=1), beat(A, Q1, sequence=2), beat(B, Q0, sequence=9)]
+    for order in itertools.permutations(beats):
+        picture = picture_of(*order)
+        assert list(picture.members) == [A, B]
+        assert picture.owners == {Q0: (B,), Q1: (A,)}
+
+
+def test_a_queue_that_two_claim_has_two_owners() -> None:
+    assert picture_of(beat(A, Q0), beat(B, Q0)).owners == {Q0: (A, B)}
+
+
+def test_who_left_is_not_there() -> None:
+    picture = picture_of(beat(A, Q0), beat(B), Leave(header(A, 2)))
+    assert list(picture.members) == [B]
+    assert picture.twice == ()
+
+
+def test_two_lives_of_one_member_are_told_and_the_newer_one_counts() -> None:
+    picture = picture_of(beat(A, Q1, incarnation=2), beat(A, Q0, sequence=9, incarnation=1))
+    assert picture.twice == (A,)
+    assert picture.owners == {Q1: (A,)}
+
+
+def test_a_restart_while_one_listens_is_no_second_process() -> None:
+    picture = picture_of(beat(A, incarnation=1), Leave(header(A, 2, incarnation=1)), beat(A, incarnation=2))
+    assert picture.twice == ()
+    assert list(picture.members) == [A]
+
+
+def test_suspects_and_the_unheard_are_named_with_those_who_say_so() -> None:
+    question = QuestionId("q")
+    picture = picture_of(
+        beat(A),
+        beat(B),
+        GroupAnswer(header(A, 2), question, (SeenMember(A, False), SeenMember(B, False), SeenMember(C, True))),
+        GroupAnswer(header(B, 2), question, (SeenMember(A, True), SeenMember(B, False), SeenMember(C, False))),
+    )
+    assert picture.suspects == {A: (B,), C: (A,)}
+    assert picture.unheard == {C: (A, B)}
+
+
+def test_settings_that_are_not_alike_are_named_with_their_values() -> None:
+    alike = {"hash_count": "8"}
+    picture = picture_of(
+        beat(A, settings={**alike, "key": "x"}), beat(B, settings={**alike, "key": "y"}), beat(C, settings=alike)
+    )
+    (found,) = picture.disagreements
+    assert found.name == "key"
+    assert found.values == {"x": (A,), "y": (B,), None: (C,)}
+
+
+@given(st.lists(messages, max_size=10))
+def test_whatever_is_said_can_be_told(said: list[object]) -> None:
+    picture = picture_of(*said)
+    assert set(picture.unheard).isdisjoint(picture.members)
+    assert {member for owners in picture.owners.values() for member in owners} <= set(picture.members)
+    assert all(len(one.values) > 1 for one in picture.disagreements)
+    assert isinstance(picture.suspects, dict)
+    assert isinstance(picture.twice, tuple)

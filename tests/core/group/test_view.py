@@ -1,0 +1,70 @@
+from lbg_runtime.core.group.control_messages import FlowReport, Life, MemberState, ReportedFlow
+from lbg_runtime.core.group.placement import place
+from lbg_runtime.core.group.view import GroupView, MemberView, owners_by_claims, updated_claims
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+
+ONE, TWO, THREE = MemberId("one"), MemberId("two"), MemberId("three")
+QUEUES = [QueueName(f"orders/{number}") for number in range(8)]
+
+
+def member(name: MemberId, state: MemberState = MemberState.ACTIVE, *, is_suspect: bool = False) -> MemberView:
+    return MemberView(name, Life(1, 1), state, 1, is_suspect, {}, "")
+
+
+def test_only_active_members_are_candidates_and_only_those_not_suspect_are_targets() -> None:
+    members = (member(ONE), member(THREE, MemberState.DRAINING), member(TWO, is_suspect=True))
+    view = GroupView((*members, member(MemberId("zero"), MemberState.JOINING)), {})
+    assert [(one.member, one.weight) for one in view.candidates()] == [(ONE, 1), (TWO, 0)]
+    assert [view.is_target(one) for one in (ONE, TWO, THREE, MemberId("zero"), MemberId("nobody"))] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert view.find(TWO) == members[2]
+    assert view.find(MemberId("nobody")) is None
+
+
+def test_a_suspect_member_keeps_its_queues_and_gets_no_new_ones() -> None:
+    owners = {QUEUES[0]: ONE, QUEUES[1]: TWO, QUEUES[2]: TWO}
+    view = GroupView((member(ONE), member(THREE), member(TWO, is_suspect=True)), owners)
+    configured = {QUEUES[5]: TWO, QUEUES[6]: THREE, QUEUES[1]: ONE}
+    placement = place(QUEUES, view.candidates(), view.owners, view.pins(configured))
+    assert placement.homes_of(TWO) == (QUEUES[1], QUEUES[2])
+    assert len(placement.homes_of(ONE)) == len(placement.homes_of(THREE)) == 3
+    assert placement.home(QUEUES[6]) == THREE
+    assert all(placement.rank(queue, TWO) in (0, 2) for queue in QUEUES)
+
+
+def test_nothing_moves_while_a_member_is_suspect_and_when_it_is_back() -> None:
+    before = place(QUEUES, GroupView((member(ONE), member(THREE), member(TWO)), {}).candidates(), {}, {})
+    owners = {queue: ranked[0] for queue, ranked in before.ranks.items()}
+    for is_suspect in (True, False):
+        view = GroupView((member(ONE), member(THREE), member(TWO, is_suspect=is_suspect)), owners)
+        after = place(QUEUES, view.candidates(), view.owners, view.pins({}))
+        assert {queue: after.home(queue) for queue in QUEUES} == owners
+
+
+def test_views_of_the_same_members_have_the_same_digest() -> None:
+    view = GroupView((member(ONE), member(TWO)), {})
+    assert view.digest() == GroupView((member(ONE), member(TWO)), {QUEUES[0]: ONE}).digest()
+    assert view.digest() != GroupView((member(ONE), member(TWO, is_suspect=True)), {}).digest()
+    assert view.digest() != GroupView((member(ONE),), {}).digest()
+
+
+def test_the_newest_claim_is_the_owners() -> None:
+    queue, other = QUEUES[:2]
+    claims = [(TWO, {queue: 5, other: 7}), (ONE, {queue: 3, other: 7})]
+    assert owners_by_claims(claims) == {queue: TWO, other: ONE}
+
+
+def test_a_claim_keeps_its_time_while_it_is_repeated() -> None:
+    active = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
+    draining = FlowReport(ReportedFlow.DRAINING, Epoch(1), 0)
+    standby = FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
+    claims = updated_claims({}, {QUEUES[0]: active, QUEUES[1]: standby}, 10)
+    assert claims == {QUEUES[0]: 10}
+    claims = updated_claims(claims, {QUEUES[0]: draining, QUEUES[1]: active}, 20)
+    assert claims == {QUEUES[0]: 10, QUEUES[1]: 20}
+    assert updated_claims(claims, {QUEUES[0]: standby}, 30) == {}
