@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.figures import Duplicates, count_duplicates
-from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Fault, Mode, draw_faults, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from lbg_runtime.sim.story import StoryFigures, tell_story

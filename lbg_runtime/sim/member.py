@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.commands import (
     Bind,
     CancelHandling,
@@ -26,9 +25,8 @@ from lbg_runtime.core.flow.events import (
     StopRequested,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
-from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.core.group.rebalance import AWAY
+from lbg_runtime.core.lanes import LaneKey, LaneTurn
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -38,7 +36,7 @@ from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
 from lbg_runtime.sim.clock import DriftingClock
-from lbg_runtime.sim.control import MakeRebalance, SimControl
+from lbg_runtime.sim.control import SimControl
 from lbg_runtime.sim.control_topic import ControlTopic
 from lbg_runtime.sim.handle import SimHandle
 from lbg_runtime.sim.history import (
@@ -62,20 +60,10 @@ from lbg_runtime.sim.history import (
     Stamp,
     UnbindOrdered,
 )
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import Mode, SimSettings
-
-MakeMachine = Callable[[QueueName, Place, RebindSettings, int, RandomSource, int], FlowMachine]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What is under test; tests put broken ones in, to see that the laws find out."""
-
-    make_machine: MakeMachine = FlowMachine
-    make_lanes: Callable[[], KeyLanes] = KeyLanes
-    make_rebalance: MakeRebalance = RebalanceMachine
 
 
 @dataclass(slots=True, eq=False)

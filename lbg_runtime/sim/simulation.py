@@ -11,7 +11,7 @@ from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.faults import Misfortune
 from lbg_runtime.sim.history import Happening, Life
 from lbg_runtime.sim.laws import check_laws, duplicate_count
-from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.schedule import SimulationLoops
 from lbg_runtime.sim.settings import Fault, FaultKind, SimSettings, draw_faults, draw_settings
 from lbg_runtime.sim.violation import Violation

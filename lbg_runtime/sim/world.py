@@ -10,7 +10,8 @@ from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_noise import ControlNoise, RequestKind
 from lbg_runtime.sim.control_topic import ControlTopic
 from lbg_runtime.sim.history import CalmBegan, CalmEnded, Happening, Life, Stalled
-from lbg_runtime.sim.member import Parts, SimMember
+from lbg_runtime.sim.member import SimMember
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.publisher import SimPublisher
 from lbg_runtime.sim.schedule import Call, Schedule
 from lbg_runtime.sim.settings import Mode, SimSettings

@@ -5,7 +5,7 @@ from lbg_runtime.core.flow.events import FlowInactive, MachineEvent
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.sim.campaign import Scope, quantile, run_campaign, run_seed, shrink
-from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Mode
 
 SCOPE = Scope(Mode.COOPERATIVE)

@@ -17,7 +17,7 @@ from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.sim.campaign import Scope, run_seed
-from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Mode
 
 MOST_SEEDS = 200

@@ -19,7 +19,7 @@ from lbg_runtime.model.outcome import Outcome, Settlement
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.handle import SimHandle
 from lbg_runtime.sim.link import Link
-from lbg_runtime.sim.member import Parts
+from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import simulate
 

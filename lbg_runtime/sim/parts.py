@@ -1,0 +1,24 @@
+"""The machines of a member that a simulation puts to the test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.lanes import KeyLanes
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.sim.control import MakeRebalance
+
+MakeMachine = Callable[[QueueName, Place, RebindSettings, int, RandomSource, int], FlowMachine]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is under test; tests put broken ones in, to see that the laws find out."""
+
+    make_machine: MakeMachine = FlowMachine
+    make_lanes: Callable[[], KeyLanes] = KeyLanes
+    make_rebalance: MakeRebalance = RebalanceMachine
