@@ -104,6 +104,13 @@ class ProtocolError(LbgError):
         self.offset = offset
 
 
+class RestripeRecordRefused(ProtocolError):
+    """A message on the topic of a re-striping is no record of one that this version knows."""
+
+    def __init__(self, payload: bytes) -> None:
+        super().__init__(f"no record of a re-striping: {payload!r}")
+
+
 class BrokerRefusal(LbgError):
     """The development broker says no; `code` and `text` are the ones PubSub+ uses on the wire."""
 
@@ -111,6 +118,89 @@ class BrokerRefusal(LbgError):
         super().__init__(f"{code} {text}")
         self.code = code
         self.text = text
+
+
+class SempError(LbgError):
+    """Administering the broker over SEMP failed."""
+
+
+class SempUnreachable(SempError):
+    """Nobody answers at the address, or not with SEMP, or the broker stayed unready for as long as was tried."""
+
+    retriable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"no SEMP answer from {url}: {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class SempRefused(SempError):
+    """The broker understood and said no. Branch on `code`; `status` and `description` are for people, and may change.
+
+    `code` is 0 where the answer had no SEMP error in it; `http_status` tells the rest.
+    """
+
+    def __init__(self, request: str, http_status: int, code: int, status: str, description: str) -> None:
+        super().__init__(f"{request}: {status} ({code}): {description}")
+        self.request = request
+        self.http_status = http_status
+        self.code = code
+        self.status = status
+        self.description = description
+
+
+class QueueMissing(SempError):
+    """The queue does not exist."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue {queue} does not exist")
+        self.queue = queue
+
+
+class QueueUnfit(SempError):
+    """The queue exists and is not one that a group can use."""
+
+    def __init__(self, queue: str, found: str, expected: str) -> None:
+        super().__init__(f"queue {queue} has {found}; expected {expected}")
+        self.queue = queue
+        self.found = found
+        self.expected = expected
+
+
+class QueueInUse(SempError):
+    """The queue was not deleted: messages or bound flows are left."""
+
+    def __init__(self, queue: str, message_count: int, flow_count: int) -> None:
+        super().__init__(f"queue {queue} has {message_count} messages and {flow_count} bound flows left")
+        self.queue = queue
+        self.message_count = message_count
+        self.flow_count = flow_count
+
+
+class GroupRefused(SempError):
+    """A group was not created or changed, because of what is on the broker or in the settings; nothing was touched."""
+
+    def __init__(self, problems: tuple[UserError, ...]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class GroupInUse(SempError):
+    """A group was not deleted: messages or bound flows are left in these queues, by their counts."""
+
+    def __init__(self, left: dict[str, tuple[int, int]]) -> None:
+        queues = ", ".join(f"{queue} ({messages} messages, {flows} flows)" for queue, (messages, flows) in left.items())
+        super().__init__(f"still in use: {queues}")
+        self.left = left
+
+
+class GroupMissing(SempError):
+    """Nothing of the group is on the broker."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group {group} is not on the broker")
+        self.group = group
 
 
 class InvariantViolated(LbgError):

@@ -56,7 +56,11 @@ class GroupShape:
 
     def subscriptions(self, index: int) -> tuple[str, ...]:
         """Topic subscriptions of queue `index`, one per shard of its stripe."""
-        return tuple(f"{self.hash_prefix}/{shard}/>" for shard in self.shards_of_queue(index))
+        return tuple(self.subscription(shard) for shard in self.shards_of_queue(index))
+
+    def subscription(self, shard: int) -> str:
+        """What the queue of a shard subscribes to for it."""
+        return f"{self.hash_prefix}/{shard}/>"
 
     def hashed_topic(self, shard: int, topic: str) -> str:
         """The topic a publisher uses for `topic` when the key hashes to `shard`."""

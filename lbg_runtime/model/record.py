@@ -113,6 +113,31 @@ class OwnerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class StripesRecord:
+    """What one queue of the member said of a re-striping: its plan, that a shard has left the queue, or its finish.
+
+    Written, and with the operating system, before anybody acts on it. Whoever binds a queue in mid-move may write the
+    same again; the earliest record of a fact counts.
+    """
+
+    queue: int
+    bind_epoch: int
+    event: Literal["planned", "left", "finished"]
+    """`left`: every message of the shard before its marker is settled, and the broker knows; also where there was
+    none. Only for shards whose queue changes, and by the owner of the queue they leave."""
+    generation: int
+    """Names the re-striping; larger than that of every earlier one of the group."""
+    from_count: int
+    """Queue counts before and after."""
+    to_count: int
+    shard: int | None
+    """Left: which one; None for the others."""
+    t: int
+    mono_ns: int
+    kind: Literal["stripes"] = "stripes"
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRecord:
     """Where one queue of the member stands; about once a second, for live tables only. No law reads it."""
 
@@ -187,6 +212,7 @@ Record = (
     | DispatchRecord
     | FlowRecord
     | OwnerRecord
+    | StripesRecord
     | StatusRecord
     | LedgerHeader
     | ConfirmedRecord

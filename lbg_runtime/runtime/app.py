@@ -5,8 +5,9 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
@@ -22,6 +23,9 @@ from lbg_runtime.runtime.shutdown import ExitGuard
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
 from lbg_runtime.runtime.watchdog import watched_loop
+
+if TYPE_CHECKING:
+    from lbg_runtime.status.server import StatusServer
 
 _log = structlog.get_logger(__name__)
 
@@ -80,15 +84,21 @@ class App:
             os.environ.get(RUN_VARIABLE, ""),
         )
         is_clean = False
+        status = self._status_server()
         try:
-            async with self._open_session() as session:
+            async with status or nullcontext(), self._open_session() as session:
                 supervisor = Supervisor(
                     self.settings, self.membership, self._handlers, session, journal, random.Random()
                 )
                 self._supervisor = supervisor
                 if self._stop_wanted:
                     supervisor.stop()
+                if status is not None:
+                    status.show(supervisor.sight())
                 report = await supervisor.run()
+                if status is not None:
+                    # Beside the end of the session, so that leaving takes no longer for it.
+                    status.stop()
             is_clean = report.is_clean
             return report
         finally:
@@ -136,12 +146,23 @@ class App:
             finally:
                 guard.disarm()
 
+    def _status_server(self) -> "StatusServer | None":
+        ops = self.settings.ops
+        if ops.status is None:
+            return None
+        # Imported here, because most members of a test or a trial serve nothing.
+        from lbg_runtime.status.server import StatusServer
+
+        return StatusServer(ops.status, ops.status_token.get_secret_value() if ops.status_token else None)
+
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:
         if self._session is None:
             group, member = self.settings.group.name, self.membership.member
             client_name = f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
-            async with open_session(self.settings.connection, client_name) as session:
+            async with open_session(
+                self.settings.connection, client_name, self.settings.transport.receive_path
+            ) as session:
                 yield session
             return
         await self._session.open()

@@ -7,7 +7,7 @@ what it orders. Nothing here touches a delivery.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import structlog
@@ -23,7 +23,10 @@ from lbg_runtime.core.group.control_plane import (
     ControlOutput,
     ControlPlaneMachine,
     FlowChanged,
+    FlowsAdded,
     HandedOver,
+    ProbeAsked,
+    QueuesAdded,
     Warn,
 )
 from lbg_runtime.core.group.identity import Identity
@@ -38,12 +41,15 @@ from lbg_runtime.core.group.membership_events import (
     JoinDone,
     LeaveRequested,
     SettingsDisagree,
+    StripesTold,
     ViewChanged,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings as Timing
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.restripe.news import StripesNews
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
@@ -56,6 +62,8 @@ from lbg_runtime.runtime.membership import Membership, counted_member
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
+
+AddFlows = Callable[[int], Sequence[FlowRunner]]
 
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, and this much more for its words to get there."""
@@ -73,8 +81,14 @@ class ControlPlane:
         keys: KeyBook,
         recorder: FlightRecorder,
         on_refused: Callable[[ConfigError], None],
+        add_flows: AddFlows,
+        pins: Callable[[int], Mapping[QueueName, MemberId]],
     ) -> None:
-        """`on_refused` is called when the group has other settings than this member, which has no queue yet."""
+        """`on_refused` is called when the group has other settings than this member, which has no queue yet.
+
+        `add_flows` makes the flows of the queues that a re-striping brings; `pins` says which of so many queues have
+        their home by the settings.
+        """
         self.machine = machine
         self._session = session
         self._topic = topic
@@ -83,6 +97,8 @@ class ControlPlane:
         self._recorder = recorder
         recorder.listen_to(self._owner_of)
         self._on_refused = on_refused
+        self._add_flows = add_flows
+        self._pins = pins
         self._inputs: deque[ControlInput] = deque()
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -113,6 +129,14 @@ class ControlPlane:
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
         self._post(FlowChanged())
+
+    def stripes_told(self, queue_index: int, news: StripesNews) -> None:
+        """A flow of this member has news of a re-striping."""
+        self._post(StripesTold(queue_index, news))
+
+    def probe_asked(self, probe: ProbeAsked) -> None:
+        """See `FlowRunner`: answered when our own next word, sent behind the settlements, comes back."""
+        self._post(probe)
 
     def leave(self, on_handed_over: Callable[[], None]) -> None:
         """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
@@ -156,6 +180,8 @@ class ControlPlane:
                 self._say(message)
             case AskFlow(queue, request):
                 self._runners[queue].post(request)
+            case QueuesAdded(queue_total):
+                self._make_flows(queue_total)
             case HandedOver():
                 if self._on_handed_over is not None:
                     self._on_handed_over()
@@ -175,6 +201,14 @@ class ControlPlane:
                 _log.info(name, **facts)
             case _:
                 assert_never(output)
+
+    def _make_flows(self, queue_total: int) -> None:
+        # Asked again for as long as the answer is under way.
+        added = self._add_flows(queue_total)
+        self._runners |= {runner.machine.queue: runner for runner in added}
+        if added:
+            _log.info("queues_added", queues=[runner.machine.queue for runner in added])
+            self._post(FlowsAdded([runner.machine for runner in added], self._pins(queue_total)))
 
     def _say(self, message: ControlMessage | Inquiry) -> None:
         try:
@@ -214,18 +248,22 @@ def make_control_plane(
     keys: KeyBook,
     recorder: FlightRecorder,
     on_refused: Callable[[ConfigError], None],
+    striping: StripingBook,
+    add_flows: AddFlows,
 ) -> ControlPlane:
     """The control plane of one life of a member. On the loop that it will run on."""
     group, own, rebind = settings.group, settings.membership, settings.rebind
     queues = [runner.machine.queue for runner in runners]
-    pins: dict[QueueName, MemberId] = {}
-    if membership.place is not None:
+    shape, place = group.shape(), membership.place
+
+    def pins(queue_total: int) -> dict[QueueName, MemberId]:
         # Members that are counted have their queues by number, as long as they are there.
-        pins = {queue: counted_member(index % membership.place.count) for index, queue in enumerate(queues)}
+        indexes = range(queue_total) if place is not None else ()
+        return {shape.queue_name(index): counted_member(index % (place.count if place else 1)) for index in indexes}
+
     alike = {
         "group.hash_prefix": group.hash_prefix,
         "group.hash_count": str(group.hash_count),
-        "group.queue_count": str(group.queue_count),
         "group.hash_function": group.hash_function.value,
         "group.key": str(group.key),
         "membership.count": str(membership.place.count if membership.place else ""),
@@ -233,11 +271,11 @@ def make_control_plane(
     life = Life(incarnation, int(chance.uniform(0, 1 << 53)))
     identity = Identity(GroupName(group.name), membership.member, life, own.weight, alike)
     timing = Timing(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
-    view = MembershipMachine(identity, timing, chance, now_ms())
+    view = MembershipMachine(identity, timing, chance, now_ms(), striping)
     rebalance = RebalanceMachine(
         membership.member,
         queues,
-        pins,
+        pins(len(queues)),
         RebalanceSettings(
             standbys=rebind.standbys,
             min_tenure_ms=rebind.min_tenure_ms,
@@ -247,4 +285,6 @@ def make_control_plane(
         view.stamp,
     )
     machine = ControlPlaneMachine(view, rebalance, [runner.machine for runner in runners], timing.dead_ms)
-    return ControlPlane(session, group.control_topic_name, machine, runners, keys, recorder, on_refused)
+    return ControlPlane(
+        session, group.control_topic_name, machine, runners, keys, recorder, on_refused, add_flows, pins
+    )

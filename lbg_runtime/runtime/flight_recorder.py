@@ -4,6 +4,7 @@ Knows two things: how the member's flows change, from the flow runners, and what
 topic. Decides nothing; what it does not know it leaves out.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -25,6 +26,9 @@ from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.runtime.journal import MemberJournal
+
+MAX_CHANGES_REMEMBERED = 1_000
+"""The newest ones: less than a megabyte."""
 
 Decider = Literal["offer", "broker", "stop", "cycle", "stand_aside"]
 
@@ -55,6 +59,8 @@ class FlightRecorder:
     """One per member, on its loop. `flow_changed` for every change of every flow, the rest for the control topic."""
 
     def __init__(self, member: MemberId, journal: MemberJournal) -> None:
+        self.changes: deque[OwnerRecord] = deque(maxlen=MAX_CHANGES_REMEMBERED)
+        """The owner changes of this life, the newest last, whether or not there is a journal."""
         self._member = member
         self._journal = journal
         self._tenures: dict[QueueName, _Tenure] = {}
@@ -133,7 +139,7 @@ class FlightRecorder:
         queue = machine.queue
         move = self._taking.pop(queue, None)
         heard_of = self._owner_of(queue) if self._owner_of is not None else None
-        self._journal.owner_changed(
+        self._keep(
             OwnerRecord(
                 queue=queue_index,
                 bind_epoch=machine.epoch,
@@ -158,7 +164,7 @@ class FlightRecorder:
         if tenure.cause is not ReleaseCause.HANDBACK:
             # Something else ended it first.
             move = None
-        self._journal.owner_changed(
+        self._keep(
             OwnerRecord(
                 queue=queue_index,
                 bind_epoch=tenure.epoch,
@@ -176,6 +182,10 @@ class FlightRecorder:
                 mono_ns=monotonic_ns(),
             )
         )
+
+    def _keep(self, record: OwnerRecord) -> None:
+        self.changes.append(record)
+        self._journal.owner_changed(record)
 
 
 def _since(then_ms: int | None, now: int) -> int:

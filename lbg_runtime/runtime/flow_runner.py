@@ -21,10 +21,12 @@ from lbg_runtime.core.flow.commands import (
     Command,
     Dispatch,
     Note,
+    ProbeSettlements,
     ReturnUnstarted,
     Settle,
     StartIntake,
     StopIntake,
+    TellStripes,
     Unbind,
 )
 from lbg_runtime.core.flow.events import (
@@ -38,6 +40,8 @@ from lbg_runtime.core.flow.events import (
     UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine, FlowState
+from lbg_runtime.core.group.control_plane import ProbeAsked
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Settlement
@@ -53,7 +57,16 @@ _log = structlog.get_logger(__name__)
 MAX_BATCH = 256
 """Events taken before other tasks get their turn."""
 
-ALARMING_NOTES = frozenset({"bind_failed", "bind_refused", "flow_lost", "handling_abandoned", "handback_given_up"})
+ALARMING_NOTES = frozenset(
+    {
+        "bind_failed",
+        "bind_refused",
+        "flow_lost",
+        "handling_abandoned",
+        "handback_given_up",
+        "restripe_record_kept",
+    }
+)
 """Notes of the machine that someone should look at; the others tell of ordinary moves."""
 
 GIVEN_UP_IN_GOOD_ORDER = frozenset({ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP})
@@ -62,6 +75,8 @@ GIVEN_UP_IN_GOOD_ORDER = frozenset({ReleaseCause.REBIND, ReleaseCause.HANDBACK, 
 OnSettled = Callable[[Handling], None]
 OnRefused = Callable[[BindFailed], None]
 OnChange = Callable[["FlowRunner"], None]
+OnStripes = Callable[["FlowRunner", StripesNews], None]
+OnProbe = Callable[[ProbeAsked], None]
 
 
 class FlowRunner:
@@ -78,12 +93,17 @@ class FlowRunner:
         on_refused: OnRefused | None = None,
         on_change: OnChange | None = None,
         hooks: QueueHooks | None = None,
+        on_stripes: OnStripes | None = None,
+        on_probe: OnProbe | None = None,
     ) -> None:
         """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
 
         `on_change` is told on the loop of every move of the machine to another state, in order, before what the machine
         orders is carried out; it reads state, epoch, cause and in_flight of `machine`, and may post, but must not raise
         or block. A hand-back is given up where DRAINING goes back to ACTIVE in the same epoch.
+
+        `on_stripes` is told what the queue says of a re-striping. `on_probe` is asked to `post` `SettlementsReached`
+        when the broker is known to have read all that was sent until now; the settlements have been.
         """
         self.queue_index = queue_index
         self.machine = machine
@@ -100,6 +120,9 @@ class FlowRunner:
         self._on_refused = on_refused
         self._on_change = on_change
         self._hooks = hooks
+        self._on_stripes = on_stripes
+        self._on_probe = on_probe
+        self._probes: list[ProbeAsked] = []
         self._assignments: dict[Epoch, Assignment] = {}
         """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
         self._newest_assignment: Assignment | None = None
@@ -228,6 +251,12 @@ class FlowRunner:
                     self._dispatcher.return_unstarted(self.machine.queue, epoch)
                 case CancelHandling(epoch):
                     self._dispatcher.cancel_handling(self.machine.queue, epoch)
+                case ProbeSettlements(epoch, number):
+                    self._probes.append(ProbeAsked(self.machine.queue, epoch, number))
+                case TellStripes(news):
+                    self._journal.stripes(self.queue_index, self.machine.epoch, news)
+                    if self._on_stripes is not None:
+                        self._on_stripes(self, news)
                 case Note(name, facts):
                     self._note(name, facts)
                 case _:
@@ -236,9 +265,16 @@ class FlowRunner:
     def _send_settlements(self) -> None:
         # Before the settlements, as model/record.py says.
         self._journal.flush()
-        if not self._settlements:
-            return
-        flow = self._bound_flow()
+        if self._settlements:
+            self._settle(self._bound_flow())
+        if self._probes:
+            self._bound_flow().flush()
+            probes, self._probes = self._probes, []
+            if self._on_probe is not None:
+                for probe in probes:
+                    self._on_probe(probe)
+
+    def _settle(self, flow: BoundFlow) -> None:
         for settlement in self._settlements:
             if settlement.epoch != self._flow_epoch:
                 raise InvariantViolated(

@@ -5,16 +5,24 @@ import re
 import socket
 from pathlib import Path
 from time import monotonic_ns
-from typing import Literal
+from typing import Literal, assert_never
 
 import orjson
 
 from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
 from lbg_runtime.journal.writer import RecordWriter
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import MemberId
-from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader, OwnerRecord, StatusRecord
+from lbg_runtime.model.ids import Epoch, MemberId
+from lbg_runtime.model.record import (
+    DispatchRecord,
+    FlowRecord,
+    JournalHeader,
+    OwnerRecord,
+    StatusRecord,
+    StripesRecord,
+)
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handling import Handling
 
@@ -72,6 +80,37 @@ class MemberJournal:
                 event=event,
                 role=machine.role.value,
                 cause=cause,
+                t=wall_us(),
+                mono_ns=monotonic_ns(),
+            )
+        )
+
+    def stripes(self, queue_index: int, epoch: Epoch, news: StripesNews) -> None:
+        """One of the member's queues said something of a re-striping."""
+        if self._writer is None:
+            return
+        shard: int | None = None
+        event: Literal["planned", "left", "finished"]
+        match news:
+            case PlanReached(plan):
+                event, generation, from_count, to_count = "planned", plan.generation, plan.from_count, plan.to_count
+            case ShardLeft(plan, shard):
+                event, generation, from_count, to_count = "left", plan.generation, plan.from_count, plan.to_count
+            case StripesFinished(generation, from_count, to_count):
+                event = "finished"
+            case StripesEnded():
+                return
+            case _:
+                assert_never(news)
+        self._writer.write(
+            StripesRecord(
+                queue=queue_index,
+                bind_epoch=epoch,
+                event=event,
+                generation=generation,
+                from_count=from_count,
+                to_count=to_count,
+                shard=shard,
                 t=wall_us(),
                 mono_ns=monotonic_ns(),
             )

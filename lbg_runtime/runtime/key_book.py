@@ -5,6 +5,7 @@ from time import monotonic_ns
 
 from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled
 from lbg_runtime.core.lanes import LaneSight
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import QueueName
@@ -22,9 +23,12 @@ _MAX_NUMBER = (1 << 63) - 1
 class KeyBook:
     """One per member, on its loop."""
 
-    def __init__(self, dispatcher: Dispatcher, shape: GroupShape, hash_function: HashFunction) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, shape: GroupShape, hash_function: HashFunction, striping: StripingBook
+    ) -> None:
         self._dispatcher = dispatcher
         self._shape = shape
+        self._striping = striping
         self._hash_function = hash_function
         self._last: OrderedDict[str, tuple[int | None, int, int]] = OrderedDict()
         """Number, attempts and end of a key's last message; not the message, which may be large."""
@@ -40,9 +44,9 @@ class KeyBook:
             self._last.popitem(last=False)
 
     def place(self, key: str) -> tuple[int, QueueName]:
-        """Shard and queue of a key by this member's settings; raises `UserError` for one that cannot be hashed."""
+        """Shard and queue of a key by what this member knows; raises `UserError` for one that cannot be hashed."""
         shard = shard_of(self._hash_function, key, self._shape.hash_count)
-        return shard, self._shape.queue_name(self._shape.queue_index_of_shard(shard))
+        return shard, self._shape.queue_name(self._striping.now.index_of(shard))
 
     def sight(self, key: str) -> KeySight:
         """What is known of the key now."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import structlog
 
-from lbg_runtime.config.settings import ConnectionSettings, TransportKind
+from lbg_runtime.config.settings import ConnectionSettings, ReceivePathChoice, TransportKind
 from lbg_runtime.model.errors import ConfigError, ConnectFailed
 from lbg_runtime.transport.base import Messenger, Transport
 
@@ -20,10 +20,12 @@ class Session(Transport, Messenger, Protocol):
 
 
 @asynccontextmanager
-async def open_session(settings: ConnectionSettings, client_name: str) -> AsyncIterator[Session]:
+async def open_session(
+    settings: ConnectionSettings, client_name: str, receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
+) -> AsyncIterator[Session]:
     """Connect, and close at the end. Raises `ConfigError` where nobody answers, or the port is taken."""
     if settings.transport is TransportKind.SOLACE:
-        async with _open_solace(settings, settings.host, client_name) as session:
+        async with _open_solace(settings, settings.host, client_name, receive_path) as session:
             yield session
         return
     # Imported here, because a member of a group on PubSub+ has no use for a broker.
@@ -33,13 +35,13 @@ async def open_session(settings: ConnectionSettings, client_name: str) -> AsyncI
     async with BrokerServer(host, port) as server:
         address = f"tcp://{server.host}:{server.port}"
         _log.info("embedded_broker_started", host=address)
-        async with _open_solace(settings, (address,), client_name) as session:
+        async with _open_solace(settings, (address,), client_name, receive_path) as session:
             yield session
 
 
 @asynccontextmanager
 async def _open_solace(
-    settings: ConnectionSettings, hosts: tuple[str, ...], client_name: str
+    settings: ConnectionSettings, hosts: tuple[str, ...], client_name: str, receive_path: ReceivePathChoice
 ) -> AsyncIterator[Session]:
     # Imported here, because the client starts a thread when it is imported.
     from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -54,6 +56,7 @@ async def _open_solace(
             password=settings.password.get_secret_value(),
             trust_store_path=settings.tls.trust_store,
             validate_certificate=settings.tls.verify,
+            receive_path=receive_path,
         )
     )
     try:

@@ -7,7 +7,7 @@ what a handler still does is left to the end of the process.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,9 +18,14 @@ from lbg_runtime.config.settings import Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.group.rebalance import AWAY
+from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.restripe.news import StripesNews, facts_of
+from lbg_runtime.core.restripe.records import record_prefix
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.core.roles import Place, static_place
-from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, TransportError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
@@ -31,6 +36,7 @@ from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal, note_of
 from lbg_runtime.runtime.key_book import KeyBook
+from lbg_runtime.runtime.member_sight import MemberSight
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session
@@ -98,29 +104,15 @@ class Supervisor:
         self._journal = journal
         shape = settings.group.shape()
         self._dispatcher = Dispatcher(handlers, shape, settings.group.key, settings.dispatch, settings.failure, chance)
-        rebind = rebind_settings(settings)
         self._recorder = FlightRecorder(membership.member, journal)
-        self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function)
-        self.runners: Sequence[FlowRunner] = [
-            FlowRunner(
-                queue_index,
-                FlowMachine(
-                    queue,
-                    first_place(queue_index, membership, settings.rebind.mode),
-                    rebind,
-                    settings.dispatch.max_in_flight,
-                    chance,
-                    now_ms(),
-                ),
-                session,
-                self._dispatcher,
-                journal,
-                self._settled,
-                self._give_up,
-                self._flow_changed,
-                QueueHooks(handlers, queue, settings.failure.timeout_ms),
-            )
-            for queue_index, queue in enumerate(shape.queue_names())
+        self._shape = shape
+        self._handlers = handlers
+        self._chance = chance
+        striping = StripingBook(shape.queue_count)
+        self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
+        self.runners: list[FlowRunner] = [
+            self._make_runner(index, first_place(index, membership, settings.rebind.mode), on_refused=self._give_up)
+            for index in range(shape.queue_count)
         ]
         self._control: ControlPlane | None = None
         if settings.rebind.mode is RebindMode.COOPERATIVE:
@@ -134,7 +126,11 @@ class Supervisor:
                 self._key_book,
                 self._recorder,
                 self._refuse,
+                striping,
+                self._add_flows,
             )
+        self._flows: list[asyncio.Task[None]] = []
+        self._flow_tasks: asyncio.TaskGroup | None = None
         self._refusal: ConfigError | None = None
         self._leaving = _Leaving.NOT
         self._is_running = False
@@ -174,6 +170,18 @@ class Supervisor:
         self._dispatcher.cancel_everything()
         self._call_later(TAIL_MS, self._has_left.set)
 
+    def sight(self) -> MemberSight:
+        """This life of the member, for the status API."""
+        return MemberSight(
+            self._settings,
+            self._member,
+            self._journal.incarnation,
+            self.runners,
+            self._control.machine if self._control is not None else None,
+            self._key_book,
+            self._recorder,
+        )
+
     async def run(self) -> StopReport:
         """Run until stopped. Cancelled, it does as `stop_now` and then passes the cancellation on.
 
@@ -187,9 +195,9 @@ class Supervisor:
                 if self._control is not None:
                     helpers.append(group.create_task(self._control.run()))
                     self._is_running = True
-                flows = [group.create_task(runner.run()) for runner in self.runners]
-                for flow in flows:
-                    flow.add_done_callback(lambda _: self._note_left(flows))
+                self._flow_tasks = group
+                for runner in self.runners:
+                    self._run_flow(runner)
                 try:
                     # No bound: a member runs until it is told to leave; leaving has its bounds.
                     await self._has_left.wait()
@@ -200,8 +208,8 @@ class Supervisor:
                         await self._has_left.wait()
                     raise
                 finally:
-                    still_bound = sum(not flow.done() for flow in flows)
-                    for task in (*flows, *helpers):
+                    still_bound = sum(not flow.done() for flow in self._flows)
+                    for task in (*self._flows, *helpers):
                         task.cancel()
         finally:
             for timer in self._timers:
@@ -231,9 +239,64 @@ class Supervisor:
         if self._control is not None:
             self._control.flow_changed()
 
-    def _note_left(self, flows: Sequence["asyncio.Task[None]"]) -> None:
-        if all(flow.done() for flow in flows):
+    def _note_left(self, _: "asyncio.Task[None]") -> None:
+        if all(flow.done() for flow in self._flows):
             self._has_left.set()
+
+    # -- flows
+
+    def _make_runner(
+        self,
+        queue_index: int,
+        place: Place,
+        on_refused: Callable[[BindFailed], None] | None,
+    ) -> FlowRunner:
+        settings, queue = self._settings, self._shape.queue_name(queue_index)
+        gate: StripeGate | None = None
+        if settings.rebind.mode is RebindMode.COOPERATIVE:
+            gate = StripeGate(queue_index, self._shape, record_prefix(settings.group.control_topic_name))
+        machine = FlowMachine(
+            queue, place, rebind_settings(settings), settings.dispatch.max_in_flight, self._chance, now_ms(), gate
+        )
+        return FlowRunner(
+            queue_index,
+            machine,
+            self._session,
+            self._dispatcher,
+            self._journal,
+            self._settled,
+            on_refused,
+            self._flow_changed,
+            QueueHooks(self._handlers, queue, settings.failure.timeout_ms),
+            self._stripes_told,
+            self._probe_asked,
+        )
+
+    def _add_flows(self, queue_total: int) -> list[FlowRunner]:
+        """Those of the queues that a re-striping brings, running."""
+        added = [self._make_runner(index, AWAY, on_refused=None) for index in range(len(self.runners), queue_total)]
+        for runner in added:
+            self.runners.append(runner)
+            self._run_flow(runner)
+            if self._leaving is not _Leaving.NOT:
+                runner.stop()
+        return added
+
+    def _run_flow(self, runner: FlowRunner) -> None:
+        if self._flow_tasks is None:
+            raise InvariantViolated("a flow was to run before its member")
+        flow = self._flow_tasks.create_task(runner.run())
+        self._flows.append(flow)
+        flow.add_done_callback(self._note_left)
+
+    def _stripes_told(self, runner: FlowRunner, news: StripesNews) -> None:
+        _log.info("stripes_told", queue=runner.machine.queue, epoch=runner.machine.epoch, **facts_of(news))
+        if self._control is not None:
+            self._control.stripes_told(runner.queue_index, news)
+
+    def _probe_asked(self, probe: ProbeAsked) -> None:
+        if self._control is not None:
+            self._control.probe_asked(probe)
 
     def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))

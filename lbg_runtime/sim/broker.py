@@ -18,9 +18,12 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN, BoundQueue, Engine, Qu
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.message import Message
 from lbg_runtime.sim.history import Delivered, FlowClosed, FlowFed, Handle, Happening, Life, SpoolSeen, Stamp
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.schedule import Call, Schedule
+
+CONTROL_TOPIC = "lbg-control/orders"
 
 EffectSink = Callable[[Effect], None]
 
@@ -41,13 +44,18 @@ class SimBroker:
         self._schedule = schedule
         self._history = history
         self._engine = Engine()
-        for index, queue in enumerate(shape.queue_names()):
-            self._engine.create_queue(DEFAULT_VPN, queue, QueueSettings())
+        self._subscriptions: dict[int, set[str]] = {}
+        self.configured_count = shape.queue_count
+        """What the settings of a member that starts now say."""
+        for index in range(shape.queue_count):
+            self.create_queue(index)
             for subscription in shape.subscriptions(index):
-                self._engine.add_queue_subscription(DEFAULT_VPN, queue, subscription)
+                self.subscribe(index, subscription)
         self._connections: dict[ClientId, _Connection] = {}
         self._down_until_ms = 0
         self._browser, _ = self._engine.connect(DEFAULT_VPN, "", "", "browser")
+        self._record_count = 0
+        self._record_flow: FlowId | None = None
 
     # -- frames from clients
 
@@ -68,11 +76,18 @@ class SimBroker:
         self._carry_out(effects)
 
     def bind(
-        self, client: ClientId, handle: Handle, last_received: DeliveryId | None, answer: Callable[[BoundQueue], None]
+        self,
+        client: ClientId,
+        handle: Handle,
+        last_received: DeliveryId | None,
+        answer: Callable[[BoundQueue | None], None],
     ) -> None:
-        """Bind a flow for a handle, for the first time or again after a reconnect."""
+        """Bind a flow for a handle, for the first time or again after a reconnect; None: there is no such queue."""
         connection = self._connections.get(client)
         if connection is None:
+            return
+        if handle.queue not in self._engine.queue_names(DEFAULT_VPN):
+            connection.link.send_down(lambda: answer(None))
             return
         bound, effects = self._engine.bind(client, handle.queue, last_received_id=last_received)
         connection.flows[bound.flow] = handle
@@ -124,6 +139,51 @@ class SimBroker:
         connection.link.send_down(answer)
         self._carry_out(effects)
 
+    # -- what an administrator does
+
+    def queue_indexes(self) -> list[int]:
+        """Of the group's queues that exist."""
+        return sorted(self._subscriptions)
+
+    def subscriptions(self) -> dict[int, frozenset[str]]:
+        """Of the group's queues that exist, by index."""
+        return {index: frozenset(topics) for index, topics in sorted(self._subscriptions.items())}
+
+    def depth(self, index: int) -> int:
+        """Messages in a queue, the unsettled ones too."""
+        return self._engine.queue_depth(DEFAULT_VPN, self.shape.queue_name(index))
+
+    def create_queue(self, index: int) -> None:
+        """A queue of the group, without a subscription."""
+        self._engine.create_queue(DEFAULT_VPN, self.shape.queue_name(index), QueueSettings())
+        self._subscriptions[index] = set()
+
+    def subscribe(self, index: int, topic: str) -> None:
+        """What is published from now on on the topic goes into the queue."""
+        self._engine.add_queue_subscription(DEFAULT_VPN, self.shape.queue_name(index), topic)
+        self._subscriptions[index].add(topic)
+
+    def unsubscribe(self, index: int, topic: str) -> None:
+        """What is published from now on on the topic does not go into the queue."""
+        self._engine.remove_queue_subscription(DEFAULT_VPN, self.shape.queue_name(index), topic)
+        self._subscriptions[index].discard(topic)
+
+    def delete_queue(self, index: int) -> None:
+        """Nothing happens while something is in it, or somebody is bound."""
+        queue = self.shape.queue_name(index)
+        if not self.depth(index) and not self._engine.queue_flows(DEFAULT_VPN, queue):
+            self._engine.delete_queue(DEFAULT_VPN, queue)
+            del self._subscriptions[index]
+
+    def publish_record(self, record: Message) -> None:
+        """Spool a record of a re-striping in all queues that subscribe to it."""
+        if self._record_flow is None:
+            client, _ = self._engine.connect(DEFAULT_VPN, "", "", "restriper")
+            self._record_flow = self._engine.open_publisher(client, "").flow
+        self._record_count += 1
+        published = Published(record.topic, record, size_bytes=1)
+        self._carry_out(self._engine.publish(self._record_flow, self._record_count, published))
+
     # -- what the broker does or notices by itself
 
     def notice_loss(self, client: ClientId) -> None:
@@ -156,7 +216,7 @@ class SimBroker:
 
     def is_empty(self) -> bool:
         """Whether nothing is spooled anywhere."""
-        return not any(self._engine.queue_depth(DEFAULT_VPN, queue) for queue in self.shape.queue_names())
+        return not any(self.depth(index) for index in self._subscriptions)
 
     # -- parts
 
@@ -171,7 +231,7 @@ class SimBroker:
             connection = self._connections.get(effect.client)
             if connection is None:
                 continue
-            if isinstance(effect, Deliver):
+            if isinstance(effect, Deliver) and isinstance(effect.message.content, Stamp):
                 self._record_delivery(connection, effect)
             if isinstance(effect, ActivityChanged) and effect.active:
                 handle = connection.flows[effect.flow]
@@ -204,7 +264,20 @@ class SimBroker:
         own = [effect for effect in shown if isinstance(effect, Deliver) and effect.flow == bound.flow]
         if len(own) != len(shown):
             raise InvariantViolated("browsing a queue made something else happen")
-        self._history.append(SpoolSeen(self._schedule.now_ms, queue, tuple(stamp_of(e.message) for e in own)))
+        self._history.append(SpoolSeen(self._schedule.now_ms, queue, tuple(stamps_of(own))))
+
+
+def stamps_of(shown: list[Deliver]) -> list[Stamp]:
+    """Of all that are no records of a re-striping."""
+    return [each.message.content for each in shown if isinstance(each.message.content, Stamp)]
+
+
+def message_of(published: Published) -> Message:
+    """What a client shows of a message of this simulation."""
+    if isinstance(published.content, Message):
+        return published.content
+    stamp = stamp_of(published)
+    return Message(published.topic, b"", message_id=f"{stamp.publisher} {stamp.key} {stamp.sequence}")
 
 
 def stamp_of(message: Published) -> Stamp:

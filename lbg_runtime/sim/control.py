@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from lbg_runtime.core.flow.commands import Note
-from lbg_runtime.core.flow.events import FlowRequest, HandBackRequested
+from lbg_runtime.core.flow.events import FlowRequest, HandBackRequested, SettlementsReached
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group.control_messages import ControlMessage, Life, MoveMessage
 from lbg_runtime.core.group.control_plane import (
@@ -14,7 +14,10 @@ from lbg_runtime.core.group.control_plane import (
     ControlOutput,
     ControlPlaneMachine,
     FlowChanged,
+    FlowsAdded,
     HandedOver,
+    ProbeAsked,
+    QueuesAdded,
     Warn,
 )
 from lbg_runtime.core.group.identity import Identity
@@ -28,10 +31,13 @@ from lbg_runtime.core.group.membership_events import (
     JoinDone,
     LeaveRequested,
     SettingsDisagree,
+    StripesTold,
     ViewChanged,
 )
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.restripe.news import StripesNews
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
@@ -61,14 +67,16 @@ class SimControl:
         settings: ControlSettings,
         chance: SeededChance,
         history: list[Happening],
-        ask: Callable[[QueueName, FlowRequest], None],
+        ask: Callable[[QueueName, FlowRequest | SettlementsReached], None],
+        add_flows: Callable[[int], Sequence[FlowMachine]],
         make_rebalance: MakeRebalance,
     ) -> None:
-        """`ask` tells a flow machine what is wanted of it."""
+        """`ask` tells a flow machine what is wanted of it; `add_flows` makes those that a re-striping brings."""
         self.name = name
         nonce = chance.between(0, 1 << 53)
         identity = Identity(GroupName("orders"), MemberId(name), Life(incarnation, nonce), weight=1, settings={})
-        membership = MembershipMachine(identity, settings.membership, chance, clock.now_ms)
+        striping = StripingBook(len(flows))
+        membership = MembershipMachine(identity, settings.membership, chance, clock.now_ms, striping)
         queues = [flow.queue for flow in flows]
         rebalance = make_rebalance(identity.member, queues, {}, settings.rebalance, membership.stamp)
         self.machine = ControlPlaneMachine(membership, rebalance, flows, settings.membership.dead_ms)
@@ -79,6 +87,7 @@ class SimControl:
         self._process = process
         self._clock = clock
         self._ask = ask
+        self._add_flows = add_flows
         self._inputs: deque[ControlInput] = deque()
         self._armed_ms: int | None = None
         self._on_handed_over: Callable[[], None] | None = None
@@ -93,8 +102,10 @@ class SimControl:
         return link is not None and link.cut_ms is None and self._client.client_id is not None
 
     def hear(self, message: ControlMessage) -> None:
-        """A message arrived at the process, which may stand still."""
-        self._process.run(lambda: self._post(ControlMessageReceived(message)))
+        """A message arrived at the broker for this client; it stands in line behind the frames of the flows."""
+        link = self._client.link
+        if link is not None:
+            link.send_down_with_last(lambda: self._process.run(lambda: self._post(ControlMessageReceived(message))))
 
     # -- for the member
 
@@ -106,9 +117,23 @@ class SimControl:
             self._topic.part(self)
         self._post(ControlConnected() if is_up else ControlLost())
 
+    @property
+    def offer_wait_ms(self) -> int:
+        """How long until this member offers a queue that another should have; 0 where it has none."""
+        deadline_ms = self.machine.rebalance.deadline_ms
+        return self._clock.wait_ms(deadline_ms) if deadline_ms is not None else 0
+
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
         self._post(FlowChanged())
+
+    def stripes_told(self, queue_index: int, news: StripesNews) -> None:
+        """A flow of this member has news of a re-striping."""
+        self._post(StripesTold(queue_index, news))
+
+    def probe_asked(self, probe: ProbeAsked) -> None:
+        """A flow of this member, all of whose settlements are on their way, asks when they have arrived."""
+        self._post(probe)
 
     def leave(self, on_handed_over: Callable[[], None]) -> None:
         """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
@@ -138,7 +163,12 @@ class SimControl:
             case Say(message):
                 if isinstance(message, MoveMessage):
                     self._history.append(Said(self._process.now_ms, self._life, message))
-                self._topic.publish(self, message)
+                # On the connection that carries the settlements, behind them.
+                if self._client.link is not None:
+                    self._client.link.send_up_with_last(lambda: self._topic.publish(self, message))
+            case QueuesAdded(queue_total):
+                if flows := self._add_flows(queue_total):
+                    self._post(FlowsAdded(flows, {}))
             case AskFlow(queue, request):
                 if isinstance(request, HandBackRequested):
                     self._history.append(HandBackAsked(self._process.now_ms, self._life, queue, request.move_id))

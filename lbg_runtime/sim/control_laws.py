@@ -6,6 +6,7 @@ None of it is needed for order; the laws of `sim.laws` hold without. A run of me
 from collections.abc import Iterator
 
 from lbg_runtime.core.group.control_messages import Accept, MoveId, Offer
+from lbg_runtime.core.group.control_plane import QUEUE_GONE
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.history import Handle, Life, member_of
@@ -54,6 +55,8 @@ def hand_backs_are_accepted(facts: Facts) -> Iterator[Violation]:
             case _:
                 pass
     for position, asked in facts.hand_backs:
+        if asked.move_id == QUEUE_GONE:
+            continue
         life, offer = offers.get(MoveId(asked.move_id), (None, None))
         if offer is None or life != asked.life or accepted.get((offer.move_id, offer.to), position) >= position:
             yield Violation("hand_backs_are_accepted", asked.at_ms, f"{asked} without an accept")

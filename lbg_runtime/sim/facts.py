@@ -16,6 +16,7 @@ from lbg_runtime.sim.history import (
     CalmBegan,
     CalmEnded,
     Confirmed,
+    CopySettled,
     Delivered,
     Dispatched,
     FlowClosed,
@@ -172,7 +173,7 @@ class Facts:
                 self.calm = (position, happening)
             case CalmEnded():
                 self.calm_end = position
-            case LifeStarted() | IntakeStopped():
+            case LifeStarted() | IntakeStopped() | CopySettled():
                 pass
             case _:
                 assert_never(happening)

@@ -17,9 +17,9 @@ from lbg_runtime.core.flow.events import (
     UnbindFinished,
 )
 from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.sim.broker import SimBroker, stamp_of
+from lbg_runtime.sim.broker import SimBroker, message_of
 from lbg_runtime.sim.history import Handle, HandleBound, Happening, MessageDropped
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.process import Process
@@ -111,6 +111,10 @@ class SimHandle:
         else:
             self._arm_timer()
 
+    def flush(self) -> None:
+        """Send what is batched."""
+        self._flush()
+
     def set_intake(self, *, is_open: bool) -> None:
         """Close or open the window; flushes settlements like the official client."""
         self._intake_open = is_open
@@ -142,8 +146,8 @@ class SimHandle:
             self.state = HandleState.REBINDING
         last_received = self._last_received
 
-        def answer(bound: BoundQueue) -> None:
-            self._process.run(lambda: self._bound(link, bound))
+        def answer(bound: BoundQueue | None) -> None:
+            self._process.run(lambda: self._refused(link) if bound is None else self._bound(link, bound))
 
         link.send_up(lambda: self._broker.bind(client, self.name, last_received, answer))
 
@@ -185,6 +189,15 @@ class SimHandle:
                 assert_never(effect)
 
     # -- parts
+
+    def _refused(self, link: Link) -> None:
+        if self._client.link is not link or self.state not in (HandleState.BINDING, HandleState.REBINDING):
+            return
+        is_first, self.state = self.state is HandleState.BINDING, HandleState.DEAD
+        epoch = self.name.epoch
+        self._tell(
+            BindRefused(epoch, "Unknown Queue", permanent=True) if is_first else FlowDown(epoch, "Unknown Queue")
+        )
 
     def _bound(self, link: Link, bound: BoundQueue) -> None:
         if self._client.link is not link or self.state not in (HandleState.BINDING, HandleState.REBINDING):
@@ -235,8 +248,7 @@ class SimHandle:
             self._advertise_window()
         else:
             self._arm_timer()
-        stamp = stamp_of(effect.message)
-        message = Message(effect.message.topic, b"", message_id=f"{stamp.publisher} {stamp.key} {stamp.sequence}")
+        message = message_of(effect.message)
         received_at_ns = self._schedule.now_ms * 1_000_000
         delivery = Delivery(
             self.name.queue, self.name.epoch, effect.delivery_id, message, effect.redelivered, received_at_ns

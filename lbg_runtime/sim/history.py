@@ -288,6 +288,16 @@ class CalmEnded:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class CopySettled:
+    """A member told its client that a delivery is done with which it did not handle: a copy of a message that another
+    queue has, or a record of a re-striping."""
+
+    at_ms: int
+    handle: Handle
+    delivery_id: DeliveryId
+
+
 Happening = (
     Confirmed
     | SpoolSeen
@@ -306,6 +316,7 @@ Happening = (
     | HandlingEnded
     | Answered
     | SettleOrdered
+    | CopySettled
     | LifeStarted
     | LeaveBegan
     | Said

@@ -58,13 +58,13 @@ def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
 
 
 def redeliveries_are_flagged(facts: Facts) -> Iterator[Violation]:
-    """A message that was sent before says so."""
-    seen: set[Stamp] = set()
+    """A message that was sent before from the same queue says so."""
+    seen: set[tuple[str, Stamp]] = set()
     for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
         record = delivery.record
-        if record.redelivered != (record.stamp in seen):
+        if record.redelivered != ((record.queue, record.stamp) in seen):
             yield Violation("redeliveries_are_flagged", record.at_ms, str(record))
-        seen.add(record.stamp)
+        seen.add((record.queue, record.stamp))
 
 
 def clients_drop_nothing(facts: Facts) -> Iterator[Violation]:
@@ -131,12 +131,12 @@ def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
 
 
 def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
-    """L3: at every moment what is left of a key in its queue begins where what is settled ends."""
-    first_left: dict[tuple[str, str], int] = {}
+    """L3: at every moment what is left of a key in a queue begins where what is settled ends."""
+    first_left: dict[tuple[str, str, str], int] = {}
     for position, seen in facts.spools:
-        left: dict[tuple[str, str], list[Stamp]] = defaultdict(list)
+        left: dict[tuple[str, str, str], list[Stamp]] = defaultdict(list)
         for stamp in seen.stamps:
-            left[stamp.publisher, stamp.key].append(stamp)
+            left[seen.queue, stamp.publisher, stamp.key].append(stamp)
         for key, stamps in left.items():
             sequences = [stamp.sequence for stamp in stamps]
             if sequences[0] < first_left.get(key, 0):

@@ -28,6 +28,16 @@ class Link:
         self._last_down_ms = max(self._last_down_ms, self._arrival_ms())
         self._schedule.at(self._last_down_ms, lambda: None if self._down_is_cut else call())
 
+    def send_up_with_last(self, call: Call) -> None:
+        """A frame that arrives at the broker as soon as all that were sent before it have."""
+        at_ms = max(self._last_up_ms, self._schedule.now_ms)
+        self._schedule.at(at_ms, lambda: None if self._up_is_cut else call())
+
+    def send_down_with_last(self, call: Call) -> None:
+        """A frame that arrives at the client as soon as all that were sent before it have."""
+        at_ms = max(self._last_down_ms, self._schedule.now_ms)
+        self._schedule.at(at_ms, lambda: None if self._down_is_cut else call())
+
     def cut(self) -> None:
         """What is under way is lost, both ways; neither end knows."""
         if self.cut_ms is None:

@@ -10,10 +10,12 @@ from lbg_runtime.core.flow.commands import (
     Command,
     Dispatch,
     Note,
+    ProbeSettlements,
     ReturnUnstarted,
     Settle,
     StartIntake,
     StopIntake,
+    TellStripes,
     Unbind,
 )
 from lbg_runtime.core.flow.events import (
@@ -22,17 +24,20 @@ from lbg_runtime.core.flow.events import (
     FlowRequest,
     HandlingFinished,
     MachineEvent,
+    SettlementsReached,
     StopRequested,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.lanes import LaneKey, LaneTurn
+from lbg_runtime.core.restripe.records import record_prefix
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.sim.broker import SimBroker
+from lbg_runtime.sim.broker import CONTROL_TOPIC, SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
 from lbg_runtime.sim.clock import DriftingClock
@@ -42,6 +47,7 @@ from lbg_runtime.sim.handle import SimHandle
 from lbg_runtime.sim.history import (
     ActivityLost,
     Answered,
+    CopySettled,
     Dispatched,
     Handle,
     HandleLost,
@@ -68,6 +74,7 @@ from lbg_runtime.sim.settings import Mode, SimSettings
 
 @dataclass(slots=True, eq=False)
 class _Flow:
+    index: int
     machine: FlowMachine
     handle: SimHandle | None = None
     armed_ms: int | None = None
@@ -122,17 +129,18 @@ class SimMember:
         self._lanes = parts.make_lanes()
         self._running: dict[LaneKey, _Running] = {}
         self._stop_requested = False
+        self._shape = broker.shape
+        queue_count = broker.configured_count
+        self._parts = parts
         is_cooperative = settings.mode is Mode.COOPERATIVE
         self._places = {
             queue: AWAY if is_cooperative else static_place(queue_index, index, settings.planned_members)
-            for queue_index, queue in enumerate(broker.shape.queue_names())
+            for queue_index, queue in enumerate(map(broker.shape.queue_name, range(queue_count)))
         }
+        self._dispatched: set[tuple[QueueName, Epoch, DeliveryId]] = set()
         self._flows: dict[QueueName, _Flow] = {}
-        for queue, place in self._places.items():
-            machine = parts.make_machine(
-                queue, place, settings.rebind, settings.max_in_flight, chance.fork(queue), self.clock.now_ms
-            )
-            self._flows[queue] = _Flow(machine)
+        for queue_index, queue in enumerate(self._places):
+            self._add_flow(queue_index, queue)
         self.control: SimControl | None = None
         """Of a cooperative member."""
         if is_cooperative:
@@ -149,6 +157,7 @@ class SimMember:
                 chance.fork("control"),
                 history,
                 self._ask,
+                self._add_flows,
                 parts.make_rebalance,
             )
         history.append(LifeStarted(schedule.now_ms, self.life))
@@ -190,7 +199,35 @@ class SimMember:
 
     # -- the shell around the machines
 
-    def _ask(self, queue: QueueName, request: FlowRequest) -> None:
+    def _add_flow(self, queue_index: int, queue: QueueName) -> _Flow:
+        settings, gate = self._settings, None
+        if settings.mode is Mode.COOPERATIVE:
+            gate = self._parts.make_gate(queue_index, self._shape, record_prefix(CONTROL_TOPIC))
+        machine = self._parts.make_machine(
+            queue,
+            self._places[queue],
+            settings.rebind,
+            settings.max_in_flight,
+            self._chance.fork(queue),
+            self.clock.now_ms,
+            gate,
+        )
+        self._flows[queue] = flow = _Flow(queue_index, machine)
+        return flow
+
+    def _add_flows(self, queue_total: int) -> list[FlowMachine]:
+        added = []
+        for queue_index in range(len(self._flows), queue_total):
+            queue = self._shape.queue_name(queue_index)
+            self._places[queue] = AWAY
+            flow = self._add_flow(queue_index, queue)
+            added.append(flow.machine)
+            if self._stop_requested:
+                self._tell(flow, StopRequested())
+            self._arm(flow)
+        return added
+
+    def _ask(self, queue: QueueName, request: FlowRequest | SettlementsReached) -> None:
         self._tell(self._flows[queue], request)
 
     def _connection_changed(self, is_up: bool) -> None:
@@ -289,8 +326,18 @@ class SimMember:
                     self._cancel(queue, epoch)
                 case Settle(settlement):
                     handle, delivery_id = self._name(flow, settlement.epoch), settlement.delivery_id
-                    self._history.append(SettleOrdered(now_ms, handle, delivery_id, settlement.outcome))
+                    if (queue, settlement.epoch, delivery_id) in self._dispatched:
+                        self._history.append(SettleOrdered(now_ms, handle, delivery_id, settlement.outcome))
+                    else:
+                        self._history.append(CopySettled(now_ms, handle, delivery_id))
                     self._handle(flow).settle(delivery_id, settlement.outcome)
+                case ProbeSettlements(epoch, number):
+                    self._handle(flow).flush()
+                    if self.control is not None:
+                        self.control.probe_asked(ProbeAsked(queue, epoch, number))
+                case TellStripes(news):
+                    if self.control is not None:
+                        self.control.stripes_told(flow.index, news)
                 case Note():
                     pass
                 case _:
@@ -310,6 +357,7 @@ class SimMember:
         stamp = stamp_in(delivery)
         handle = Handle(self.life, delivery.queue, delivery.epoch)
         self._history.append(Dispatched(self._schedule.now_ms, handle, delivery.delivery_id, stamp))
+        self._dispatched.add((delivery.queue, delivery.epoch, delivery.delivery_id))
         self._lanes.offer(LaneKey(stamp.key), delivery)
 
     def _start_ready(self) -> None:

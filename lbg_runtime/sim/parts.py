@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.lanes import KeyLanes
-from lbg_runtime.core.roles import Place
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.sim.control import MakeRebalance
 
-MakeMachine = Callable[[QueueName, Place, RebindSettings, int, RandomSource, int], FlowMachine]
+MakeMachine = Callable[..., FlowMachine]
+MakeGate = Callable[..., StripeGate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +20,4 @@ class Parts:
     make_machine: MakeMachine = FlowMachine
     make_lanes: Callable[[], KeyLanes] = KeyLanes
     make_rebalance: MakeRebalance = RebalanceMachine
+    make_gate: MakeGate = StripeGate

@@ -134,6 +134,10 @@ class SimSettings:
     """Longest time between two faults."""
     request_gap_ms: int | None
     """Longest time between two requests of a control plane; None where there is none, and places are static."""
+    restripe_to: tuple[int, ...]
+    """Queue counts that the group is brought to, one after the other, in mid-run; of cooperative members."""
+    restriper_kill_share: float
+    """Of the steps of a re-striping, those at which who conducts it dies."""
     horizon_ms: int
     """Faults and requests end here; what was published must then come to an end too."""
 
@@ -152,10 +156,14 @@ def draw_settings(
     # ever, at the pace of this simulation's rebind cycles.
     poison_ends = attempts * (longest_ms + retry_ms) < drain_timeout_ms and not slow_run
     more = chance.fork("more faults")
+    hash_count = queue_count * chance.between(1, 4)
+    stripes = chance.fork("restripe")
+    is_restriped = mode is Mode.COOPERATIVE and stripes.happens(0.5)
+    targets = _draw_targets(stripes, queue_count, hash_count) if is_restriped else ()
     return SimSettings(
         mode=mode,
         queue_count=queue_count,
-        hash_count=queue_count * chance.between(1, 4),
+        hash_count=hash_count,
         planned_members=planned,
         first_members=chance.between(1, planned),
         publishers=chance.between(1, 2),
@@ -197,6 +205,8 @@ def draw_settings(
         faults=tuple(kind for kind in FaultKind if (more if kind in _MORE_FAULTS else chance).happens(0.5)),
         fault_gap_ms=chance.pick((200, 1_000, 4_000)),
         request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)) if mode is Mode.CYCLE else None,
+        restripe_to=targets,
+        restriper_kill_share=stripes.pick((0.0, 0.05, 0.3)),
         horizon_ms=chance.pick((2_000, 6_000, 12_000)),
     )
 
@@ -214,6 +224,16 @@ def draw_faults(settings: SimSettings, chance: SeededChance) -> tuple[Fault, ...
 _MORE_FAULTS = frozenset(
     {FaultKind.LEAVE, FaultKind.BLOCK, FaultKind.BROKER_RESTART, FaultKind.DEPLOY, FaultKind.CUT_CONTROL}
 )
+
+
+def _draw_targets(chance: SeededChance, queue_count: int, hash_count: int) -> tuple[int, ...]:
+    """One to three queue counts, each other than the one before."""
+    targets = [queue_count]
+    for _ in range(chance.between(1, 3)):
+        target = chance.between(1, min(hash_count, 8))
+        if target != targets[-1]:
+            targets.append(target)
+    return tuple(targets[1:])
 
 
 def _draw_control(chance: SeededChance, drain_timeout_ms: int) -> ControlSettings:

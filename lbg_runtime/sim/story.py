@@ -124,5 +124,7 @@ def story_settings(mode: Mode, members: int, queues: int) -> SimSettings:
         faults=(),
         fault_gap_ms=1,
         request_gap_ms=None,
+        restripe_to=(),
+        restriper_kill_share=0.0,
         horizon_ms=END_MS,
     )

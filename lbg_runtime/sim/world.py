@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_noise import ControlNoise, RequestKind
@@ -13,6 +13,7 @@ from lbg_runtime.sim.history import CalmBegan, CalmEnded, Happening, Life, Stall
 from lbg_runtime.sim.member import SimMember
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.publisher import SimPublisher
+from lbg_runtime.sim.restriper import SimRestriper
 from lbg_runtime.sim.schedule import Call, Schedule
 from lbg_runtime.sim.settings import Mode, SimSettings
 
@@ -39,6 +40,17 @@ class World:
             SimPublisher(name, self.broker, self.schedule, chance.fork(name), settings, self.history)
             for name in (f"p{number}" for number in range(1, settings.publishers + 1))
         ]
+        self.restriper: SimRestriper | None = None
+        if settings.restripe_to:
+            self.restriper = SimRestriper(
+                self.broker,
+                self.topic,
+                self.schedule,
+                chance.fork("restriper"),
+                settings.restripe_to,
+                settings.restriper_kill_share,
+                settings.longest_delay_ms,
+            )
         self._chance = chance
         self._parts = parts
         self._lives: list[SimMember | None] = [None] * settings.planned_members
@@ -57,14 +69,21 @@ class World:
             noise = ControlNoise(self.schedule, chance, queues, self.alive, gap_ms, until_ms)
             self.requests = noise.requests
             noise.start()
+        if self.restriper is not None:
+            self.schedule.after(
+                self._chance.fork("restripe").between(1, self.settings.horizon_ms), self.restriper.begin
+            )
         self.schedule.run(self.settings.horizon_ms, lambda: False)
         self._wait(QUIET_MS, self._is_over, "a fault does not end")
         if not self.alive():
             self.start(0)
+        if self.restriper is not None:
+            self._wait(QUIET_MS, lambda: self.restriper is None or self.restriper.is_done, "a re-striping does not end")
+            self._restart_the_ignorant()
         self._wait(QUIET_MS, self._is_quiet, "messages are left, or not confirmed")
         if self.settings.mode is Mode.COOPERATIVE:
             self._be_calm()
-        self.owners = tuple(self.broker.owner_of(queue) for queue in self.broker.shape.queue_names())
+        self.owners = tuple(self.broker.owner_of(queue) for queue in self._queues())
         self._is_closing = True
         for member in self.alive():
             member.stop()
@@ -75,19 +94,41 @@ class World:
             self.history.append(Stalled(self.schedule.now_ms, what))
 
     def _is_quiet(self) -> bool:
-        return all(publisher.is_done for publisher in self.publishers) and self.broker.is_empty()
+        is_restriped = self.restriper is None or self.restriper.is_done
+        return is_restriped and all(publisher.is_done for publisher in self.publishers) and self.broker.is_empty()
 
     def _be_calm(self) -> None:
         self.schedule.run(self.schedule.now_ms + time_to_agree_ms(self.settings), lambda: False)
-        queues = self.broker.shape.queue_names()
+        # An owner whose drains took too long waits ever longer before it tries again, which no bound here includes.
+        if longest_wait_ms := max(
+            (member.control.offer_wait_ms for member in self.alive() if member.control), default=0
+        ):
+            wait_ms = longest_wait_ms + time_to_agree_ms(self.settings)
+            self.schedule.run(self.schedule.now_ms + wait_ms, lambda: False)
+        queues = self._queues()
         homes = []
         for member in self.alive():
             placement = member.control.machine.rebalance.placement if member.control is not None else None
-            by_queue = tuple(placement.home(queue) if placement is not None else None for queue in queues)
+            ranks = placement.ranks if placement is not None else {}
+            by_queue = tuple(placement.home(queue) if placement and queue in ranks else None for queue in queues)
             homes.append((member.life, by_queue))
         self.history.append(CalmBegan(self.schedule.now_ms, tuple(queues), tuple(homes)))
         self.schedule.run(self.schedule.now_ms + calm_ms(self.settings), lambda: False)
         self.history.append(CalmEnded(self.schedule.now_ms))
+
+    def _queues(self) -> list[QueueName]:
+        return [self.broker.shape.queue_name(index) for index in self.broker.queue_indexes()]
+
+    def _restart_the_ignorant(self) -> None:
+        """As an operator who reads the logs: a group all of whose members died just when it had been re-striped, and
+        which came back with the old settings, cannot know."""
+        self.schedule.run(self.schedule.now_ms + time_to_agree_ms(self.settings), lambda: False)
+        for member in self.alive():
+            known = member.control.machine.membership.striping.now if member.control is not None else None
+            if known is not None and known.queue_total != self.broker.configured_count:
+                member.stop()
+                self.start_later(member, 0)
+        self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
     def _is_over(self) -> bool:
         return not self._restarts_pending and self.schedule.now_ms >= self._faulty_until_ms
@@ -187,7 +228,8 @@ def time_to_agree_ms(settings: SimSettings) -> int:
     connected_ms = settings.keep_alive_ms + 1_000 + settings.rebind.bind_backoff_max_ms
     seen_ms = 2 * membership.dead_ms + membership.settle_ms + 2 * membership.heartbeat_ms
     move_ms = 10 * settings.longest_delay_ms + 4 * settings.control.longest_delay_ms + settings.rebind.quiet_gap_ms
-    moves_ms = settings.queue_count * (move_ms + settings.planned_members * settings.rebind.rank_delay_ms)
+    queue_count = max(settings.queue_count, *settings.restripe_to, 0)
+    moves_ms = queue_count * (move_ms + settings.planned_members * settings.rebind.rank_delay_ms)
     offers_ms = rebalance.min_tenure_ms + 2 * (rebalance.answer_timeout_ms + rebalance.backoff_max_ms)
     slowest_clock_share = 1 + settings.longest_drift_permille / 500
     return round((connected_ms + seen_ms + moves_ms + offers_ms + rebalance.step_aside_ms) * slowest_clock_share)

@@ -44,6 +44,14 @@ class BoundFlow(Protocol):
         """Let the broker send: for the first time, or after `stop_intake`. Never blocks."""
         ...
 
+    def flush(self) -> None:
+        """Send what was settled until now without waiting for the ack timer. Never blocks.
+
+        What the same session sends after this call reaches the broker after these settlements, or one of the two is
+        lost with the connection or the handle.
+        """
+        ...
+
     async def unbind(self) -> None:
         """Flush settlements and give the handle up; idempotent, never raises for a dead handle or a lost connection.
 

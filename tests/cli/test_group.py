@@ -3,10 +3,10 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import orjson
@@ -28,10 +28,14 @@ from lbg_runtime.core.group.control_messages import (
     SeenMember,
 )
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.validator.moves import OwnerChange
+from tests.processes import running
 from tests.validator.history import story
+
+STRIPING = StripingReport(Striping(0, 4), "")
 
 QUEUES = [QueueName(f"orders/{index}") for index in range(3)]
 BOUND_S = 60
@@ -48,7 +52,7 @@ def picture() -> GroupPicture:
             queue: FlowReport(state, Epoch(1), 7 if state is ReportedFlow.ACTIVE else 0)
             for queue, state in zip(QUEUES, flow_states, strict=False)
         }
-        made.hear(Heartbeat(header, MemberState.ACTIVE, 2, {"group.key": key}, flows, "0"))
+        made.hear(Heartbeat(header, MemberState.ACTIVE, 2, {"group.key": key}, flows, "0", STRIPING))
         made.hear(GroupAnswer(header, QuestionId("q"), (SeenMember(MemberId("c"), True),)))
     return made
 
@@ -59,6 +63,7 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
         "suspect: c, silent for a, b",
         "not heard: c, a living member to a, b",
         "settings disagree: group.key: 'x' (a), 'y' (b)",
+        "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
     assert list(remarks(GroupPicture(), [])) == []
 
@@ -78,7 +83,8 @@ def test_the_object_says_the_same() -> None:
         {"c": ["a", "b"]},
         {"c": ["a", "b"]},
     )
-    assert told["members"][0]["flows"]["orders/0"] == {"state": "active", "epoch": 1, "in_flight": 7}
+    assert told["members"][0]["flows"]["orders/0"] == {"rank": None, "state": "active", "epoch": 1, "in_flight": 7}
+    assert told["placement"] is None
     assert told["disagreements"] == [
         {"setting": "group.key", "values": [{"value": "x", "members": ["a"]}, {"value": "y", "members": ["b"]}]}
     ]
@@ -123,66 +129,56 @@ def group(tmp_path: Path) -> Iterator[Path]:
         "@handlers.handler('orders/>')\nasync def handle(message):\n"
         "    await asyncio.sleep(600 if message.key == 'slow' else 0)\n"
     )
-    started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: object) -> Path:
+    def start(name: str, *arguments: object) -> tuple["subprocess.Popen[bytes]", Path]:
         log = tmp_path / f"{name}.log"
         with log.open("wb") as output:
             command = [sys.executable, "-m", "lbg_runtime.cli", *map(str, arguments)]
-            started.append(subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path))
-        return log
+            process = ending.enter_context(running(command, stdout=output, stderr=output, cwd=tmp_path))
+        return process, log
 
-    def until(log: Path, text: str) -> str:
+    def until(process: "subprocess.Popen[bytes]", log: Path, text: str, times: int = 1) -> str:
         """Bounded by the test's own time limit."""
-        while text not in (said := log.read_text()):
-            assert started[-1].poll() is None, said
+        while (said := log.read_text()).count(text) < times:
+            assert process.poll() is None, said
             os.sched_yield()
         return said
 
-    ready = until(start("broker", "broker", "--smf", "127.0.0.1:0"), "ready: smf ")
-    address = ready.partition("ready: smf ")[2].split()[0].rstrip(",")
-    config = tmp_path / "config.yaml"
-    settings = {
-        "connection": {"transport": "solace", "host": f"tcp://{address}"},
-        "group": {
-            "name": "orders",
-            "hash_prefix": "h",
-            "hash_count": 8,
-            "queue_count": 4,
-            "provision": "create_missing",
-        },
-        "membership": {"settle": "100ms", "heartbeat": "200ms"},
-        "rebind": {"drain_timeout": "500ms"},
-        "handlers": ["slow_handlers"],
-    }
-    config.write_text(json.dumps(settings))
-    log = start("member", "run", "--config", config, "--member-id", "a")
-    while log.read_text().count('"change": "active"') < 4:
-        assert started[-1].poll() is None, log.read_text()
-        os.sched_yield()
-    try:
+    with ExitStack() as ending:
+        broker, broker_log = start("broker", "broker", "--smf", "127.0.0.1:0")
+        address = until(broker, broker_log, "ready: smf ").partition("ready: smf ")[2].split()[0].rstrip(",")
+        config = tmp_path / "config.yaml"
+        settings = {
+            "connection": {"transport": "solace", "host": f"tcp://{address}"},
+            "group": {**GROUP, "provision": "create_missing"},
+            "membership": {"settle": "100ms", "heartbeat": "200ms"},
+            "rebind": {"drain_timeout": "500ms"},
+            "handlers": ["slow_handlers"],
+        }
+        config.write_text(json.dumps(settings))
+        member, member_log = start("member", "run", "--config", config, "--member-id", "a")
+        until(member, member_log, '"change": "active"', times=4)
         yield config
-    finally:
-        for process in reversed(started):
-            process.send_signal(signal.SIGTERM)
+        for process in (member, broker):
+            process.terminate()
             process.wait(BOUND_S)
 
 
-async def lbg(*arguments: str) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "lbg_runtime.cli", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+async def lbg(*arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "lbg_runtime.cli", *arguments]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=BOUND_S, check=False
     )
-    async with asyncio.timeout(BOUND_S):
-        output, errors = await process.communicate()
-    return process.returncode, output.decode(), errors.decode()
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
+@pytest.mark.timeout(300)  # A dozen processes, one after another.
 async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: Path) -> None:
     config = ("--config", str(group))
-    for key in ("slow", "slow", "quick"):
-        code, _, errors = await lbg("publish", *config, "--topic", "orders/x", "--key", key, "--count", "1")
+    for key, count in (("slow", "2"), ("quick", "1")):
+        code, _, errors = await lbg("publish", *config, "--topic", "orders/x", "--key", key, "--count", count)
         assert code == 0, errors
 
     code, output, errors = await lbg("group", "status", "--json", *config)

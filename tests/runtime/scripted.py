@@ -59,6 +59,9 @@ class ScriptedFlow:
     def settle(self, delivery_id, outcome):
         self._transport.note_settled(self._epoch, delivery_id)
 
+    def flush(self):
+        """Nothing is held back here."""
+
     def stop_intake(self):
         self._log.append(("stop_intake", self._epoch))
 

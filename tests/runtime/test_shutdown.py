@@ -5,9 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
@@ -62,23 +65,17 @@ def member(tmp_path):
     """Starts a member with a kind of work and a drain timeout; its first message is being handled on return."""
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
-    started = []
 
     def start(work, drain_timeout):
-        process = subprocess.Popen(
-            [sys.executable, script, work, drain_timeout], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        started.append(process)
+        command = [sys.executable, script, work, drain_timeout]
+        process = ending.enter_context(running(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         for line in process.stdout:
             if line == "started\n":
                 return process
         raise AssertionError(f"it ended with {process.wait()}")
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with ExitStack() as ending:
+        yield start
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -139,7 +136,12 @@ while "\\nstarted" not in open({str(output)!r}).read():
     time.sleep(0.05)
 """
     subprocess.run([sys.executable, "-c", parent], check=True, timeout=20)
-    _wait_until_gone(int(pid_file.read_text()), within_s=20)
+    member_pid = int(pid_file.read_text())
+    try:
+        _wait_until_gone(member_pid, within_s=20)
+    except AssertionError:
+        os.kill(member_pid, signal.SIGKILL)
+        raise
     assert "left_behind=0, still_bound=0" in output.read_text()
 
 

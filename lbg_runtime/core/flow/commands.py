@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Settlement
@@ -71,6 +72,22 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeSettlements:
+    """Find out when the broker has taken every settlement ordered so far; answered by `SettlementsReached`, or never
+    where the connection or the handle is lost meanwhile."""
+
+    epoch: Epoch
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellStripes:
+    """Tell the member of the group's re-striping."""
+
+    news: StripesNews
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something worth a log line and a counter: a snake_case event in the past tense and its facts."""
 
@@ -78,4 +95,16 @@ class Note:
     facts: Mapping[str, str | int] = field(default_factory=lambda: _NO_FACTS)
 
 
-Command = Bind | Unbind | StopIntake | StartIntake | Dispatch | ReturnUnstarted | CancelHandling | Settle | Note
+Command = (
+    Bind
+    | Unbind
+    | StopIntake
+    | StartIntake
+    | Dispatch
+    | ReturnUnstarted
+    | CancelHandling
+    | Settle
+    | ProbeSettlements
+    | TellStripes
+    | Note
+)

@@ -6,6 +6,7 @@ All events of one flow reach its machine in one stream, in the order they happen
 from dataclasses import dataclass
 from enum import Enum
 
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
@@ -77,6 +78,14 @@ class HandlingFinished:
     outcome: Outcome | None
 
 
+@dataclass(frozen=True, slots=True)
+class SettlementsReached:
+    """What was settled on this handle before the probe of this number, the broker has taken."""
+
+    epoch: Epoch
+    number: int
+
+
 class ReleaseCause(Enum):
     """Why a flow is given up."""
 
@@ -130,8 +139,19 @@ class StepAsideCancelled:
     """Nobody is stepped aside for any more."""
 
 
-FlowRequest = StopRequested | PlaceChanged | HandBackRequested | StepAsideRequested | StepAsideCancelled
+@dataclass(frozen=True, slots=True)
+class StripingLearned:
+    """The member knows more of which queue holds which shard."""
+
+    striping: Striping
+
+
+FlowRequest = (
+    StopRequested | PlaceChanged | HandBackRequested | StepAsideRequested | StepAsideCancelled | StripingLearned
+)
 """What the member wants of a flow, whichever handle it has; allowed in every state."""
 
-MachineEvent = FlowEvent | BindSucceeded | BindRefused | UnbindFinished | HandlingFinished | FlowRequest
+MachineEvent = (
+    FlowEvent | BindSucceeded | BindRefused | UnbindFinished | HandlingFinished | SettlementsReached | FlowRequest
+)
 """Everything a flow machine handles."""

@@ -8,12 +8,12 @@ class InFlight:
     """The unanswered deliveries of a flow's current handle, and of dead ones. Owned by one flow machine.
 
     Every delivery that is added is answered exactly once; a second answer, or one for a delivery that was never added,
-    raises `InvariantViolated`. Constant time per call, but for `outlive`.
+    raises `InvariantViolated`. Constant time per call, but for `outlive`, `ids` and `of_shard`.
     """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
-        self._current: set[DeliveryId] = set()
+        self._current: dict[DeliveryId, int | None] = {}
         self._outlived: set[tuple[Epoch, DeliveryId]] = set()
         self._intake_open = False
 
@@ -25,17 +25,25 @@ class InFlight:
         """A new handle is bound; the broker may not send on it yet."""
         self._intake_open = False
 
-    def add(self, delivery_id: DeliveryId) -> None:
-        """A delivery of the current handle is dispatched."""
+    def ids(self) -> set[DeliveryId]:
+        """The unanswered deliveries of the current handle."""
+        return set(self._current)
+
+    def of_shard(self, shard: int) -> set[DeliveryId]:
+        """Those of one shard."""
+        return {delivery_id for delivery_id, of_shard in self._current.items() if of_shard == shard}
+
+    def add(self, delivery_id: DeliveryId, shard: int | None) -> None:
+        """A delivery of the current handle is dispatched; `shard` None where its topic is not hashed."""
         if delivery_id in self._current:
             raise InvariantViolated(f"delivery {delivery_id} arrived twice on one handle")
-        self._current.add(delivery_id)
+        self._current[delivery_id] = shard
 
     def answer(self, delivery_id: DeliveryId) -> None:
         """A delivery of the current handle is done."""
         if delivery_id not in self._current:
             raise InvariantViolated(f"delivery {delivery_id} was answered and is not in flight")
-        self._current.remove(delivery_id)
+        del self._current[delivery_id]
 
     def outlive(self, epoch: Epoch) -> None:
         """The current handle died: its deliveries are still to be answered, and count for no cap."""
@@ -50,19 +58,22 @@ class InFlight:
         """A delivery of a dead handle is done."""
         self._outlived.remove((epoch, delivery_id))
 
-    def close_intake(self, *, only_if_full: bool) -> bool:
-        """Whether the broker must now be asked to send no more: True once, until the intake opens again."""
-        if not self._intake_open or (only_if_full and len(self._current) < self._cap):
+    def close_intake(self, *, only_if_full: bool, kept: int = 0) -> bool:
+        """Whether the broker must now be asked to send no more: True once, until the intake opens again.
+
+        `kept`: messages that wait for their turn before they are dispatched; they take places too.
+        """
+        if not self._intake_open or (only_if_full and len(self._current) + kept < self._cap):
             return False
         self._intake_open = False
         return True
 
-    def open_intake(self) -> bool:
+    def open_intake(self, kept: int = 0) -> bool:
         """Whether the broker may now be asked to send: True once, when half of the cap is free.
 
         Not at the first free place, or a flow at its cap would be stopped and started for every message.
         """
-        if self._intake_open or len(self._current) > self._cap // 2:
+        if self._intake_open or len(self._current) + kept > self._cap // 2:
             return False
         self._intake_open = True
         return True

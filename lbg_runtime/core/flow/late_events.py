@@ -1,7 +1,14 @@
 """Events of handles that are gone: they change nothing, and are noted."""
 
 from lbg_runtime.core.flow.commands import Note
-from lbg_runtime.core.flow.events import FlowEvent, FlowRequest, HandlingFinished, MachineEvent, MessageReceived
+from lbg_runtime.core.flow.events import (
+    FlowEvent,
+    FlowRequest,
+    HandlingFinished,
+    MachineEvent,
+    MessageReceived,
+    SettlementsReached,
+)
 from lbg_runtime.core.flow.in_flight import InFlight
 from lbg_runtime.core.flow.table import KIND_OF_EVENT
 from lbg_runtime.model.errors import InvariantViolated
@@ -26,6 +33,6 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
         in_flight.answer_outlived(event_epoch, event.delivery_id)
         name = "settlement_fenced" if event.outcome else "handling_abandoned"
         return Note(name, {"epoch": event_epoch, "delivery_id": event.delivery_id})
-    if event_epoch == epoch and (has_handle or not isinstance(event, FlowEvent)):
+    if event_epoch == epoch and (has_handle or not isinstance(event, FlowEvent | SettlementsReached)):
         return None
     return Note(f"{KIND_OF_EVENT[type(event)].value}_late", {"epoch": epoch})

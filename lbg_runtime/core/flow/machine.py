@@ -28,10 +28,12 @@ from lbg_runtime.core.flow.commands import (
     Command,
     Dispatch,
     Note,
+    ProbeSettlements,
     ReturnUnstarted,
     Settle,
     StartIntake,
     StopIntake,
+    TellStripes,
     Unbind,
 )
 from lbg_runtime.core.flow.events import (
@@ -47,9 +49,11 @@ from lbg_runtime.core.flow.events import (
     MessageReceived,
     PlaceChanged,
     ReleaseCause,
+    SettlementsReached,
     StepAsideCancelled,
     StepAsideRequested,
     StopRequested,
+    StripingLearned,
     UnbindFinished,
 )
 from lbg_runtime.core.flow.in_flight import InFlight
@@ -58,6 +62,8 @@ from lbg_runtime.core.flow.plan import FlowPlan
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.release import DrainPhase, Release
 from lbg_runtime.core.flow.table import KIND_OF_EVENT, TRANSITIONS, EventKind, FlowState
+from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place, Role
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -78,7 +84,9 @@ class FlowMachine:
         max_in_flight: int,
         random: RandomSource,
         now_ms: int,
+        gate: StripeGate | None = None,
     ) -> None:
+        """`gate`: of the queue's re-stripings; None where there are none."""
         self.queue = queue
         self.state = FlowState.UNBOUND
         self.epoch = Epoch(0)
@@ -89,6 +97,7 @@ class FlowMachine:
         self._early: list[FlowEvent] = []
         """Reported by a flow whose bind was not yet known to be done."""
         self._release: Release | None = None
+        self._gate = gate
 
     # -- what a runner reads
 
@@ -212,6 +221,10 @@ class FlowMachine:
             case StepAsideRequested() | StepAsideCancelled():
                 self._plan.step_aside(event.until_ms if isinstance(event, StepAsideRequested) else None)
                 return []
+            case StripingLearned(striping):
+                return self._learn_striping(striping)
+            case SettlementsReached(_, number):
+                return self._take_echo(number)
             case _:
                 assert_never(event)
 
@@ -222,6 +235,8 @@ class FlowMachine:
         self.state = FlowState.BINDING
         self._plan.begin_bind()
         self._in_flight.start_handle()
+        if self._gate is not None:
+            self._gate.start_handle()
         return [Bind(self.epoch)]
 
     def _enter_standby(self, now_ms: int) -> list[Command]:
@@ -248,7 +263,7 @@ class FlowMachine:
         return self._open_intake()
 
     def _open_intake(self) -> list[Command]:
-        return [StartIntake(self.epoch)] if self._in_flight.open_intake() else []
+        return [StartIntake(self.epoch)] if self._in_flight.open_intake(self._kept_count()) else []
 
     def _change_place(self, place: Place, now_ms: int) -> list[Command]:
         self._plan.place = place
@@ -273,11 +288,18 @@ class FlowMachine:
             if self.state is FlowState.UNBINDING or self._release.phase is not DrainPhase.FINISH:
                 return [Note("delivery_left_unstarted", {"epoch": self.epoch, "delivery_id": delivery.delivery_id})]
             self._release.quiet_at_ms = now_ms + self._settings.quiet_gap_ms
-        self._in_flight.add(delivery.delivery_id)
-        commands.append(Dispatch(delivery))
-        if self._in_flight.close_intake(only_if_full=True):
+        shard = None if self._gate is None else self._gate.shard_of(delivery)
+        if self._gate is None or self._gate.is_open_to(delivery, shard):
+            commands += self._dispatch(delivery, shard)
+        else:
+            commands += self._obey_gate(self._gate.take(delivery, shard, self._in_flight))
+        if self._in_flight.close_intake(only_if_full=True, kept=self._kept_count()):
             commands.append(StopIntake(self.epoch))
         return commands
+
+    def _dispatch(self, delivery: Delivery, shard: int | None) -> list[Command]:
+        self._in_flight.add(delivery.delivery_id, shard)
+        return [Dispatch(delivery)]
 
     def _finish(self, delivery_id: DeliveryId, outcome: Outcome | None, now_ms: int) -> list[Command]:
         self._in_flight.answer(delivery_id)
@@ -289,9 +311,49 @@ class FlowMachine:
             # handle, and no successor of its key may be settled before it (L3): give the handle up.
             note = Note("handling_abandoned", {"epoch": self.epoch, "delivery_id": delivery_id})
             return [note, *self._lose_activity(now_ms)]
+        if outcome is not None and self._gate is not None:
+            commands += self._obey_gate(self._gate.answer(delivery_id))
         if self.state is FlowState.DRAINING:
             return commands + self._unbind_if_drained(now_ms)
         return commands + self._open_intake()
+
+    # -- re-striping
+
+    def _kept_count(self) -> int:
+        return 0 if self._gate is None else self._gate.kept_count
+
+    def _learn_striping(self, striping: Striping) -> list[Command]:
+        if self._gate is None:
+            return []
+        commands = self._obey_gate(self._gate.learn(striping))
+        return commands + self._open_intake() if self.state is FlowState.ACTIVE else commands
+
+    def _take_echo(self, number: int) -> list[Command]:
+        # On a handle that lost its activity, a settlement may have come too late to count.
+        if self._gate is None or self.state is FlowState.UNBINDING or self.cause is ReleaseCause.INACTIVE:
+            return []
+        return self._obey_gate(self._gate.reached(number))
+
+    def _obey_gate(self, orders: list[GateOrder]) -> list[Command]:
+        """What a handle that is on its way out keeps goes back unsettled, and is judged again on the next one."""
+        if self.state in (FlowState.UNBOUND, FlowState.BINDING, FlowState.UNBINDING):
+            return []
+        is_finishing = self._release is None or self._release.phase is DrainPhase.FINISH
+        commands: list[Command] = []
+        for order in orders:
+            match order:
+                case Pass(delivery, shard):
+                    if is_finishing:
+                        commands += self._dispatch(delivery, shard)
+                case Drop(delivery_id):
+                    commands.append(Settle(Settlement(self.queue, self.epoch, delivery_id, Outcome.ACCEPTED)))
+                case Probe(number):
+                    commands.append(ProbeSettlements(self.epoch, number))
+                case Note():
+                    commands.append(order)
+                case _:
+                    commands.append(TellStripes(order))
+        return commands
 
     # -- giving the handle up
 

@@ -18,9 +18,11 @@ from lbg_runtime.core.flow.events import (
     MachineEvent,
     MessageReceived,
     PlaceChanged,
+    SettlementsReached,
     StepAsideCancelled,
     StepAsideRequested,
     StopRequested,
+    StripingLearned,
     UnbindFinished,
 )
 
@@ -57,6 +59,8 @@ class EventKind(Enum):
     HAND_BACK_REQUESTED = "hand_back_requested"
     STEP_ASIDE_REQUESTED = "step_aside_requested"
     STEP_ASIDE_CANCELLED = "step_aside_cancelled"
+    STRIPING_LEARNED = "striping_learned"
+    SETTLEMENTS_REACHED = "settlements_reached"
     DEADLINE = "deadline"
 
 
@@ -75,6 +79,8 @@ KIND_OF_EVENT: Mapping[type[MachineEvent], EventKind] = MappingProxyType(
         HandBackRequested: EventKind.HAND_BACK_REQUESTED,
         StepAsideRequested: EventKind.STEP_ASIDE_REQUESTED,
         StepAsideCancelled: EventKind.STEP_ASIDE_CANCELLED,
+        StripingLearned: EventKind.STRIPING_LEARNED,
+        SettlementsReached: EventKind.SETTLEMENTS_REACHED,
     }
 )
 
@@ -90,6 +96,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HAND_BACK_REQUESTED: frozenset({_UNBOUND}),
             EventKind.STEP_ASIDE_REQUESTED: frozenset({_UNBOUND}),
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBOUND}),
+            EventKind.STRIPING_LEARNED: frozenset({_UNBOUND}),
         },
         # What the flow reports before its bind is known to be done is kept, and handled right after.
         _BINDING: {
@@ -104,6 +111,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HAND_BACK_REQUESTED: frozenset({_BINDING}),
             EventKind.STEP_ASIDE_REQUESTED: frozenset({_BINDING}),
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_BINDING}),
+            EventKind.STRIPING_LEARNED: frozenset({_BINDING}),
         },
         _STANDBY: {
             EventKind.MESSAGE_RECEIVED: frozenset({_ACTIVE}),
@@ -115,6 +123,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HAND_BACK_REQUESTED: frozenset({_STANDBY}),
             EventKind.STEP_ASIDE_REQUESTED: frozenset({_STANDBY}),
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_STANDBY}),
+            EventKind.STRIPING_LEARNED: frozenset({_STANDBY}),
         },
         _ACTIVE: {
             EventKind.MESSAGE_RECEIVED: frozenset({_ACTIVE}),
@@ -128,6 +137,8 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HAND_BACK_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
             EventKind.STEP_ASIDE_REQUESTED: frozenset({_ACTIVE}),
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_ACTIVE}),
+            EventKind.STRIPING_LEARNED: frozenset({_ACTIVE}),
+            EventKind.SETTLEMENTS_REACHED: frozenset({_ACTIVE}),
         },
         _DRAINING: {
             EventKind.MESSAGE_RECEIVED: frozenset({_DRAINING}),
@@ -141,6 +152,8 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HAND_BACK_REQUESTED: frozenset({_DRAINING}),
             EventKind.STEP_ASIDE_REQUESTED: frozenset({_DRAINING}),
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_DRAINING}),
+            EventKind.STRIPING_LEARNED: frozenset({_DRAINING}),
+            EventKind.SETTLEMENTS_REACHED: frozenset({_DRAINING}),
         },
         _UNBINDING: {
             EventKind.MESSAGE_RECEIVED: frozenset({_UNBINDING}),
@@ -153,6 +166,8 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.HAND_BACK_REQUESTED: frozenset({_UNBINDING}),
             EventKind.STEP_ASIDE_REQUESTED: frozenset({_UNBINDING}),
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBINDING}),
+            EventKind.STRIPING_LEARNED: frozenset({_UNBINDING}),
+            EventKind.SETTLEMENTS_REACHED: frozenset({_UNBINDING}),
         },
     }
 )

@@ -6,7 +6,8 @@ goes out every second to every member:
     [version, kind, group, member, incarnation, nonce, sequence, ...]
 
     heartbeat      state, weight, settings digest, [[name, value] ...], view digest,
-                   [[queue, flow, epoch, in flight] ...]
+                   [[queue, flow, epoch, in flight] ...],
+                   generation, queue count, target or null, left, finished, proof
     state_request
     leave
     offer          queue, epoch, move id, to
@@ -22,8 +23,8 @@ goes out every second to every member:
 
 `suspect` and `redelivered` are 0 or 1, `stage` is 0 ready, 1 running, 2 delayed; what was and will be is in
 milliseconds from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids,
-keys and reasons are 1 to 250 printable characters; values of settings may be empty too. A setting or a queue is listed
-once.
+keys and reasons are 1 to 250 printable characters; values of settings and proofs may be empty too. A setting or a queue
+is listed once. `left` and `finished` are arrays of shards and of queue indexes, ascending.
 
 The array has exactly these items: what a later version adds makes a new version number. Members of another version
 are refused before anything else of the message is looked at.
@@ -31,6 +32,7 @@ are refused before anything else of the message is looked at.
 
 import json
 from enum import Enum
+from itertools import pairwise
 
 from lbg_runtime.core.group.control_messages import (
     Accept,
@@ -61,10 +63,11 @@ from lbg_runtime.core.group.control_messages import (
     settings_digest,
 )
 from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
-CONTROL_VERSION = 1
+CONTROL_VERSION = 2
 
 MAX_MESSAGE_BYTES = 128 * 1024
 """Room for a member on some thousand queues; what is longer is refused unread."""
@@ -136,10 +139,11 @@ def _check_size(payload: bytes) -> None:
 def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
     """The kind's name and what follows the header."""
     match message:
-        case Heartbeat(_, state, weight, settings, flows, view_digest):
+        case Heartbeat(_, state, weight, settings, flows, view_digest, striping):
             listed = [[queue, *_flow_items(flow)] for queue, flow in sorted(flows.items())]
             pairs = [list(pair) for pair in sorted(settings.items())]
-            return "heartbeat", [state.value, weight, settings_digest(settings), pairs, view_digest, listed]
+            known = [state.value, weight, settings_digest(settings), pairs, view_digest, listed]
+            return "heartbeat", [*known, *_striping_items(striping)]
         case StateRequest():
             return "state_request", []
         case Leave():
@@ -165,6 +169,12 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
 
 def _flow_items(flow: FlowReport) -> list[object]:
     return [_FLOW_STATES.index(flow.state), flow.epoch, flow.in_flight]
+
+
+def _striping_items(report: StripingReport) -> list[object]:
+    striping = report.striping
+    counts = [striping.generation, striping.queue_count, striping.target]
+    return [*counts, sorted(striping.left), sorted(striping.finished), report.proof]
 
 
 def _sight_items(sight: KeySight) -> list[object]:
@@ -232,7 +242,17 @@ def _heartbeat(header: Header, reader: "_Reader") -> Heartbeat:
         if queue in flows:
             raise _malformed("a queue twice")
         flows[queue] = _flow(row)
-    return Heartbeat(header, state, weight, settings, flows, view_digest)
+    return Heartbeat(header, state, weight, settings, flows, view_digest, _striping(reader))
+
+
+def _striping(reader: "_Reader") -> StripingReport:
+    generation, queue_count = reader.number("generation"), reader.number("queue count")
+    target = reader.number_or_null("target")
+    left, finished = reader.ascending("left"), reader.ascending("finished")
+    proof = reader.text("proof", may_be_empty=True)
+    if queue_count == 0 or target == 0 or (target is None and (left or finished)):
+        raise _malformed("striping")
+    return StripingReport(Striping(generation, queue_count, target, frozenset(left), frozenset(finished)), proof)
 
 
 def _flow(row: "_Reader") -> FlowReport:
@@ -316,22 +336,25 @@ class _Reader:
 
     def rows(self, what: str) -> list["_Reader"]:
         """The next item, an array of arrays."""
-        rows = self._next(what)
-        if not isinstance(rows, list):
-            raise _malformed(what)
+        rows = self._list(what)
         readers = [_Reader(row) for row in rows if isinstance(row, list)]
         if len(readers) < len(rows):
             raise _malformed(what)
         return readers
 
+    def ascending(self, what: str) -> list[int]:
+        """The next item, an array of numbers, each larger than the one before."""
+        reader = _Reader(self._list(what))
+        numbers = [reader.number(what) for _ in range(len(reader._items))]
+        if any(before >= after for before, after in pairwise(numbers)):
+            raise _malformed(what)
+        return numbers
+
     def row_or_null(self, what: str) -> "_Reader | None":
         """The next item, an array or null."""
         if self.skip_null():
             return None
-        row = self._next(what)
-        if not isinstance(row, list):
-            raise _malformed(what)
-        return _Reader(row)
+        return _Reader(self._list(what))
 
     def skip_null(self) -> bool:
         """Take the next item if it is null; whether it was."""
@@ -343,6 +366,12 @@ class _Reader:
     def end(self) -> None:
         if self._position < len(self._items):
             raise _malformed("more items than the kind has")
+
+    def _list(self, what: str) -> list[object]:
+        item = self._next(what)
+        if not isinstance(item, list):
+            raise _malformed(what)
+        return item
 
     def _next(self, what: str) -> object:
         if self._position >= len(self._items):

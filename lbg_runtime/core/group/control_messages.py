@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NewType
 
 from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.core.restripe.striping import StripingReport
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 MAX_TEXT_LENGTH = 250
@@ -92,6 +93,8 @@ class Heartbeat:
     flows: Mapping[QueueName, FlowReport]
     view_digest: str
     """Of the sender's view of the group; members that agree say the same."""
+    striping: StripingReport
+    """Which queue holds which shard, as far as the sender knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,14 @@ from lbg_runtime.core.flow.events import (
     FlowRequest,
     HandBackRequested,
     PlaceChanged,
+    SettlementsReached,
     StepAsideCancelled,
     StepAsideRequested,
+    StripingLearned,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import FlowReport, ReportedFlow, StateRequest
+from lbg_runtime.core.group.control_messages import ControlMessage, FlowReport, ReportedFlow, StateRequest
 from lbg_runtime.core.group.membership import MembershipMachine, OwnState
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
@@ -30,6 +32,7 @@ from lbg_runtime.core.group.membership_events import (
     DrainStarted,
     DuplicateMemberFound,
     FlowsReported,
+    HeartbeatWanted,
     MembershipCommand,
     MembershipEvent,
     MoveMessageHeard,
@@ -39,6 +42,7 @@ from lbg_runtime.core.group.membership_events import (
     SendStateRequest,
     SettingsDisagree,
     StandAside,
+    StripingChanged,
     ViewChanged,
 )
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
@@ -52,7 +56,7 @@ from lbg_runtime.core.group.rebalance_events import (
     SetPlace,
     StepAside,
 )
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 
 REPORTED: Mapping[FlowState, ReportedFlow] = {
     FlowState.STANDBY: ReportedFlow.STANDBY,
@@ -60,6 +64,9 @@ REPORTED: Mapping[FlowState, ReportedFlow] = {
     FlowState.DRAINING: ReportedFlow.DRAINING,
 }
 """What the group is told of a flow. Others are not bound, or about not to be."""
+
+QUEUE_GONE = "queue-gone"
+"""What a hand-back is called that nobody has asked for, because nobody needs the queue any more."""
 
 HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
 """States of a flow whose queue nobody else can have yet."""
@@ -71,11 +78,36 @@ class FlowChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowsAdded:
+    """The flows that `QueuesAdded` asked for are there."""
+
+    flows: Sequence[FlowMachine]
+    pins: Mapping[QueueName, MemberId]
+    """Of all queues whose home is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAsked:
+    """A flow wants to know when the broker has taken what was settled on it; all of that is on its way."""
+
+    queue: QueueName
+    epoch: Epoch
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskFlow:
     """Tell the queue's flow machine."""
 
     queue: QueueName
-    request: FlowRequest
+    request: FlowRequest | SettlementsReached
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesAdded:
+    """The group has more queues than this member has flows: make them, and tell with `FlowsAdded`."""
+
+    queue_total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +122,10 @@ class Warn:
     note: Note
 
 
-ControlInput = MembershipEvent | FlowChanged
-ControlOutput = Say | AskFlow | HandedOver | ViewChanged | DuplicateMemberFound | SettingsDisagree | Warn | Note
+ControlInput = MembershipEvent | FlowChanged | FlowsAdded | ProbeAsked
+ControlOutput = (
+    Say | AskFlow | QueuesAdded | HandedOver | ViewChanged | DuplicateMemberFound | SettingsDisagree | Warn | Note
+)
 """What the shell says or asks for, and, from `ViewChanged` on, what it makes known."""
 
 
@@ -108,8 +142,13 @@ class ControlPlaneMachine:
         """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead."""
         self.membership = membership
         self.rebalance = rebalance
-        self._flows = flows
+        self._flows = list(flows)
+        """By index of their queue; those of queues that the group has not any more are at the end."""
         self._silence_ms = silence_ms
+        self._probes: list[ProbeAsked] = []
+        """To go with the next heartbeat."""
+        self._echoes: dict[int, list[ProbeAsked]] = {}
+        """By the number of the heartbeat that, when it comes back, answers them."""
         self._reports: Mapping[QueueName, FlowReport] = {}
         self._standby_since_ms: int | None = None
         self._connected_at_ms: int | None = None
@@ -129,7 +168,7 @@ class ControlPlaneMachine:
         """What the group would be told of our flows now."""
         return {
             flow.queue: FlowReport(REPORTED[flow.state], flow.epoch, flow.in_flight)
-            for flow in self._flows
+            for flow in self._flows_in_use()
             if flow.state in REPORTED
         }
 
@@ -140,10 +179,17 @@ class ControlPlaneMachine:
         """
         outputs: list[ControlOutput] = []
         for happened in inputs:
-            if isinstance(happened, FlowChanged):
-                outputs += self._report_flows(now_ms)
-            else:
-                outputs += self._take_event(happened, now_ms)
+            match happened:
+                case FlowChanged():
+                    outputs += self._report_flows(now_ms) + self._give_gone_queues()
+                case FlowsAdded(flows, pins):
+                    outputs += self._add_flows(flows, pins, now_ms)
+                case ProbeAsked():
+                    self._probes.append(happened)
+                case _:
+                    outputs += self._take_event(happened, now_ms)
+        if self._probes:
+            outputs += self._take_event(HeartbeatWanted(), now_ms)
         if self.membership.state is OwnState.LEFT:
             return outputs
         outputs += self._obey_membership(self.membership.on_deadline(now_ms), now_ms)
@@ -162,11 +208,15 @@ class ControlPlaneMachine:
                 self._connected_at_ms = now_ms
             case ControlLost():
                 self._connected_at_ms = None
+                # What was settled on the lost connection may never have reached the broker.
+                self._probes.clear()
+                self._echoes.clear()
             case ControlMessageReceived():
                 self._heard_at_ms = now_ms
             case _:
                 pass
-        outputs = self._obey_membership(self.membership.handle(event, now_ms), now_ms)
+        outputs = self._answer_probes(event.message) if isinstance(event, ControlMessageReceived) else []
+        outputs += self._obey_membership(self.membership.handle(event, now_ms), now_ms)
         if isinstance(event, DrainStarted):
             # After the heartbeat that says so: members take offers of one that leaves more readily.
             self._is_handing_over = True
@@ -214,8 +264,13 @@ class ControlPlaneMachine:
         for command in commands:
             match command:
                 case SendHeartbeat():
-                    outputs.append(Say(self.membership.heartbeat(self.flow_reports())))
+                    heartbeat = self.membership.heartbeat(self.flow_reports())
+                    if self._probes:
+                        self._echoes[heartbeat.header.sequence], self._probes = self._probes, []
+                    outputs.append(Say(heartbeat))
                     self._see_group = True
+                case StripingChanged():
+                    outputs += self._spread_striping()
                 case SendStateRequest():
                     outputs.append(Say(StateRequest(self.membership.stamp())))
                 case SendLeave(message):
@@ -258,6 +313,52 @@ class ControlPlaneMachine:
                     assert_never(command)
         return outputs
 
+    # -- re-striping
+
+    def _answer_probes(self, message: ControlMessage) -> list[ControlOutput]:
+        """Our own word came back on the connection on which we settled: the broker had read the settlements before."""
+        header, identity = message.header, self.membership.identity
+        if not self._echoes or header.member != identity.member or header.life != identity.life:
+            return []
+        reached = [number for number in self._echoes if number <= header.sequence]
+        probes = [probe for number in reached for probe in self._echoes.pop(number)]
+        return [AskFlow(probe.queue, SettlementsReached(probe.epoch, probe.number)) for probe in probes]
+
+    def _spread_striping(self) -> list[ControlOutput]:
+        striping = self.membership.striping.now
+        outputs: list[ControlOutput] = [AskFlow(flow.queue, StripingLearned(striping)) for flow in self._flows]
+        if striping.queue_total > len(self._flows):
+            outputs.append(QueuesAdded(striping.queue_total))
+        queues = [flow.queue for flow in self._flows_in_use()]
+        if queues != list(self.rebalance.queues):
+            self.rebalance.set_queues(queues, self.rebalance.pins)
+            self._see_group = True
+            outputs += [AskFlow(flow.queue, PlaceChanged(AWAY)) for flow in self._gone_flows()]
+        return outputs + self._give_gone_queues()
+
+    def _flows_in_use(self) -> Sequence[FlowMachine]:
+        return self._flows[: self.membership.striping.now.queue_total]
+
+    def _gone_flows(self) -> Sequence[FlowMachine]:
+        return self._flows[self.membership.striping.now.queue_total :]
+
+    def _give_gone_queues(self) -> list[ControlOutput]:
+        """Nothing is in them; but an active flow is given up only when it is asked to, and again where that failed."""
+        return [
+            AskFlow(flow.queue, HandBackRequested(QUEUE_GONE))
+            for flow in self._gone_flows()
+            if flow.state is FlowState.ACTIVE
+        ]
+
+    def _add_flows(
+        self, flows: Sequence[FlowMachine], pins: Mapping[QueueName, MemberId], now_ms: int
+    ) -> list[ControlOutput]:
+        self._flows += flows
+        self.rebalance.set_queues([flow.queue for flow in self._flows_in_use()], pins)
+        self._see_group = True
+        # More may have become known while they were made.
+        return [*self._spread_striping(), *self._report_flows(now_ms)]
+
     def _give_everything(self) -> list[ControlOutput]:
         return [
             AskFlow(queue, HandBackRequested("stand-aside"))
@@ -270,7 +371,7 @@ class ControlPlaneMachine:
             return []
         mine = self.membership.identity.member
         nobody_else = all(candidate.member == mine for candidate in self.membership.view.candidates())
-        if not nobody_else and any(flow.state in HOLDING for flow in self._flows):
+        if not nobody_else and any(flow.state in HOLDING for flow in self._flows_in_use()):
             return []
         self._is_handing_over = False
         return [HandedOver()]

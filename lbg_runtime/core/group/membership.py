@@ -50,6 +50,7 @@ from lbg_runtime.core.group.membership_events import (
     DrainStarted,
     DuplicateMemberFound,
     FlowsReported,
+    HeartbeatWanted,
     JoinDone,
     LeaveRequested,
     MembershipCommand,
@@ -61,11 +62,15 @@ from lbg_runtime.core.group.membership_events import (
     SendStateRequest,
     SettingsDisagree,
     StandAside,
+    StripesTold,
+    StripingChanged,
     ViewChanged,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
 from lbg_runtime.core.group.view import Claims, GroupView, MemberView, owners_by_claims, updated_claims
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
@@ -95,8 +100,17 @@ _SPOKEN_STATES: Mapping[OwnState, MemberState] = {
 class MembershipMachine:
     """Decides who lives; does nothing itself. See the module's text for who calls and for the rules."""
 
-    def __init__(self, identity: Identity, settings: MembershipSettings, random: RandomSource, now_ms: int) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        settings: MembershipSettings,
+        random: RandomSource,
+        now_ms: int,
+        striping: StripingBook,
+    ) -> None:
         self.identity = identity
+        self.striping = striping
+        """What the group knows of its stripes; told with every heartbeat."""
         self.state = OwnState.JOINING
         self.disregarded: Counter[str] = Counter()
         """Messages that counted for nothing, by reason: values of `Disregard` and `RefusalReason`."""
@@ -175,7 +189,9 @@ class MembershipMachine:
         header = self.stamp()
         identity = self.identity
         spoken = _SPOKEN_STATES[self.state]
-        return Heartbeat(header, spoken, identity.weight, identity.settings, flows, self.view.digest())
+        return Heartbeat(
+            header, spoken, identity.weight, identity.settings, flows, self.view.digest(), self.striping.report()
+        )
 
     def handle(self, event: MembershipEvent, now_ms: int) -> list[MembershipCommand]:
         """Take one event; return what to do. Any message and any order of events is in order here."""
@@ -225,6 +241,10 @@ class MembershipMachine:
             case DrainStarted():
                 may_drain = self.state in (OwnState.JOINING, OwnState.ACTIVE)
                 return self._enter(OwnState.DRAINING, now_ms) if may_drain else []
+            case StripesTold(queue_index, news):
+                return self._take_stripes(queue_index, news, now_ms)
+            case HeartbeatWanted():
+                return self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else []
             case LeaveRequested():
                 says_so = self.state in _SPOKEN_STATES and self.can_hear
                 self.state = OwnState.LEFT
@@ -288,8 +308,8 @@ class MembershipMachine:
             commands = [DuplicateMemberFound(header.life), StandAside()]
         if reason := self._reason_to_disregard(header):
             return commands + self._disregard(reason.value, header.member)
-        if isinstance(message, Heartbeat) and message.settings != self.identity.settings:
-            return commands + self._refuse_settings(message)
+        if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message)) is not None:
+            return commands + refusal
         self._peers_heard_ms = now_ms
         return commands + self._take(message, self._admit(header, now_ms), now_ms)
 
@@ -318,9 +338,15 @@ class MembershipMachine:
             return []
         return [Note("control_message_disregarded", {"member": member, "reason": reason})]
 
-    def _refuse_settings(self, heartbeat: Heartbeat) -> list[MembershipCommand]:
+    def _refuse_settings(self, heartbeat: Heartbeat) -> list[MembershipCommand] | None:
+        """What to say of a peer that was started with other settings; None where they agree."""
+        member, ours, theirs = heartbeat.header.member, dict(self.identity.settings), dict(heartbeat.settings)
+        if self.striping.disagrees(heartbeat.striping):
+            ours["group.queue_count"] = str(self.striping.now.queue_count)
+            theirs["group.queue_count"] = str(heartbeat.striping.striping.queue_count)
+        if ours == theirs:
+            return None
         self.disregarded[Disregard.SETTINGS.value] += 1
-        member, ours, theirs = heartbeat.header.member, self.identity.settings, heartbeat.settings
         return [
             SettingsDisagree(member, name, ours.get(name), theirs.get(name))
             for name in sorted({*ours, *theirs})
@@ -340,7 +366,8 @@ class MembershipMachine:
         match message:
             case Heartbeat():
                 peer.beat(message)
-                return self._take_flows(peer, message.flows, now_ms)
+                news: list[MembershipCommand] = [StripingChanged()] if self.striping.hear(message.striping) else []
+                return news + self._take_flows(peer, message.flows, now_ms)
             case StateRequest():
                 self._hurry_heartbeat(now_ms)
                 return []
@@ -360,6 +387,23 @@ class MembershipMachine:
 
     def _take_flows(self, peer: Peer, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[MembershipCommand]:
         return [FlowsReported(peer.member)] if peer.report(flows, now_ms) else []
+
+    def _take_stripes(self, queue_index: int, news: StripesNews, now_ms: int) -> list[MembershipCommand]:
+        match news:
+            case PlanReached(plan):
+                is_news = self.striping.see_plan(plan)
+            case ShardLeft(plan, shard):
+                is_news = self.striping.see_left(plan.generation, shard)
+            case StripesFinished(generation, from_count, to_count):
+                is_news = self.striping.see_finished(generation, from_count, to_count, queue_index)
+            case StripesEnded(generation, to_count):
+                is_news = self.striping.see_ended(generation, to_count)
+            case _:
+                assert_never(news)
+        if not is_news:
+            return []
+        # Whoever handles the shard next waits for this word.
+        return [StripingChanged(), *(self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else [])]
 
     # -- silence
 

@@ -7,6 +7,7 @@ from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.group.control_codec import RefusalReason
 from lbg_runtime.core.group.control_messages import ControlMessage, FlowReport, Leave, Life, MoveMessage
 from lbg_runtime.core.group.view import GroupView
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.model.ids import MemberId, QueueName
 
 
@@ -52,6 +53,19 @@ class DrainStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class StripesTold:
+    """One of our queues has news of a re-striping."""
+
+    queue_index: int
+    news: StripesNews
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatWanted:
+    """Say a heartbeat now: that it comes back proves something."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """This member is bound to nothing any more, and goes."""
 
@@ -64,6 +78,8 @@ MembershipEvent = (
     | OwnFlowsChanged
     | JoinDone
     | DrainStarted
+    | StripesTold
+    | HeartbeatWanted
     | LeaveRequested
 )
 
@@ -107,6 +123,11 @@ class MoveMessageHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class StripingChanged:
+    """More is known of which queue holds which shard (`MembershipMachine.striping`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class DuplicateMemberFound:
     """Another process says it is this member: an operator's mistake, or an earlier life that is not over."""
 
@@ -138,6 +159,7 @@ MembershipCommand = (
     | ViewChanged
     | FlowsReported
     | MoveMessageHeard
+    | StripingChanged
     | DuplicateMemberFound
     | StandAside
     | SettingsDisagree

@@ -109,6 +109,16 @@ class RebalanceMachine:
 
     # -- what a shell reads
 
+    @property
+    def queues(self) -> Sequence[QueueName]:
+        """The group's queues, in their order."""
+        return self._queues
+
+    @property
+    def pins(self) -> Mapping[QueueName, MemberId]:
+        """Queues whose home is configured."""
+        return self._pins
+
     def place_of(self, queue: QueueName) -> Place:
         """What this member is to be on the queue now."""
         return self._places[queue]
@@ -124,6 +134,21 @@ class RebalanceMachine:
         return min(deadlines, default=None)
 
     # -- what a shell calls
+
+    def set_queues(self, queues: Sequence[QueueName], pins: Mapping[QueueName, MemberId]) -> None:
+        """The group has these queues now, in their order. Nothing is ordered for a queue that is gone."""
+        for queue in set(self._queues).difference(queues):
+            del self._places[queue]
+            self._moves.pop(queue, None)
+            self._accepted.pop(queue, None)
+            self._backoffs.pop(queue, None)
+            self._owned_since_ms.pop(queue, None)
+        self._queues = tuple(queues)
+        self._pins = dict(pins)
+        self._places = {queue: self._places.get(queue, AWAY) for queue in queues}
+        self._placed_for = None
+        if self.placement is not None and self._view is not None:
+            self._make_placement(self._view)
 
     def handle(self, event: RebalanceEvent, now_ms: int) -> list[RebalanceCommand]:
         """Take one event; return what to do. Any order of events is in order here."""
@@ -163,11 +188,14 @@ class RebalanceMachine:
         # A member that leaves has not the time to let things settle, and everybody hears of it at once.
         if not seen.is_stable and not any(one.state is MemberState.DRAINING for one in seen.view.members):
             return []
-        candidates, pins = seen.view.candidates(), seen.view.pins(self._pins)
-        if (made_of := (candidates, seen.view.owners, pins)) != self._placed_for:
-            self._placed_for = made_of
-            self.placement = place(self._queues, candidates, seen.view.owners, pins)
+        self._make_placement(seen.view)
         return self._set_places({queue: self._place_on(queue) for queue in self._queues})
+
+    def _make_placement(self, view: GroupView) -> None:
+        candidates, pins = view.candidates(), view.pins(self._pins)
+        if (made_of := (candidates, view.owners, pins)) != self._placed_for:
+            self._placed_for = made_of
+            self.placement = place(self._queues, candidates, view.owners, pins)
 
     def _place_on(self, queue: QueueName) -> Place:
         rank = self.placement.rank(queue, self._member) if self.placement else None
@@ -189,9 +217,9 @@ class RebalanceMachine:
     # -- our own flows
 
     def _take_flows(self, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[RebalanceCommand]:
-        self._flows = flows
+        self._flows = {queue: flow for queue, flow in flows.items() if queue in self._places}
         commands: list[RebalanceCommand] = []
-        owned = {queue for queue, flow in flows.items() if flow.is_owner}
+        owned = {queue for queue, flow in self._flows.items() if flow.is_owner}
         for queue in [queue for queue in self._owned_since_ms if queue not in owned]:
             del self._owned_since_ms[queue]
             # Handed over, or lost: either way there is nothing left to hand over.

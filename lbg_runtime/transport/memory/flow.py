@@ -64,9 +64,9 @@ class MemoryFlow:
         self._held.append(SettledRange(delivery_id, delivery_id, outcome))
         # Acceptances are batched, as the client does; another outcome is sent at once, behind them.
         if self._ack_delay_s == 0 or outcome is not Outcome.ACCEPTED:
-            self._flush()
+            self.flush()
         elif self._ack_timer is None:
-            self._ack_timer = asyncio.get_running_loop().call_later(self._ack_delay_s, self._flush)
+            self._ack_timer = asyncio.get_running_loop().call_later(self._ack_delay_s, self.flush)
 
     def stop_intake(self) -> None:
         """See `BoundFlow.stop_intake`."""
@@ -78,9 +78,16 @@ class MemoryFlow:
         self._intake_open = True
         self._advertise_window()
 
+    def flush(self) -> None:
+        """See `BoundFlow.flush`."""
+        self._disarm()
+        if self.flow_id is not None and self._held:
+            held, self._held = self._held, []
+            self._post(self._engine.settle(self.flow_id, held))
+
     async def unbind(self) -> None:
         """See `BoundFlow.unbind`. Has no suspension point, so a cancellation cannot cut it short."""
-        self._flush()
+        self.flush()
         flow_id = self.flow_id
         self.die()
         if flow_id is not None:
@@ -97,7 +104,7 @@ class MemoryFlow:
         """The broker bound the handle, for the first time or again: send what was held, open the window."""
         self.state = HandleState.BOUND
         self.flow_id = flow_id
-        self._flush()
+        self.flush()
         self._advertise_window()
 
     def take(self, effect: Deliver | ActivityChanged) -> None:
@@ -139,12 +146,6 @@ class MemoryFlow:
         self.flow_id = None
         self._held.clear()
         self._disarm()
-
-    def _flush(self) -> None:
-        self._disarm()
-        if self.flow_id is not None and self._held:
-            held, self._held = self._held, []
-            self._post(self._engine.settle(self.flow_id, held))
 
     def _disarm(self) -> None:
         if self._ack_timer is not None:

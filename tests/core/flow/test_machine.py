@@ -28,14 +28,17 @@ from lbg_runtime.core.flow.events import (
     MessageReceived,
     PlaceChanged,
     ReleaseCause,
+    SettlementsReached,
     StepAsideCancelled,
     StepAsideRequested,
     StopRequested,
+    StripingLearned,
     UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import TRANSITIONS, EventKind, FlowState
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place, Role
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -825,6 +828,8 @@ EVENTS: list[tuple[EventKind, MachineEvent]] = [
     (EventKind.HAND_BACK_REQUESTED, HandBackRequested("m")),
     (EventKind.STEP_ASIDE_REQUESTED, StepAsideRequested(60_000)),
     (EventKind.STEP_ASIDE_CANCELLED, StepAsideCancelled()),
+    (EventKind.STRIPING_LEARNED, StripingLearned(Striping(1, 4, 8))),
+    (EventKind.SETTLEMENTS_REACHED, SettlementsReached(Epoch(1), 1)),
 ]
 
 
@@ -834,7 +839,9 @@ def test_every_event_in_every_state_does_what_the_table_says_and_nothing_else(st
     for kind, event in EVENTS:
         for machine in machines_in(state):
             assert machine.state is state
-            is_flow_event = isinstance(event, MessageReceived | FlowActive | FlowInactive | FlowDown)
+            is_flow_event = isinstance(
+                event, MessageReceived | FlowActive | FlowInactive | FlowDown | SettlementsReached
+            )
             nothing_to_answer = kind is EventKind.HANDLING_FINISHED and machine.in_flight == 0
             if kind in TRANSITIONS[state] and not nothing_to_answer:
                 machine.handle(event, 30_001)

@@ -40,7 +40,10 @@ from lbg_runtime.core.group.control_messages import (
     settings_digest,
 )
 from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+STRIPING = StripingReport(Striping(0, 4), "")
 
 AnyMessage = ControlMessage | Inquiry
 
@@ -55,6 +58,12 @@ move_ids = texts.map(MoveId)
 epochs = numbers.map(Epoch)
 headers = st.builds(Header, st.just(GROUP), members, st.builds(Life, numbers, numbers), numbers)
 flow_reports = st.builds(FlowReport, st.sampled_from(ReportedFlow), epochs, numbers)
+positive = st.integers(1, (1 << 63) - 1)
+stripings = st.one_of(
+    st.builds(Striping, numbers, positive),
+    st.builds(Striping, numbers, positive, positive, st.frozensets(numbers), st.frozensets(numbers)),
+)
+striping_reports = st.builds(StripingReport, stripings, texts | st.just(""))
 heartbeats = st.builds(
     Heartbeat,
     headers,
@@ -63,6 +72,7 @@ heartbeats = st.builds(
     st.dictionaries(texts, texts | st.just(""), max_size=5),
     st.dictionaries(queues, flow_reports, max_size=8),
     texts,
+    striping_reports,
 )
 questions = texts.map(QuestionId)
 heads = st.builds(
@@ -159,20 +169,20 @@ def test_a_message_with_an_item_more_or_less_is_refused(message: AnyMessage, val
         b"",
         b"{}",
         b"[]",
-        b"[1]",
+        b"[2]",
         b"\xff\xfe[\x001\x00]\x00",
         b"[" * 100_000,
         b"[" + b"9" * 5_000 + b"]",
         b'[true,"leave","orders","member-1",7,11,3]',
         b'[1.0,"leave","orders","member-1",7,11,3]',
-        b'[1,"bye","orders","member-1",7,11,3]',
-        b'[1,"leave","orders","",7,11,3]',
-        b'[1,"leave","orders","a\\u0000b",7,11,3]',
-        b'[1,"leave","orders","a\\ud800b",7,11,3]',
-        b'[1,"leave","orders","' + b"x" * 251 + b'",7,11,3]',
-        b'[1,"leave","orders","member-1",-1,11,3]',
-        b'[1,"leave","orders","member-1",NaN,11,3]',
-        b'[1,"leave","orders","member-1",9223372036854775808,11,3]',
+        b'[2,"bye","orders","member-1",7,11,3]',
+        b'[2,"leave","orders","",7,11,3]',
+        b'[2,"leave","orders","a\\u0000b",7,11,3]',
+        b'[2,"leave","orders","a\\ud800b",7,11,3]',
+        b'[2,"leave","orders","' + b"x" * 251 + b'",7,11,3]',
+        b'[2,"leave","orders","member-1",-1,11,3]',
+        b'[2,"leave","orders","member-1",NaN,11,3]',
+        b'[2,"leave","orders","member-1",9223372036854775808,11,3]',
     ],
 )
 def test_malformed_bytes_are_refused(payload: bytes) -> None:
@@ -180,9 +190,9 @@ def test_malformed_bytes_are_refused(payload: bytes) -> None:
 
 
 def test_a_plain_message_has_the_documented_layout() -> None:
-    assert encode(Leave(HEADER)) == b'[1,"leave","orders","member-1",7,11,3]'
+    assert encode(Leave(HEADER)) == b'[2,"leave","orders","member-1",7,11,3]'
     taken = Taken(HEADER, QueueName("orders/0"), None, Epoch(4))
-    assert encode(taken) == b'[1,"taken","orders","member-1",7,11,3,"orders/0",null,4]'
+    assert encode(taken) == b'[2,"taken","orders","member-1",7,11,3,"orders/0",null,4]'
 
 
 def test_an_answer_has_the_documented_layout() -> None:
@@ -190,10 +200,10 @@ def test_an_answer_has_the_documented_layout() -> None:
     head = LaneHead(LaneStage.DELAYED, 3, True, 17, 900, 800, 50)
     sight = KeySight(5, head, LastHandled(None, 1, 1_000))
     assert encode(KeyAnswer(HEADER, question, 9, QueueName("orders/1"), flow, sight)) == (
-        b'[1,"key_answer","orders","member-1",7,11,3,"q",9,"orders/1",[1,4,2],5,[2,3,1,17,900,800,50],[null,1,1000]]'
+        b'[2,"key_answer","orders","member-1",7,11,3,"q",9,"orders/1",[1,4,2],5,[2,3,1,17,900,800,50],[null,1,1000]]'
     )
     assert encode(GroupAnswer(HEADER, question, (SeenMember(MemberId("a"), True),))) == (
-        b'[1,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
+        b'[2,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
     )
 
 
@@ -216,7 +226,7 @@ def test_an_answer_with_an_impossible_item_is_refused(position: int, value: obje
 
 
 def test_another_version_is_refused_whatever_else_it_says() -> None:
-    assert refusal(b'[2,{"new":"form"}]') is RefusalReason.VERSION
+    assert refusal(b'[3,{"new":"form"}]') is RefusalReason.VERSION
 
 
 def test_another_group_is_refused() -> None:
@@ -232,7 +242,7 @@ def test_what_is_too_large_is_refused_by_both_sides() -> None:
         QueueName("q" * 240 + f"{number:010}"): FlowReport(ReportedFlow.STANDBY, Epoch(1), 0) for number in range(600)
     }
     with pytest.raises(ControlMessageRefused, match="too_large"):
-        encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, {}, flows, "0" * 16))
+        encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, {}, flows, "0" * 16, STRIPING))
 
 
 @pytest.mark.parametrize(
@@ -250,7 +260,9 @@ def test_what_is_too_large_is_refused_by_both_sides() -> None:
 )
 def test_a_heartbeat_that_contradicts_itself_is_refused(position: int, value: object) -> None:
     flows = {QueueName("orders/0"): FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)}
-    items = json.loads(encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, {"hash_count": "32"}, flows, "0" * 16)))
+    items = json.loads(
+        encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, {"hash_count": "32"}, flows, "0" * 16, STRIPING))
+    )
     items[position] = value
     assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
 
@@ -261,4 +273,4 @@ def test_a_heartbeat_of_a_member_with_64_queues_stays_below_3_kilobytes() -> Non
         for number in range(64)
     }
     settings = {"hash_prefix": "orders", "hash_count": "64", "queue_count": "64", "hash_function": "crc32"}
-    assert len(encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, settings, flows, "0" * 16))) < 3_000
+    assert len(encode(Heartbeat(HEADER, MemberState.ACTIVE, 1, settings, flows, "0" * 16, STRIPING))) < 3_000

@@ -50,8 +50,11 @@ from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+STRIPING = StripingReport(Striping(0, 2), "")
 
 A, B = MemberId("a"), MemberId("b")
 Q0, Q1 = QueueName("q0"), QueueName("q1")
@@ -73,7 +76,7 @@ class Plane:
     def __init__(self) -> None:
         self.flows = {q: FlowMachine(q, AWAY, FLOW_SETTINGS, 4, random.Random(1), 0) for q in (Q0, Q1)}
         identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {"count": "2"})
-        membership = MembershipMachine(identity, MembershipSettings(jitter=0.0), random.Random(1), 0)
+        membership = MembershipMachine(identity, MembershipSettings(jitter=0.0), random.Random(1), 0, StripingBook(2))
         settings = RebalanceSettings(min_tenure_ms=0)
         rebalance = RebalanceMachine(A, [Q0, Q1], {Q0: A, Q1: B}, settings, membership.stamp)
         self.machine = ControlPlaneMachine(membership, rebalance, list(self.flows.values()), SILENCE_MS)
@@ -91,7 +94,7 @@ class Plane:
 
     def hear_b(self, now_ms: int, *standby_of: QueueName, setting: str = "2") -> list[ControlOutput]:
         flows = {queue: FlowReport(ReportedFlow.STANDBY, Epoch(1), 0) for queue in standby_of}
-        beat = Heartbeat(self.header(), MemberState.ACTIVE, 1, {"count": setting}, flows, "")
+        beat = Heartbeat(self.header(), MemberState.ACTIVE, 1, {"count": setting}, flows, "", STRIPING)
         return self.take(now_ms, ControlMessageReceived(beat))
 
     def own(self, now_ms: int, *queues: QueueName) -> list[ControlOutput]:
@@ -199,7 +202,7 @@ def test_a_newer_process_with_our_id_gets_everything() -> None:
     plane = Plane()
     plane.settled_with_b()
     other = Header(GroupName("orders"), A, Life(2, 1), 1)
-    beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "")
+    beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
     outputs = plane.take(4_200, ControlMessageReceived(beat))
     assert DuplicateMemberFound(Life(2, 1)) in outputs
     assert [each for each in outputs if isinstance(each, AskFlow)] == [
@@ -223,7 +226,9 @@ def test_what_is_wrong_with_the_group_is_made_known() -> None:
     plane.take(0, ControlConnected(), JoinDone())
     assert SettingsDisagree(B, "count", "2", "3") in plane.hear_b(100, setting="3")
     plane.hear_b(200)
-    old = Heartbeat(Header(GroupName("orders"), B, Life(0, 1), 1), MemberState.ACTIVE, 1, {"count": "2"}, {}, "")
+    old = Heartbeat(
+        Header(GroupName("orders"), B, Life(0, 1), 1), MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING
+    )
     [warning] = [each for each in plane.take(300, ControlMessageReceived(old)) if isinstance(each, Warn)]
     assert warning.note.name == "control_message_disregarded"
 

@@ -1,8 +1,7 @@
-import random
-from collections.abc import Mapping
+"""What a member says of itself, whom it hears, and what is refused."""
+
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
 
 import pytest
 
@@ -11,107 +10,49 @@ from lbg_runtime.core.group.control_codec import RefusalReason
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
-    FlowReport,
-    Header,
-    Heartbeat,
     Leave,
     Life,
     MemberState,
     MoveId,
     Offer,
-    ReportedFlow,
     StateRequest,
     Taken,
 )
-from lbg_runtime.core.group.identity import Identity
-from lbg_runtime.core.group.membership import MAX_MEMBERS, MembershipMachine, OwnState
+from lbg_runtime.core.group.membership import MAX_MEMBERS, OwnState
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
-    ControlLost,
     ControlMessageDropped,
-    ControlMessageReceived,
     DrainStarted,
-    DuplicateMemberFound,
     FlowsReported,
     JoinDone,
     LeaveRequested,
-    MembershipCommand,
-    MembershipEvent,
     MoveMessageHeard,
     OwnFlowsChanged,
     SendHeartbeat,
     SendLeave,
     SendStateRequest,
     SettingsDisagree,
-    StandAside,
     ViewChanged,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.peer import MAX_NOTED
 from lbg_runtime.model.errors import InvariantViolated, UserError
-from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
-
-GROUP = GroupName("orders")
-SELF, PEER = MemberId("member-5"), MemberId("member-1")
-QUEUE = QueueName("orders/0")
-AGREED = {"hash_count": "64", "queue_count": "8"}
-IDENTITY = Identity(GROUP, SELF, Life(100, 7), 1, AGREED)
-SETTINGS = MembershipSettings()
-ACTIVE = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 2)
-STANDBY = FlowReport(ReportedFlow.STANDBY, Epoch(3), 0)
-OrderedCommand = TypeVar("OrderedCommand", bound=MembershipCommand)
-
-
-def header(sequence: int, life: Life = Life(1, 1), member: MemberId = PEER) -> Header:  # noqa: B008 - Life is frozen
-    return Header(GROUP, member, life, sequence)
-
-
-def beat(
-    of: Header,
-    state: MemberState = MemberState.ACTIVE,
-    flows: Mapping[QueueName, FlowReport] | None = None,
-    settings: Mapping[str, str] = AGREED,
-) -> Heartbeat:
-    return Heartbeat(of, state, 1, settings, flows or {}, "0" * 16)
-
-
-def pick(commands: list[MembershipCommand], kind: type[OrderedCommand]) -> list[OrderedCommand]:
-    return [command for command in commands if isinstance(command, kind)]
-
-
-class Shell:
-    """One machine on a clock of its own; what it orders is collected."""
-
-    def __init__(self, *, joined: bool = True, settings: MembershipSettings = SETTINGS) -> None:
-        self.now_ms = 50_000
-        self.machine = MembershipMachine(IDENTITY, settings, random.Random(1), self.now_ms)
-        if joined:
-            self.tell(ControlConnected())
-            self.tell(JoinDone())
-
-    def tell(self, event: MembershipEvent) -> list[MembershipCommand]:
-        return self.machine.handle(event, self.now_ms)
-
-    def hear(self, message: ControlMessage) -> list[MembershipCommand]:
-        return self.tell(ControlMessageReceived(message))
-
-    def wait(self, wait_ms: int) -> list[MembershipCommand]:
-        """Let time pass, with every deadline kept."""
-        until_ms = self.now_ms + wait_ms
-        commands: list[MembershipCommand] = []
-        while (deadline_ms := self.machine.deadline_ms) is not None and deadline_ms <= until_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
-            commands += self.machine.on_deadline(self.now_ms)
-        self.now_ms = until_ms
-        return commands
-
-    def members(self) -> dict[MemberId, tuple[MemberState, bool]]:
-        return {one.member: (one.state, one.is_suspect) for one in self.machine.view.members}
-
-
-ALIVE = (MemberState.ACTIVE, False)
-SUSPECT = (MemberState.ACTIVE, True)
-
+from lbg_runtime.model.ids import Epoch, MemberId
+from tests.core.group.membership_shell import (
+    ACTIVE,
+    AGREED,
+    ALIVE,
+    GROUP,
+    IDENTITY,
+    PEER,
+    QUEUE,
+    SELF,
+    SETTINGS,
+    STANDBY,
+    Shell,
+    beat,
+    header,
+    pick,
+)
 
 # -- joining and speaking
 
@@ -336,235 +277,6 @@ def test_a_message_with_other_settings_does_not_hide_the_member_it_names() -> No
     shell.hear(beat(header(2), settings={}))
     assert shell.members() == {PEER: ALIVE, SELF: ALIVE}
     assert shell.hear(beat(header(2))) == []
-
-
-# -- lives
-
-
-def test_a_restarted_member_replaces_its_old_self_at_once() -> None:
-    shell = Shell()
-    shell.hear(beat(header(70, Life(1, 9)), flows={QUEUE: ACTIVE}))
-    commands = shell.hear(beat(header(1, Life(2, 1)), MemberState.JOINING))
-    assert pick(commands, ViewChanged)
-    peer = shell.machine.view.find(PEER)
-    assert peer is not None
-    assert (peer.life, peer.flows) == (Life(2, 1), {})
-    assert shell.machine.view.owners == {}
-
-
-def test_whatever_a_new_life_says_first_ends_the_old_one() -> None:
-    shell = Shell()
-    shell.hear(beat(header(70)))
-    assert pick(shell.hear(StateRequest(header(1, Life(1, 2)))), ViewChanged)
-    assert shell.members() == {SELF: ALIVE}
-
-
-def test_a_life_that_left_does_not_come_back_and_a_new_one_does() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.hear(Leave(header(2)))
-    assert [type(command) for command in shell.hear(beat(header(3)))] == [Note]
-    assert shell.members() == {SELF: ALIVE}
-    shell.hear(beat(header(1, Life(2, 0))))
-    assert shell.members() == {PEER: ALIVE, SELF: ALIVE}
-
-
-def test_a_lower_life_is_heard_when_the_higher_one_is_long_gone() -> None:
-    """The member was started again on a host whose clock is behind."""
-    shell = Shell()
-    shell.hear(beat(header(1, Life(9, 0))))
-    shell.hear(Leave(header(2, Life(9, 0))))
-    shell.wait(SETTINGS.forget_ms - 1)
-    assert not pick(shell.hear(beat(header(1, Life(8, 0)))), ViewChanged)
-    shell.wait(1)
-    assert pick(shell.hear(beat(header(2, Life(8, 0)))), ViewChanged)
-
-
-@pytest.mark.parametrize("other", [Life(101, 0), Life(100, 8)])
-def test_the_lower_life_of_a_duplicate_id_stands_aside(other: Life) -> None:
-    shell = Shell()
-    commands = shell.hear(beat(header(1, other, SELF)))
-    assert [type(command) for command in commands] == [DuplicateMemberFound, StandAside, ViewChanged]
-    assert commands[0] == DuplicateMemberFound(other)
-    [winner] = shell.machine.view.members
-    assert (winner.member, winner.life) == (SELF, other)
-    assert shell.machine.state is OwnState.ASIDE
-    assert pick(shell.wait(60_000), SendHeartbeat) == []
-    assert shell.machine.view.members == ()
-    assert pick(shell.tell(LeaveRequested()), SendLeave) == []
-
-
-@pytest.mark.parametrize("other", [Life(99, 9), Life(100, 6)])
-def test_the_higher_life_of_a_duplicate_id_stays_and_lets_the_other_know(other: Life) -> None:
-    shell = Shell()
-    shell.wait(500)
-    assert shell.hear(beat(header(1, other, SELF))) == [DuplicateMemberFound(other)]
-    assert pick(shell.wait(100), SendHeartbeat)
-    assert shell.hear(beat(header(2, other, SELF))) == []
-    assert shell.members() == {SELF: ALIVE}
-
-
-def test_a_farewell_of_our_own_earlier_life_is_no_duplicate() -> None:
-    assert Shell().hear(Leave(header(90, Life(99, 1), SELF))) == []
-
-
-# -- silence
-
-
-def test_silence_makes_a_peer_suspect_then_dead() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1), flows={QUEUE: ACTIVE}))
-    assert not pick(shell.wait(3_499), ViewChanged)
-    assert pick(shell.wait(1), ViewChanged)
-    assert shell.members()[PEER] == SUSPECT
-    assert shell.machine.view.owners == {QUEUE: PEER}
-    assert not shell.machine.view.is_target(PEER)
-    assert not pick(shell.wait(1_999), ViewChanged)
-    assert pick(shell.wait(1), ViewChanged)
-    assert shell.members() == {SELF: ALIVE}
-    assert shell.machine.view.owners == {}
-
-
-def test_a_suspect_or_dead_peer_that_speaks_again_is_back() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.wait(4_000)
-    assert pick(shell.hear(Accept(header(2), QUEUE, MoveId("m"))), ViewChanged)
-    assert shell.members()[PEER] == ALIVE
-    shell.wait(6_000)
-    assert PEER not in shell.members()
-    shell.hear(Accept(header(3), QUEUE, MoveId("m")))
-    assert PEER not in shell.members(), "its flows are not known"
-    shell.hear(beat(header(4)))
-    assert shell.members()[PEER] == ALIVE
-
-
-def test_who_spoke_and_never_sent_a_heartbeat_is_forgotten() -> None:
-    shell = Shell()
-    shell.hear(StateRequest(header(9)))
-    shell.wait(SETTINGS.dead_ms)
-    assert pick(shell.hear(beat(header(1))), ViewChanged)
-
-
-def test_nobody_dies_while_we_cannot_hear() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.wait(3_000)
-    shell.tell(ControlLost())
-    assert shell.machine.deadline_ms is None
-    assert not shell.machine.is_stable(shell.now_ms)
-    shell.wait(100_000)
-    commands = shell.tell(ControlConnected())
-    assert [type(command) for command in commands] == [SendHeartbeat, SendStateRequest]
-    shell.wait(3_499)
-    assert shell.members()[PEER] == ALIVE
-    shell.wait(1)
-    assert shell.members()[PEER] == SUSPECT
-
-
-def test_an_outage_does_not_clear_a_suspicion() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.wait(3_500)
-    shell.tell(ControlLost())
-    shell.wait(1_000)
-    shell.tell(ControlConnected())
-    assert shell.members()[PEER] == SUSPECT
-    shell.wait(SETTINGS.dead_ms)
-    assert PEER not in shell.members()
-
-
-def test_nobody_dies_because_this_process_was_stopped() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.now_ms += 60_000
-    assert not shell.machine.is_stable(shell.now_ms)
-    commands = shell.machine.on_deadline(shell.now_ms)
-    assert [note.name for note in pick(commands, Note)] == ["membership_paused"]
-    assert pick(commands, SendHeartbeat)
-    assert pick(commands, SendStateRequest)
-    assert shell.members()[PEER] == ALIVE
-    shell.wait(SETTINGS.dead_ms)
-    assert PEER not in shell.members()
-
-
-def test_a_pause_is_noticed_by_an_event_too() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.now_ms += 60_000
-    commands = shell.hear(StateRequest(header(1, member=MemberId("joiner"))))
-    assert [note.name for note in pick(commands, Note)] == ["membership_paused"]
-    assert shell.members()[PEER] == ALIVE
-
-
-def test_a_member_that_left_before_an_outage_is_no_sign_of_a_pause() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.hear(Leave(header(2)))
-    shell.tell(ControlLost())
-    shell.wait(100_000)
-    shell.tell(ControlConnected())
-    assert pick(shell.wait(SETTINGS.forget_ms), Note) == []
-
-
-@pytest.mark.parametrize(
-    ("event", "said"),
-    [
-        (ControlLost(), []),
-        (ControlConnected(), [SendHeartbeat, SendStateRequest]),
-        (LeaveRequested(), [SendLeave]),
-        (ControlMessageReceived(beat(header(1, Life(101, 0), SELF))), []),
-    ],
-)
-def test_what_happened_during_a_pause_decides_what_is_said_after_it(
-    event: MembershipEvent, said: list[type[MembershipCommand]]
-) -> None:
-    """The simulation found a heartbeat ordered of a member that the first event after a pause had silenced."""
-    shell = Shell()
-    shell.now_ms += 60_000
-    sent = [type(command) for command in shell.tell(event)]
-    assert [kind for kind in sent if kind in (SendHeartbeat, SendStateRequest, SendLeave)] == said
-
-
-def test_we_never_die_ourselves() -> None:
-    shell = Shell()
-    shell.wait(600_000)
-    assert shell.members() == {SELF: ALIVE}
-
-
-# -- stability
-
-
-def test_at_the_start_a_view_settles_after_one_interval_and_the_settle_time() -> None:
-    shell = Shell()
-    shell.wait(2_999)
-    assert not shell.machine.is_stable(shell.now_ms)
-    shell.wait(1)
-    assert shell.machine.is_stable(shell.now_ms)
-
-
-def test_without_a_settle_time_a_view_still_waits_for_one_round_of_heartbeats() -> None:
-    shell = Shell(settings=replace(SETTINGS, settle_ms=0))
-    shell.wait(999)
-    assert not shell.machine.is_stable(shell.now_ms)
-    shell.wait(1)
-    assert shell.machine.is_stable(shell.now_ms)
-
-
-def test_who_comes_or_goes_makes_the_view_settle_anew_and_mere_flows_do_not() -> None:
-    shell = Shell()
-    shell.hear(beat(header(1)))
-    shell.wait(3_000)
-    shell.hear(beat(header(2), flows={QUEUE: ACTIVE}))
-    shell.tell(OwnFlowsChanged({QUEUE: STANDBY}))
-    assert shell.machine.is_stable(shell.now_ms)
-    shell.hear(beat(header(3), MemberState.DRAINING))
-    assert not shell.machine.is_stable(shell.now_ms)
-    shell.wait(2_000)
-    assert shell.machine.is_stable(shell.now_ms)
-    shell.wait(1_500)
-    assert shell.members()[PEER] == (MemberState.DRAINING, True)
-    assert not shell.machine.is_stable(shell.now_ms)
 
 
 # -- what is refused

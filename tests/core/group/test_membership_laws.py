@@ -27,6 +27,7 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.ids import GroupName, MemberId
 
 GROUP = GroupName("orders")
@@ -191,7 +192,7 @@ class MembershipLaws(RuleBasedStateMachine):
         self.incarnation += 0 if same_incarnation else 1
         life = Life(self.incarnation, self.started)
         identity = Identity(GROUP, member, life, 1, AGREED)
-        machine = MembershipMachine(identity, SETTINGS, random.Random(self.started), self.now_ms)
+        machine = MembershipMachine(identity, SETTINGS, random.Random(self.started), self.now_ms, StripingBook(4))
         process = Process(self.started, machine)
         self.processes[process.number] = process
         self.started_lives.add((member, life))

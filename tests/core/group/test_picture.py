@@ -18,8 +18,11 @@ from lbg_runtime.core.group.control_messages import (
     SeenMember,
 )
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from tests.core.group.test_control_codec import messages
+
+STRIPING = StripingReport(Striping(0, 4), "")
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 Q0, Q1 = QueueName("orders/0"), QueueName("orders/1")
@@ -33,7 +36,7 @@ def beat(
     member: MemberId, *owned: QueueName, sequence: int = 1, incarnation: int = 1, settings: dict[str, str] | None = None
 ) -> Heartbeat:
     flows = {queue: FlowReport(ReportedFlow.ACTIVE, Epoch(1), 3) for queue in owned}
-    return Heartbeat(header(member, sequence, incarnation), MemberState.ACTIVE, 1, settings or {}, flows, "0")
+    return Heartbeat(header(member, sequence, incarnation), MemberState.ACTIVE, 1, settings or {}, flows, "0", STRIPING)
 
 
 def picture_of(*messages: object) -> GroupPicture:

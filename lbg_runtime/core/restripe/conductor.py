@@ -1,0 +1,234 @@
+"""The next step of a re-striping, from what the broker and the members say now.
+
+Who conducts keeps no notes: the subscriptions of the queues say how far it has come, and every step may be done twice.
+So a conductor that dies is followed by another that looks, and goes on. Two at once are not allowed; the shell sees to
+that (cli/restripe.py).
+
+The order of the steps, and why: every queue of both layouts is subscribed to the topic of the records first, the queue
+with index 0 before all others, so that from the first step on it is written down what is under way. The plan is in all
+queues before the first subscription of a shard is added, so that no copy of a message comes before it. A marker is
+published when both queues have the subscription, the old one loses it when its owner is done with what was before the
+marker, and the finish comes when no queue has a subscription of the old layout left: nothing of an old shard can lie
+behind it. When every queue has reached the finish, those that are not needed get no records any more; when they are
+empty, the end is published, which lets the members leave them, and then they are deleted. Last the topic's
+subscriptions go, index 0 after all others.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from lbg_runtime.core.restripe.records import (
+    ShardMarker,
+    StripeEnd,
+    StripeFinish,
+    StripePlan,
+    StripeRecord,
+    plan_of_topic,
+    record_topic,
+)
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+
+MAX_BACKLOG = 1_000
+"""Messages in a queue that a shard leaves; with more, the shard's messages would wait too long in the new queue."""
+
+
+LOOKS_PER_RECORD = 100
+"""A record that members do not say they have read is published again after so many looks; a second one does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    """Make the queue, without a subscription."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Add a subscription to the queue; done when it is in force."""
+
+    index: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Take a subscription from the queue; done when it is out of force."""
+
+    index: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish the record on the re-striping's topic; done when the broker has confirmed it."""
+
+    record: StripeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """Delete the queue once nothing is in it and nobody is bound; until then look again."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Look again soon: somebody else has to do something first."""
+
+    for_what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The group has the new number of queues, and nothing is left of the old one."""
+
+
+Step = CreateQueue | Subscribe | Unsubscribe | Publish | DeleteQueue | Wait | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is there now."""
+
+    subscriptions: Mapping[int, frozenset[str]]
+    """Of the group's queues that exist, by index."""
+    depths: Mapping[int, int]
+    """Messages in them, the unsettled ones too."""
+    owned: Set[int]
+    """Indexes of queues that some member says it is fed."""
+    striping: Striping | None
+    """The newest that members say; None where nobody has said anything yet."""
+
+
+@dataclass(slots=True)
+class Conductor:
+    """One run of it; a shell asks `next_step`, does it, and says `did` when it is done."""
+
+    shape: GroupShape
+    """The old layout."""
+    plan: StripePlan
+    control_topic: str
+    _published: set[StripeRecord] = field(default_factory=set)
+    _waited_for: StripeRecord | None = None
+    _looks: int = 0
+    """How often we have looked for what comes of it."""
+
+    @property
+    def topic(self) -> str:
+        """Of this re-striping's records."""
+        return record_topic(self.control_topic, self.plan)
+
+    def did(self, step: Step) -> None:
+        """A step is done."""
+        if isinstance(step, Publish):
+            self._published.add(step.record)
+
+    def next_step(self, sight: Sight) -> Step:
+        """What to do now. Raises `UserError` where the queues are as no step leaves them."""
+        if all(self._is_moved(shard, sight) for shard in self.moving_shards()):
+            return self._finish(sight)
+        return self._prepare(sight) or self._move(sight)
+
+    def moving_shards(self) -> list[int]:
+        """The shards that change their queue, in the order of their moves."""
+        plan = self.plan
+        return [shard for shard in range(self.shape.hash_count) if plan.leaves(shard) != plan.goes_to(shard)]
+
+    def moved_count(self, sight: Sight) -> int:
+        """How many of them have."""
+        return sum(self._is_moved(shard, sight) for shard in self.moving_shards())
+
+    # -- the parts
+
+    def _prepare(self, sight: Sight) -> Step | None:
+        indexes = range(self.plan.queue_total)
+        for index in indexes:
+            if index not in sight.subscriptions:
+                if index < self.plan.from_count:
+                    raise UserError(self.shape.queue_name(index), "no such queue", "a queue of the group")
+                return CreateQueue(index)
+            if self.topic not in sight.subscriptions[index]:
+                return Subscribe(index, self.topic)
+        if not self._is_known(sight):
+            return self._once(self.plan, "the plan", sight)
+        if unowned := [index for index in indexes if index not in sight.owned]:
+            return Wait(f"an owner of queue {self.shape.queue_name(unowned[0])}")
+        return None
+
+    def _is_known(self, sight: Sight) -> bool:
+        return sight.striping is not None and sight.striping.generation == self.plan.generation
+
+    def _move(self, sight: Sight) -> Step:
+        shard = next(shard for shard in self.moving_shards() if not self._is_moved(shard, sight))
+        topic, old, new = self.shape.subscription(shard), self.plan.leaves(shard), self.plan.goes_to(shard)
+        if topic not in sight.subscriptions[old]:
+            found = f"neither {self.shape.queue_name(old)} nor {self.shape.queue_name(new)} subscribes to it"
+            raise UserError(topic, found, "one of the two")
+        if topic not in sight.subscriptions[new]:
+            if sight.depths.get(old, 0) > MAX_BACKLOG:
+                return Wait(f"queue {self.shape.queue_name(old)} to have fewer than {MAX_BACKLOG} messages")
+            return Subscribe(new, topic)
+        if sight.striping is not None and shard in sight.striping.left:
+            return Unsubscribe(old, topic)
+        marker = ShardMarker(self.plan.generation, shard)
+        if marker not in self._published:
+            return Publish(marker)
+        return Wait(f"shard {shard} to be handled up to its marker")
+
+    def _is_moved(self, shard: int, sight: Sight) -> bool:
+        topic = self.shape.subscription(shard)
+        # A queue that is not needed any more may be gone.
+        in_old = topic in sight.subscriptions.get(self.plan.leaves(shard), frozenset())
+        return not in_old and topic in sight.subscriptions.get(self.plan.goes_to(shard), frozenset())
+
+    def _finish(self, sight: Sight) -> Step:
+        plan = self.plan
+        informed = {index for index, topics in sight.subscriptions.items() if self.topic in topics}
+        needless = sorted(index for index in sight.subscriptions if index >= plan.to_count)
+        # Who conducts may be another than the one who began to clean up.
+        if informed.issuperset(range(plan.to_count)):
+            if len(informed) == plan.queue_total and not self._has_finished(sight):
+                return self._once(StripeFinish(plan.generation, plan.from_count, plan.to_count), "the finish", sight)
+            if still_informed := informed.intersection(needless):
+                return Unsubscribe(max(still_informed), self.topic)
+            if not self._is_over(sight):
+                if full := [index for index in needless if sight.depths.get(index)]:
+                    return Wait(f"queue {self.shape.queue_name(full[0])} to be empty")
+                return self._once(StripeEnd(plan.generation, plan.to_count), "the end", sight)
+        if needless:
+            return DeleteQueue(needless[-1])
+        return Unsubscribe(max(informed), self.topic) if informed else Done()
+
+    def _has_finished(self, sight: Sight) -> bool:
+        finished = sight.striping.finished if sight.striping is not None and self._is_known(sight) else frozenset()
+        return self._is_over(sight) or finished.issuperset(range(self.plan.queue_total))
+
+    def _is_over(self, sight: Sight) -> bool:
+        return sight.striping is not None and self._is_known(sight) and sight.striping.target is None
+
+    def _once(self, record: StripeRecord, name: str, sight: Sight) -> Step:
+        # Who conducted before may have published it, and it may be over.
+        if sight.striping is None:
+            return Wait("the members to say how far they are")
+        if record in self._published and record == self._waited_for and self._looks < LOOKS_PER_RECORD:
+            self._looks += 1
+            return Wait(f"the members to read {name}")
+        # Again, where the only member who knew of it has died before it told anybody.
+        self._waited_for, self._looks = record, 0
+        return Publish(record)
+
+
+def plan_under_way(subscriptions: Mapping[int, frozenset[str]], control_topic: str) -> StripePlan | None:
+    """The re-striping that the queues' subscriptions tell of."""
+    topics = {topic for of_queue in subscriptions.values() for topic in of_queue}
+    plans = {plan for topic in topics if (plan := plan_of_topic(control_topic, topic)) is not None}
+    if len(plans) > 1:
+        named = " and ".join(
+            f"{plan.from_count} to {plan.to_count}" for plan in sorted(plans, key=lambda p: p.generation)
+        )
+        raise UserError(control_topic, f"re-stripings {named} at once", "one, which `lbg group restripe` can end")
+    return plans.pop() if plans else None

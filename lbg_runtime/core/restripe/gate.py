@@ -1,0 +1,278 @@
+"""Between a flow's deliveries and the lanes: whose turn a message is while shards move from queue to queue.
+
+One gate per flow machine. A queue's stream has, while its group is re-striped, a plan, then a marker per shard that
+moves, then a finish (core/restripe/records.py). Of a shard that leaves the queue, everything before its marker is
+handled as always; what lies behind has a copy in the new queue and is dropped. Of a shard that comes, what lies before
+the marker has a copy in the old queue and is dropped; what lies behind is kept, unsettled, until the old queue's owner
+has handled everything before the marker and the broker knows it.
+
+Records are settled last of all: the queue is the journal. A new handle is shown the plan and the markers again, before
+anything that was not settled, and comes to the same decisions; nothing of it is remembered from handle to handle. They
+are settled behind the finish, when nothing before it is left, markers first, then plan, then finish; settlements take
+effect in order (transport/base.py), so whatever prefix of them a crash leaves, the rest still says enough.
+
+So what a member was started with does not matter here, nor what it was told: while no plan was seen on a handle, all
+that comes is the queue's own. Before the plan there are no copies yet; and where the plan has been settled, everything
+before the finish was settled earlier. Behind a record that nobody can read, or that makes no sense, nothing is handled
+on that handle: the queue stops, loudly.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.in_flight import InFlight
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
+from lbg_runtime.core.restripe.records import ShardMarker, StripeEnd, StripeFinish, StripePlan, decode_record
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.model.errors import InvariantViolated, RestripeRecordRefused
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The delivery may be handled."""
+
+    delivery: Delivery
+    shard: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Settle the delivery as accepted: it is handled elsewhere, or a record that has done its work."""
+
+    delivery_id: DeliveryId
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Find out when the broker has taken every settlement ordered so far; answered by `StripeGate.reached`."""
+
+    number: int
+
+
+GateOrder = Pass | Drop | Probe | StripesNews | Note
+
+
+class _Verdict(Enum):
+    HANDLE = "handle"
+    DROP = "drop"
+    KEEP = "keep"
+
+
+class StripeGate:
+    """Owned by one flow machine, which carries its orders out in the order given."""
+
+    def __init__(self, queue_index: int, shape: GroupShape, record_prefix: str) -> None:
+        """`shape`: its queue count does not matter; the plans have theirs."""
+        self._queue_index = queue_index
+        self._shape = shape
+        self._record_prefix = record_prefix
+        self._left_of: tuple[int, frozenset[int]] = (0, frozenset())
+        """A generation, and the shards of which it is proven that their old queue is done with them."""
+        self._done_generation = 0
+        """Of the newest re-striping of which, as far as the broker told us, nothing is left in the queue."""
+        self._probe_count = 0
+        self.start_handle()
+
+    # -- one handle
+
+    def start_handle(self) -> None:
+        """A new handle is bound: what is unsettled comes again, from its first record on."""
+        self._plan: StripePlan | None = None
+        self._plan_id = DeliveryId(0)
+        self._markers: dict[int, DeliveryId] = {}
+        self._finish: StripeFinish | None = None
+        self._finish_id = DeliveryId(0)
+        self._unfinished: set[DeliveryId] = set()
+        """Deliveries before the finish that are not settled."""
+        self._closing: dict[int, set[DeliveryId]] = {}
+        """By shard that leaves: what of it was in flight when its marker came."""
+        self._gone: set[int] = set()
+        """Shards that leave, of which nothing before the marker is left."""
+        self._kept: defaultdict[int, list[Delivery]] = defaultdict(list)
+        self._stuck: list[Delivery] = []
+        """Records that nobody can read, or that make no sense, and what came behind them."""
+        self.kept_count = 0
+        """Messages that wait here. Records do not count: they may be more than a flow has in flight."""
+        self._probes: dict[int, StripesNews] = {}
+        self._ended_generation = 0
+        """Of the re-striping whose records were settled on this handle."""
+
+    def shard_of(self, delivery: Delivery) -> int | None:
+        """The shard of a message; None for one whose topic is not hashed."""
+        split = self._shape.split_topic(delivery.message.topic)
+        return None if split is None else split[0]
+
+    def is_open_to(self, delivery: Delivery, shard: int | None) -> bool:
+        """Whether the delivery may be handled at once. Otherwise it is for `take`."""
+        if self._stuck:
+            return False
+        if shard is None:
+            return not delivery.message.topic.startswith(self._record_prefix)
+        if self._plan is None:
+            return True
+        return self._judge(shard) is _Verdict.HANDLE and shard not in self._kept
+
+    def take(self, delivery: Delivery, shard: int | None, in_flight: InFlight) -> list[GateOrder]:
+        """Take a delivery that may not be handled at once."""
+        if self._stuck:
+            self._stick(delivery)
+            return []
+        if shard is None:
+            return self._take_record(delivery, in_flight)
+        if self._judge(shard) is _Verdict.DROP:
+            return [Drop(delivery.delivery_id)]
+        self._kept[shard].append(delivery)
+        self.kept_count += 1
+        return []
+
+    def answer(self, delivery_id: DeliveryId) -> list[GateOrder]:
+        """A delivery that was handled is settled."""
+        orders: list[GateOrder] = []
+        self._unfinished.discard(delivery_id)
+        for shard, ids in list(self._closing.items()):
+            ids.discard(delivery_id)
+            if not ids:
+                orders += self._let_go(shard)
+        return orders + self._end_if_finished()
+
+    def learn(self, striping: Striping) -> list[GateOrder]:
+        """The member knows more of the re-striping, from whomever."""
+        self._left_of = (striping.generation, striping.left)
+        return self._reconsider()
+
+    def reached(self, number: int) -> list[GateOrder]:
+        """The broker has taken what was settled before this probe of the current handle, or a later one."""
+        news = [told for probe, told in self._probes.items() if probe <= number]
+        self._probes = {probe: told for probe, told in self._probes.items() if probe > number}
+        for told in news:
+            if isinstance(told, StripesFinished):
+                self._done_generation = told.generation
+        return list(news)
+
+    # -- records
+
+    def _take_record(self, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
+        try:
+            record = decode_record(delivery.message.payload)
+        except RestripeRecordRefused as refusal:
+            return self._keep_unread(delivery, refusal.what)
+        if isinstance(record, StripeEnd):
+            return [StripesEnded(record.generation, record.to_count), Drop(delivery.delivery_id)]
+        if record.generation <= max(self._done_generation, self._ended_generation):
+            return [Drop(delivery.delivery_id)]
+        match record:
+            case StripePlan():
+                return self._take_plan(record, delivery)
+            case ShardMarker():
+                return self._take_marker(record, delivery, in_flight)
+            case StripeFinish():
+                return self._take_finish(record, delivery, in_flight)
+            case _:
+                assert_never(record)
+
+    def _keep_unread(self, delivery: Delivery, reason: str) -> list[GateOrder]:
+        # What it says of the messages behind it is not known.
+        self._stick(delivery)
+        return [Note("restripe_record_kept", {"delivery_id": delivery.delivery_id, "reason": reason})]
+
+    def _stick(self, delivery: Delivery) -> None:
+        self._stuck.append(delivery)
+        self.kept_count += 1
+
+    def _take_plan(self, plan: StripePlan, delivery: Delivery) -> list[GateOrder]:
+        if self._plan is not None:
+            if plan.generation == self._plan.generation:
+                return [Drop(delivery.delivery_id)]
+            return self._keep_unread(delivery, f"a second plan behind that of generation {self._plan.generation}")
+        self._plan, self._plan_id = plan, delivery.delivery_id
+        return [PlanReached(plan)]
+
+    def _take_marker(self, marker: ShardMarker, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
+        plan, shard = self._plan, marker.shard
+        if plan is None or marker.generation != plan.generation:
+            return self._keep_unread(delivery, f"a marker of generation {marker.generation} without its plan")
+        leaves, comes = plan.leaves(shard) == self._queue_index, plan.goes_to(shard) == self._queue_index
+        if leaves == comes or shard in self._markers or self._finish is not None:
+            return [Drop(delivery.delivery_id)]
+        self._markers[shard] = delivery.delivery_id
+        if not leaves:
+            return []
+        self._closing[shard] = in_flight.of_shard(shard)
+        return [] if self._closing[shard] else self._let_go(shard)
+
+    def _let_go(self, shard: int) -> list[GateOrder]:
+        """Nothing before the marker of a shard that leaves is left to handle."""
+        del self._closing[shard]
+        self._gone.add(shard)
+        return [*self._reconsider(), self._probe(ShardLeft(self._markers_plan(), shard))]
+
+    def _take_finish(self, finish: StripeFinish, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
+        if self._finish is not None:
+            return [Drop(delivery.delivery_id)]
+        if self._plan is not None and self._plan.generation != finish.generation:
+            return self._keep_unread(delivery, f"a finish of generation {finish.generation} without its plan")
+        self._finish, self._finish_id = finish, delivery.delivery_id
+        self._unfinished = in_flight.ids() | {each.delivery_id for kept in self._kept.values() for each in kept}
+        orders = self._reconsider()
+        return orders + self._end_if_finished()
+
+    def _end_if_finished(self) -> list[GateOrder]:
+        if self._finish is None or self._unfinished:
+            return []
+        finish, self._finish = self._finish, None
+        records = [*self._markers.values(), *([self._plan_id] if self._plan is not None else []), self._finish_id]
+        self._plan = None
+        self._markers.clear()
+        self._gone.clear()
+        self._ended_generation = finish.generation
+        done = StripesFinished(finish.generation, finish.from_count, finish.to_count)
+        return [*(Drop(record) for record in records), *self._reconsider(), self._probe(done)]
+
+    # -- whose turn a message is
+
+    def _judge(self, shard: int) -> _Verdict:
+        plan, index = self._plan, self._queue_index
+        if plan is None or (leaves := plan.leaves(shard) == index) == (comes := plan.goes_to(shard) == index):
+            return _Verdict.HANDLE
+        if leaves:
+            if shard in self._gone:
+                return _Verdict.DROP
+            return _Verdict.KEEP if shard in self._markers else _Verdict.HANDLE
+        if comes and self._finish is None:
+            if shard not in self._markers:
+                return _Verdict.DROP
+            if self._left_of[0] != plan.generation or shard not in self._left_of[1]:
+                return _Verdict.KEEP
+        return _Verdict.HANDLE
+
+    def _reconsider(self) -> list[GateOrder]:
+        orders: list[GateOrder] = []
+        for shard in list(self._kept):
+            verdict = self._judge(shard)
+            if verdict is _Verdict.KEEP:
+                continue
+            released = self._kept.pop(shard)
+            self.kept_count -= len(released)
+            for delivery in released:
+                if verdict is _Verdict.HANDLE:
+                    orders.append(Pass(delivery, shard))
+                else:
+                    self._unfinished.discard(delivery.delivery_id)
+                    orders.append(Drop(delivery.delivery_id))
+        return orders
+
+    def _markers_plan(self) -> StripePlan:
+        if self._plan is None:
+            raise InvariantViolated("a marker without its plan was counted")
+        return self._plan
+
+    def _probe(self, told: StripesNews) -> Probe:
+        self._probe_count += 1
+        self._probes[self._probe_count] = told
+        return Probe(self._probe_count)

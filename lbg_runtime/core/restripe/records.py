@@ -1,0 +1,150 @@
+"""What a re-striping writes into the queues it changes: persistent messages that members read in their place.
+
+All kinds are published on one topic, to which every queue of the old and of the new layout is subscribed, so one
+publish puts a record into each of them, at one moment of the group's stream. Members settle them late (core/restripe/
+gate.py), so whoever binds a queue in mid-move is told everything again, before any message that depends on it.
+"""
+
+import json
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import RestripeRecordRefused
+from lbg_runtime.model.message import Message
+
+RECORD_VERSION = 1
+MAX_SECRET_LENGTH = 64
+_MAX_NUMBER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StripePlan:
+    """First of a re-striping: lies in every queue before any copy of a message of a shard that moves."""
+
+    generation: int
+    """Names the re-striping; larger than that of every earlier one of the group."""
+    from_count: int
+    to_count: int
+    secret: str
+    """Known to those who can read the group's queues or their subscriptions; proves what is said of the re-striping on
+    the control topic. Letters and digits."""
+
+    @property
+    def queue_total(self) -> int:
+        """Queues that exist while it lasts."""
+        return max(self.from_count, self.to_count)
+
+    def leaves(self, shard: int) -> int:
+        """Index of the queue that holds the shard before its move."""
+        return shard % self.from_count
+
+    def goes_to(self, shard: int) -> int:
+        """Index of the queue that holds the shard after its move."""
+        return shard % self.to_count
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMarker:
+    """Where a shard's stream is cut: what lies before it is handled from the old queue, what lies behind from the new.
+
+    A second marker of a shard in one generation means nothing; the first counts.
+    """
+
+    generation: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeFinish:
+    """Behind the last move: every shard has moved, and nothing of an old shard lies behind it in any queue."""
+
+    generation: int
+    from_count: int
+    to_count: int
+
+    @property
+    def queue_total(self) -> int:
+        """Queues that existed while it lasted."""
+        return max(self.from_count, self.to_count)
+
+
+@dataclass(frozen=True, slots=True)
+class StripeEnd:
+    """Last of a re-striping: nothing is left of it in any queue, and those that are not needed any more are empty."""
+
+    generation: int
+    to_count: int
+
+
+StripeRecord = StripePlan | ShardMarker | StripeFinish | StripeEnd
+
+
+def record_prefix(control_topic: str) -> str:
+    """What the topics of a group's records begin with."""
+    return f"{control_topic}/restripe/"
+
+
+def record_topic(control_topic: str, plan: StripePlan) -> str:
+    """The topic of one re-striping's records. A queue's subscription to it says that it is under way, and names it."""
+    return f"{record_prefix(control_topic)}{plan.generation}/{plan.from_count}/{plan.to_count}/{plan.secret}"
+
+
+def plan_of_topic(control_topic: str, topic: str) -> StripePlan | None:
+    """The re-striping whose records have this topic; None where it is not one of this group."""
+    prefix = record_prefix(control_topic)
+    parts = topic[len(prefix) :].split("/") if topic.startswith(prefix) else []
+    if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:3]):
+        return None
+    generation, from_count, to_count = map(int, parts[:3])
+    is_plan = min(generation, from_count, to_count) > 0 and 0 < len(parts[3]) <= MAX_SECRET_LENGTH
+    return StripePlan(generation, from_count, to_count, parts[3]) if is_plan else None
+
+
+def encode_record(record: StripeRecord, topic: str) -> Message:
+    """The message to publish on the re-striping's topic."""
+    match record:
+        case StripePlan(generation, from_count, to_count, secret):
+            items: list[object] = ["plan", generation, from_count, to_count, secret]
+        case ShardMarker(generation, shard):
+            items = ["marker", generation, shard]
+        case StripeFinish(generation, from_count, to_count):
+            items = ["finish", generation, from_count, to_count]
+        case StripeEnd(generation, to_count):
+            items = ["end", generation, to_count]
+    return Message(topic, json.dumps([RECORD_VERSION, *items], separators=(",", ":")).encode())
+
+
+def decode_record(payload: bytes) -> StripeRecord:
+    """The record in a message; raises `RestripeRecordRefused` for anything else."""
+    try:
+        items = json.loads(payload)
+    except (ValueError, RecursionError):
+        items = None
+    match items:
+        case [version, "plan", generation, from_count, to_count, str(secret)] if (
+            _are_numbers(version, generation, from_count, to_count)
+            and version == RECORD_VERSION
+            and min(generation, from_count, to_count) > 0
+            and 0 < len(secret) <= MAX_SECRET_LENGTH
+        ):
+            return StripePlan(generation, from_count, to_count, secret)
+        case [version, "marker", generation, shard] if (
+            _are_numbers(version, generation, shard) and version == RECORD_VERSION and generation > 0
+        ):
+            return ShardMarker(generation, shard)
+        case [version, "finish", generation, from_count, to_count] if (
+            _are_numbers(version, generation, from_count, to_count)
+            and version == RECORD_VERSION
+            and min(generation, from_count, to_count) > 0
+        ):
+            return StripeFinish(generation, from_count, to_count)
+        case [version, "end", generation, to_count] if (
+            _are_numbers(version, generation, to_count) and version == RECORD_VERSION and min(generation, to_count) > 0
+        ):
+            return StripeEnd(generation, to_count)
+        case _:
+            raise RestripeRecordRefused(payload[:80])
+
+
+def _are_numbers(*items: object) -> bool:
+    # Not isinstance: true is no number, though Python's bool is an int.
+    return all(type(item) is int and 0 <= item <= _MAX_NUMBER for item in items)

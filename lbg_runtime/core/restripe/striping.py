@@ -1,0 +1,142 @@
+"""Which queue holds which shard, as one member knows it, and how that knowledge spreads in the group.
+
+The queues themselves say what is true (core/restripe/records.py); whoever reads it there tells the others with every
+heartbeat. What is known of a generation only grows, so reports may come late, twice or in any order.
+
+That a shard has left its old queue lets the new one's owner handle it, so such a word is believed only with a proof by
+the secret that the plan in the queues carries: who can only talk on the control topic cannot make up that a shard has
+left. All else here places queues, and decides no order.
+"""
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from lbg_runtime.core.restripe.records import StripePlan
+
+NOTHING: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Striping:
+    """What is known at one moment."""
+
+    generation: int
+    """Of the re-striping that is under way, or was the last; 0 where the settings are all that is known."""
+    queue_count: int
+    """Queues of the layout that is left, or of the one that holds."""
+    target: int | None = None
+    """Queues of the layout that is gone to; None where nothing is under way."""
+    left: frozenset[int] = NOTHING
+    """Shards of which the old queue has nothing left to handle."""
+    finished: frozenset[int] = NOTHING
+    """Indexes of queues of which all is handled by the new layout, and nothing remembers the old one."""
+
+    @property
+    def queue_total(self) -> int:
+        """Queues that exist now."""
+        return max(self.queue_count, self.target or 0)
+
+    def index_of(self, shard: int) -> int:
+        """Index of the queue that holds the shard's newest messages to be handled."""
+        return shard % (self.target if self.target is not None and shard in self.left else self.queue_count)
+
+
+@dataclass(frozen=True, slots=True)
+class StripingReport:
+    """A member's word of it, in its heartbeats."""
+
+    striping: Striping
+    proof: str
+    """For `left`; empty where nothing has left."""
+
+
+class StripingBook:
+    """One per member, owned by its membership machine. Every `see_` and `hear` says whether something was news."""
+
+    def __init__(self, queue_count: int) -> None:
+        """`queue_count` is that of the settings."""
+        self.now = Striping(0, queue_count)
+        self._plan: StripePlan | None = None
+        """The newest that we know the secret of."""
+
+    def trust(self, plan: StripePlan) -> None:
+        """Believe who proves to know this plan; says nothing of whether it is under way."""
+        self._plan = plan
+
+    def report(self) -> StripingReport:
+        """What to tell the group."""
+        secret = self._secret()
+        if secret is None or not self.now.left:
+            return StripingReport(replace(self.now, left=NOTHING), "")
+        return StripingReport(self.now, proof_of(secret, self.now.generation, self.now.left))
+
+    def disagrees(self, report: StripingReport) -> bool:
+        """Whether two members were started with different queue counts, and no re-striping explains it."""
+        theirs = report.striping
+        return theirs.generation == self.now.generation == 0 and theirs.queue_count != self.now.queue_count
+
+    # -- what our own queues say
+
+    def see_plan(self, plan: StripePlan) -> bool:
+        """A plan lies in one of our queues."""
+        if plan.generation < self.now.generation:
+            return False
+        is_news = plan.generation > self.now.generation
+        if is_news:
+            self.now = Striping(plan.generation, plan.from_count, plan.to_count)
+        self.trust(plan)
+        return is_news
+
+    def see_left(self, generation: int, shard: int) -> bool:
+        """Everything of the shard before its marker is handled, and the broker knows."""
+        if generation != self.now.generation or self.now.target is None or shard in self.now.left:
+            return False
+        self.now = replace(self.now, left=self.now.left | {shard})
+        return True
+
+    def see_finished(self, generation: int, from_count: int, to_count: int, queue_index: int) -> bool:
+        """One of our queues has nothing left of the re-striping, and the broker knows."""
+        if generation > self.now.generation:
+            self.now = Striping(generation, from_count, to_count)
+        elif generation < self.now.generation or self.now.target is None or queue_index in self.now.finished:
+            return False
+        self.now = replace(self.now, finished=self.now.finished | {queue_index})
+        return True
+
+    def see_ended(self, generation: int, to_count: int) -> bool:
+        """The re-striping is over."""
+        if generation < self.now.generation or (generation == self.now.generation and self.now.target is None):
+            return False
+        self.now = Striping(generation, to_count)
+        return True
+
+    # -- what others say
+
+    def hear(self, report: StripingReport) -> bool:
+        """Another member's heartbeat."""
+        theirs, before = report.striping, self.now
+        if theirs.generation > before.generation:
+            self.now = replace(theirs, left=NOTHING, finished=NOTHING)
+        if theirs.generation == self.now.generation and self.now.target is not None:
+            if theirs.target is None:
+                self.now = theirs
+            else:
+                left = theirs.left if self._proves(report) else NOTHING
+                self.now = replace(self.now, left=self.now.left | left, finished=self.now.finished | theirs.finished)
+        return self.now != before
+
+    def _proves(self, report: StripingReport) -> bool:
+        left, secret = report.striping.left, self._secret()
+        if secret is None or not left:
+            return False
+        return hmac.compare_digest(proof_of(secret, self.now.generation, left), report.proof)
+
+    def _secret(self) -> str | None:
+        return self._plan.secret if self._plan is not None and self._plan.generation == self.now.generation else None
+
+
+def proof_of(secret: str, generation: int, left: Iterable[int]) -> str:
+    """What only those can say who have read the plan: a keyed digest (HMAC, RFC 2104) of the shards that have left."""
+    said = f"{generation} {' '.join(map(str, sorted(left)))}"
+    return hmac.new(secret.encode(), said.encode(), "sha256").hexdigest()

@@ -1,0 +1,92 @@
+"""One life of a member as the status API shows it."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.group.control_messages import FlowReport
+from lbg_runtime.core.group.control_plane import REPORTED, ControlPlaneMachine
+from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.runtime.flight_recorder import FlightRecorder
+from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.key_book import KeyBook
+from lbg_runtime.status.picture import FlowPicture, KeyPicture, MemberPicture, ViewPicture
+
+
+class MemberSight:
+    """A `StatusSource`. Reads what the member's parts know, on its loop, and changes none of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        member: MemberId,
+        incarnation: int,
+        runners: Sequence[FlowRunner],
+        control: ControlPlaneMachine | None,
+        keys: KeyBook,
+        recorder: FlightRecorder,
+    ) -> None:
+        """`runners` by the index of their queue. `control`: None where members do not talk to each other."""
+        self._settings = settings
+        self._member = member
+        self._incarnation = incarnation
+        self._runners = runners
+        self._control = control
+        self._keys = keys
+        self._recorder = recorder
+
+    def picture(self) -> MemberPicture:
+        """How the member stands now."""
+        return MemberPicture(
+            group=GroupName(self._settings.group.name),
+            member=self._member,
+            incarnation=self._incarnation,
+            state=self._state(),
+            weight=self._settings.membership.weight,
+            flows=tuple(_flow_picture(runner) for runner in self._runners),
+            view=None if self._control is None else _view_picture(self._control),
+        )
+
+    def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
+        """The newest owner changes of this life, the newest first."""
+        return tuple(islice(reversed(self._recorder.changes), limit))
+
+    def key(self, key: str) -> KeyPicture:
+        """What is known of a key; raises `UserError` for one that cannot be hashed."""
+        shard, queue = self._keys.place(key)
+        machine = next((runner.machine for runner in self._runners if runner.machine.queue == queue), None)
+        flow = None
+        if machine is not None and machine.state in REPORTED:
+            flow = FlowReport(REPORTED[machine.state], machine.epoch, machine.in_flight)
+        owner = self._member if flow is not None and flow.is_owner else None
+        if owner is None and self._control is not None:
+            owner = self._control.membership.view.owners.get(queue)
+        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key))
+
+    def _state(self) -> OwnState:
+        if self._control is not None:
+            return self._control.membership.state
+        machines = [runner.machine for runner in self._runners]
+        is_leaving = any(machine.is_stopped or machine.cause is ReleaseCause.STOP for machine in machines)
+        return OwnState.DRAINING if is_leaving else OwnState.ACTIVE
+
+
+def _flow_picture(runner: FlowRunner) -> FlowPicture:
+    machine = runner.machine
+    return FlowPicture(
+        queue=machine.queue,
+        place=machine.place,
+        state=machine.state,
+        epoch=machine.epoch,
+        cause=machine.cause,
+        in_flight=machine.in_flight,
+        handled=runner.handled,
+    )
+
+
+def _view_picture(control: ControlPlaneMachine) -> ViewPicture:
+    membership = control.membership
+    return ViewPicture(membership.view, control.rebalance.placement, membership.can_hear)

@@ -1,0 +1,190 @@
+"""What a member shows of itself: on a memory broker in virtual time, without a server."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.status.health import has_started, lacks
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+ON = {"ops": {"status": "127.0.0.1:0"}}
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What each member shows, by its name; in the place of servers, which would need sockets."""
+    sources = {}
+
+    class Window:
+        def __init__(self, address, token):
+            pass
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            pass
+
+        def show(self, source):
+            sources[source.picture().member] = source
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr("lbg_runtime.status.server.StatusServer", Window)
+    return sources
+
+
+def states(picture):
+    return {flow.queue: flow.state for flow in picture.flows}
+
+
+def owned(picture):
+    return sorted(queue for queue, state in states(picture).items() if state is FlowState.ACTIVE)
+
+
+async def publish(trial, key, count):
+    publisher = MemoryTransport(trial.broker, f"publisher-{key}")
+    await publisher.open()
+    for number in range(1, count + 1):
+        stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+        await publisher.send(Message(f"h/{shard_of(HashFunction.CRC32, key, 8)}/orders/new", b"x", stamps))
+    await publisher.close()
+
+
+async def test_members_show_what_they_own_and_whom_they_see(trial, shown):
+    async with trial.running(trial.discovered("a", **ON), trial.discovered("b", **ON, membership={"weight": 1})):
+        await asyncio.sleep(30)
+        a, b = (shown[name].picture() for name in "ab")
+        assert sorted(owned(a) + owned(b)) == [f"orders/{index}" for index in range(4)]
+        for picture in (a, b):
+            assert (picture.group, picture.state) == ("orders", OwnState.ACTIVE)
+            assert owned(picture) == [queue for queue, owner in a.view.group.owners.items() if owner == picture.member]
+            assert [flow.queue for flow in picture.flows if flow.place.rank == 0] == owned(picture)
+            assert (has_started(picture), lacks(picture)) == (True, ())
+        assert a.view.placement == b.view.placement
+        assert [one.member for one in a.view.group.members] == ["a", "b"]
+        incarnations = {one.member: one.life.incarnation for one in b.view.group.members}
+        assert incarnations["a"] == a.incarnation
+
+
+async def test_a_member_is_started_and_ready_when_it_has_its_queues_and_not_before(trial, shown):
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: "a" in shown)
+        assert not has_started(shown["a"].picture())
+        assert lacks(shown["a"].picture())
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.sleep(1)
+        assert (has_started(shown["a"].picture()), lacks(shown["a"].picture())) == (True, ())
+        trial.sessions["a"].drop_connection(reconnect_after_s=60)
+        await asyncio.sleep(1)
+        assert [lack.reason for lack in lacks(shown["a"].picture())] == ["the broker is out of reach"]
+        assert has_started(shown["a"].picture())
+        await asyncio.sleep(90)
+        assert lacks(shown["a"].picture()) == ()
+
+
+async def test_a_home_that_waits_for_its_hand_over_is_ready(trial, shown):
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        # Its tenure is young: it keeps the queues for some seconds yet.
+        async with trial.running(trial.discovered("b", **ON)):
+            await trial.until(lambda: "b" in shown and any(flow.place.rank == 0 for flow in shown["b"].picture().flows))
+            await asyncio.sleep(1)
+            picture = shown["b"].picture()
+            assert owned(picture) == []
+            assert lacks(picture) == ()
+
+
+async def test_members_that_are_counted_and_do_not_talk_show_their_places(trial, shown):
+    async with trial.running(trial.member(0, 2, **ON), trial.member(1, 2, **ON)):
+        await asyncio.sleep(90)
+        for index in (0, 1):
+            picture = shown[f"member-{index}"].picture()
+            assert picture.view is None
+            assert owned(picture) == [f"orders/{index}", f"orders/{index + 2}"]
+            assert (picture.state, lacks(picture)) == (OwnState.ACTIVE, ())
+
+
+async def test_who_leaves_is_not_ready(trial, shown):
+    release = asyncio.Event()
+
+    async def work(_):
+        await release.wait()
+
+    for app, name in ((trial.discovered("a", work=work, **ON), "a"), (trial.member(work=work, **ON), "member-0")):
+        async with trial.running(app):
+            await trial.until(lambda: len(trial.active()) == 4)
+            await trial.publish(4)
+            await asyncio.sleep(1)
+            app.stop()
+            await asyncio.sleep(1)
+            assert [lack.reason for lack in lacks(shown[name].picture())] == ["the member is draining"]
+            release.set()
+        release.clear()
+
+
+async def test_owner_changes_are_shown_as_the_journal_has_them_the_newest_first(trial, shown):
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.running(trial.discovered("b", **ON)):
+            await trial.until(lambda: list(trial.active().values()).count("b") == 2)
+            await asyncio.sleep(5)
+            records = [
+                {name: value for name, value in record.items() if name != "kind"}
+                for record in trial.records()
+                if record["kind"] == "owner"
+                and record["mono_ns"]
+                and "a" in (record["from_member"], record["to_member"])
+            ]
+            told = [{name: getattr(one, name) for name in records[0]} for one in shown["a"].changes(100)]
+            of_a = [
+                one for one in records if (one["to_member"] if one["event"] == "taken" else one["from_member"]) == "a"
+            ]
+            assert told == sorted(of_a, key=lambda one: one["mono_ns"], reverse=True)
+            assert len(told) == 6
+            assert shown["a"].changes(2) == shown["a"].changes(100)[:2]
+
+
+async def test_no_more_owner_changes_are_kept_than_are_meant_to_be(trial, shown, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.runtime.flight_recorder.MAX_CHANGES_REMEMBERED", 3)
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        assert [one.queue for one in shown["a"].changes(100)] == [3, 2, 1]
+
+
+async def test_a_key_is_shown_by_its_owner_and_by_others(trial, shown):
+    release = asyncio.Event()
+
+    async def work(message):
+        if message.key == "slow" and message.key_sequence == 2:
+            await release.wait()
+
+    async with trial.running(trial.discovered("a", work=work, **ON), trial.discovered("b", work=work, **ON)):
+        await asyncio.sleep(30)
+        await publish(trial, "slow", 5)
+        await asyncio.sleep(1)
+        pictures = {name: shown[name].key("slow") for name in "ab"}
+        (owner,) = [name for name, picture in pictures.items() if picture.is_known]
+        queue = pictures[owner].queue
+        assert trial.active()[int(queue.removeprefix("orders/"))] == owner
+        assert {(picture.owner, picture.shard, picture.queue) for picture in pictures.values()} == {
+            (owner, shard_of(HashFunction.CRC32, "slow", 8), queue)
+        }
+        sight = pictures[owner].sight
+        assert (sight.head.number, sight.waiting, sight.last.number) == (2, 3, 1)
+        release.set()
+
+
+async def test_a_key_that_cannot_be_hashed_is_refused(trial, shown):
+    async with trial.running(trial.discovered("a", **ON, group={"hash_function": "modulo"})):
+        await trial.until(lambda: "a" in shown)
+        with pytest.raises(UserError, match="a decimal integer"):
+            shown["a"].key("no number")
+        picture = shown["a"].key("6")
+        assert (picture.queue, picture.owner, picture.flow, picture.is_known) == ("orders/2", None, None, False)
