@@ -1,0 +1,275 @@
+"""Conducting a re-striping from outside the group: does what the conductor says, and shows it what comes of it.
+
+The shell around `core.restripe.conductor`. Its session's client name is the group's alone, so that the broker lets only
+one conduct; and it gives up with its connection, so that one which was replaced does not come back.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from lbg_runtime.admin.queues import QueueAdmin, open_queue_admin
+from lbg_runtime.config.settings import Provision, RebindMode, Settings, TransportKind
+from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
+from lbg_runtime.core.group.control_messages import ControlMessage, GroupQuestion, Header, Inquiry, Life, QuestionId
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.restripe.conductor import (
+    Conductor,
+    CreateQueue,
+    DeleteQueue,
+    Done,
+    Publish,
+    Sight,
+    Step,
+    Subscribe,
+    Unsubscribe,
+    Wait,
+    plan_under_way,
+)
+from lbg_runtime.core.restripe.records import StripePlan, encode_record
+from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, QueueInUse, UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.session import Session, open_session
+
+_log = structlog.get_logger(__name__)
+
+LOOK_AGAIN_S = 0.05
+ASK_AGAIN_S = 1.0
+"""Members are asked how they stand; what they say by themselves comes as often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a re-striping has come."""
+
+    plan: StripePlan
+    moved: int
+    """Shards that are in their new queue alone."""
+    moving: int
+    """Shards that change their queue at all."""
+    waiting_for: str
+    """Whom the next step waits for; empty where it waits for nobody."""
+
+
+class Restriper:
+    """Conducts one re-striping; `run` once. On one event loop."""
+
+    def __init__(
+        self, settings: Settings, queues: QueueAdmin, session: Session, on_progress: Callable[[Progress], None]
+    ) -> None:
+        self._shape = settings.group.shape()
+        self._topic = settings.group.control_topic_name
+        self._queues = queues
+        self._session = session
+        self._on_progress = on_progress
+        self._subscriptions: dict[int, frozenset[str]] = {}
+        self._depths: dict[int, int] = {}
+        """Forgotten with every step, as it may change them."""
+        self._book = StripingBook(1)
+        self._picture = GroupPicture()
+        self._is_heard = False
+        self._has_news = asyncio.Event()
+        self._is_cut_off = False
+
+    async def run(self, queue_count: int) -> Progress:
+        """Bring the group to so many queues, or go on with a re-striping to so many that is under way.
+
+        Raises `UserError` where the group is being brought to another number, or is as no step leaves it; `SempError`
+        and `TransportError` where the broker says no. Run again after any of them, and after a crash.
+        """
+        self._session.watch_connection(self._connection_changed)
+        await self._session.subscribe(self._topic, self._arrived)
+        await self._read_subscriptions(queue_count)
+        conductor = self._conductor(queue_count)
+        self._book.trust(conductor.plan)
+        asking = asyncio.create_task(self._ask_now_and_then())
+        try:
+            while True:
+                sight = await self._look(conductor)
+                step = conductor.next_step(sight)
+                waiting_for = step.for_what if isinstance(step, Wait) else ""
+                progress = Progress(
+                    conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
+                )
+                self._on_progress(progress)
+                if isinstance(step, Done):
+                    return progress
+                await self._take(step, conductor)
+        finally:
+            asking.cancel()
+
+    # -- what is there
+
+    async def _read_subscriptions(self, queue_count: int) -> None:
+        """Those of the group's queues; it has them without gaps."""
+        index = 0
+        while True:
+            found = await self._queues.subscriptions(self._shape.queue_name(index))
+            if found is None and index >= max(queue_count, self._shape.queue_count):
+                return
+            if found is not None:
+                self._subscriptions[index] = found
+            index += 1
+
+    def _conductor(self, queue_count: int) -> Conductor:
+        plan = plan_under_way(self._subscriptions, self._topic)
+        if plan is None:
+            present = self._queue_count()
+            if present == queue_count:
+                raise UserError("--queues", str(queue_count), "another number of queues than the group has")
+            plan = StripePlan(wall_us(), present, queue_count, secrets.token_hex(16))
+        elif plan.to_count != queue_count:
+            raise UserError(
+                "--queues",
+                f"{queue_count}, while the group is brought from {plan.from_count} to {plan.to_count} queues",
+                f"{plan.to_count}, to end that first",
+            )
+        return Conductor(self._of_count(plan.from_count), plan, self._topic)
+
+    def _queue_count(self) -> int:
+        """By what the queues subscribe to, whatever the settings say; raises `UserError` where it is no layout."""
+        with_shards = {
+            index: frozenset(topic for topic in topics if topic.startswith(f"{self._shape.hash_prefix}/"))
+            for index, topics in self._subscriptions.items()
+        }
+        count = sum(map(bool, with_shards.values()))
+        if not 0 < count <= self._shape.hash_count:
+            raise UserError("group.name", f"{count} queues of {self._shape.name} with shards", "queues of the group")
+        shape = self._of_count(count)
+        for index in range(count):
+            found, expected = with_shards.get(index, frozenset()), frozenset(shape.subscriptions(index))
+            if found != expected:
+                odd = sorted(found ^ expected)[0]
+                raise UserError(
+                    shape.queue_name(index),
+                    f"{'no ' if odd in expected else ''}subscription {odd}",
+                    f"what it has as one of {count} queues",
+                )
+        return count
+
+    def _of_count(self, queue_count: int) -> GroupShape:
+        shape = self._shape
+        return GroupShape(shape.name, shape.hash_prefix, shape.hash_count, queue_count)
+
+    async def _look(self, conductor: Conductor) -> Sight:
+        if not self._depths:
+            self._depths = {
+                index: await self._queues.depth(self._shape.queue_name(index)) for index in self._subscriptions
+            }
+        owned = self._picture.owners
+        return Sight(
+            self._subscriptions,
+            self._depths,
+            {index for index in range(conductor.plan.queue_total) if self._shape.queue_name(index) in owned},
+            self._book.now if self._is_heard else None,
+        )
+
+    # -- what is done
+
+    async def _take(self, step: Step, conductor: Conductor) -> None:
+        if self._is_cut_off:
+            raise ConnectFailed("the broker", "the connection was lost, or another one conducts; start again to go on")
+        match step:
+            case CreateQueue(index):
+                await self._queues.create_queue(self._shape.queue_name(index))
+                self._subscriptions[index] = await self._queues.subscriptions(
+                    self._shape.queue_name(index)
+                ) or frozenset()
+            case Subscribe(index, topic):
+                await self._queues.subscribe(self._shape.queue_name(index), topic)
+                self._subscriptions[index] |= {topic}
+            case Unsubscribe(index, topic):
+                await self._queues.unsubscribe(self._shape.queue_name(index), topic)
+                self._subscriptions[index] -= {topic}
+            case Publish(record):
+                await self._session.send(encode_record(record, conductor.topic))
+            case DeleteQueue(index):
+                if not await self._delete(index):
+                    return
+            case Wait() | Done():
+                await self._wait()
+                self._depths = {}
+                return
+        conductor.did(step)
+        self._depths = {}
+        _log.info("restripe_step_done", step=str(step))
+
+    async def _delete(self, index: int) -> bool:
+        try:
+            await self._queues.delete_queue(self._shape.queue_name(index))
+        except QueueInUse:
+            # Its members have heard that it is over, and are on their way out.
+            await self._wait()
+            return False
+        del self._subscriptions[index]
+        return True
+
+    async def _wait(self) -> None:
+        self._has_news.clear()
+        try:
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await self._has_news.wait()
+        except TimeoutError:
+            pass
+
+    # -- what members say
+
+    async def _ask_now_and_then(self) -> None:
+        number = 0
+        life = Life(wall_us(), secrets.randbits(53))
+        name = MemberId(f"restriper-{life.nonce}")
+        while True:
+            number += 1
+            header = Header(GroupName(self._shape.name), name, life, number)
+            question = GroupQuestion(header, QuestionId(f"{name}/{number}"))
+            self._session.send_direct(Message(self._topic, encode(question)))
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def _arrived(self, message: Message) -> None:
+        try:
+            heard: ControlMessage | Inquiry = decode(message.payload, GroupName(self._shape.name))
+        except ControlMessageRefused:
+            # Another group's, or no control message at all: the members log it.
+            return
+        self._picture.hear(heard)
+        for beat in self._picture.members.values():
+            self._is_heard = True
+            self._book.hear(beat.striping)
+        self._has_news.set()
+
+    def _connection_changed(self, is_up: bool) -> None:
+        if not is_up:
+            self._is_cut_off = True
+
+
+@asynccontextmanager
+async def open_restriper(settings: Settings, on_progress: Callable[[Progress], None]) -> AsyncIterator[Restriper]:
+    """A restriper with an administrator's and a client's session of its own.
+
+    Raises `ConfigError` where the settings do not allow it, or nobody answers.
+    """
+    group = settings.group
+    refusals: Mapping[str, tuple[str, str]] = {}
+    if settings.rebind.mode is not RebindMode.COOPERATIVE:
+        refusals = {"rebind.mode": (settings.rebind.mode.value, "cooperative: other members do not talk to each other")}
+    elif group.provision is not Provision.NONE:
+        refusals = {
+            "group.provision": (
+                group.provision.value,
+                "none: a member that makes queues by old settings would make the old layout again",
+            )
+        }
+    for where, (found, expected) in refusals.items():
+        raise ConfigError(where, found, expected)
+    name = f"lbg-restriper-{group.name}"
+    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+    async with open_queue_admin(settings) as queues, open_session(connection, name) as session:
+        yield Restriper(settings, queues, session, on_progress)
