@@ -9,6 +9,7 @@ import sys
 import typer
 
 from lbg_runtime.cli.bench.moves import moves
+from lbg_runtime.cli.bench.restripe import restripe
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
 from lbg_runtime.cli.demo.stage import demo
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure on this machine; the documents quote these figures.")
 bench.command()(moves)
+bench.command()(restripe)
 
 
 @bench.callback()

@@ -22,6 +22,7 @@ from lbg_runtime.model.group import GroupShape
 
 POLL_S = 0.1
 STEP_TIMEOUT_S = 40.0
+COMMAND_TIMEOUT_S = 120.0
 
 PUBLISHER = "publisher"
 
@@ -48,6 +49,8 @@ class LiveGroup:
     sections: Mapping[str, Mapping[str, object]]
     """`membership` and `rebind`, as in config.yaml; members that are counted get their index, others their id."""
     on_look: Callable[[], None]
+    is_administered: bool = False
+    """The queues are made and changed by `lbg group`, over SEMP; otherwise members make them."""
     board: Board = field(default_factory=Board)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _children: dict[str, Child] = field(default_factory=dict)
@@ -86,9 +89,12 @@ class LiveGroup:
 
     async def start_broker(self) -> None:
         """Start the development broker, and write the settings that lead to it."""
-        broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0")
-        await self.until("the broker is ready", lambda: _ready_address(broker.log) is not None)
-        self._write_config(_ready_address(broker.log) or "")
+        semp = ("--semp", "127.0.0.1:0") if self.is_administered else ()
+        broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0", *semp)
+        await self.until("the broker is ready", lambda: bool(_ready_addresses(broker.log)))
+        self._write_config(_ready_addresses(broker.log))
+        if self.is_administered:
+            await self.carry_out("group", "create")
 
     async def start_member(self, index: int) -> None:
         """Start a member; it may take a second until it is there."""
@@ -102,6 +108,23 @@ class LiveGroup:
             "--rate", str(rate_per_s), "--keys", str(key_count),
         )  # fmt: skip
 
+    async def carry_out(self, *command: str) -> None:
+        """Run a command on the group to its end; raises `ProcessEnded` unless its exit code is 0."""
+        name = "-".join(command)
+        log = self.folder / f"{name}.log"
+        async with lbg_process(name, [*command, *self._config_option], log) as child:
+            with anyio.fail_after(COMMAND_TIMEOUT_S):
+                while child.process.returncode is None:
+                    self.look()
+                    with anyio.move_on_after(POLL_S):
+                        await child.process.wait()
+            if child.process.returncode != 0:
+                child.ensure_running()
+
+    async def begin(self, name: str, *command: str) -> None:
+        """Start a command on the group, which is then one of its processes."""
+        await self._start(name, *command, *self._config_option, leaves_with_parent=False)
+
     async def stop(self, name: str) -> None:
         """Stop a process by SIGTERM; raises `ProcessEnded` unless it leaves in time, with exit code 0."""
         await self._children.pop(name).stop()
@@ -114,9 +137,10 @@ class LiveGroup:
         self.look()
         self.board.member_gone(name)
 
-    async def _start(self, name: str, command: str, *arguments: str) -> Child:
+    async def _start(self, name: str, *command: str, leaves_with_parent: bool = True) -> Child:
+        option = ("--exit-with-parent",) if leaves_with_parent else ()
         child = await self._stack.enter_async_context(
-            lbg_process(name, [command, *arguments, "--exit-with-parent"], self.folder / f"{name}.log")
+            lbg_process(name, [*command, *option], self.folder / f"{name}.log")
         )
         self._children[name] = child
         return child
@@ -176,15 +200,18 @@ class LiveGroup:
     def _config_option(self) -> tuple[str, str]:
         return "--config", str(self.folder / "config.yaml")
 
-    def _write_config(self, address: str) -> None:
+    def _write_config(self, addresses: Mapping[str, str]) -> None:
+        host = f"tcp://{addresses['smf']}"
+        semp = {"semp": {"url": f"http://{addresses['semp']}", "username": "admin", "password": "admin"}}
         settings = {
-            "connection": {"transport": "solace", "host": f"tcp://{address}", "vpn": "default", "username": "demo"},
+            "connection": {"transport": "solace", "host": host, "vpn": "default", "username": "demo"},
+            **(semp if self.is_administered else {}),
             "group": {
                 "name": self.shape.name,
                 "hash_prefix": self.shape.hash_prefix,
                 "hash_count": self.shape.hash_count,
                 "queue_count": self.shape.queue_count,
-                "provision": "create_missing",
+                "provision": "none" if self.is_administered else "create_missing",
             },
             **self.sections,
             "handlers": ["lbg_runtime.cli.live.handlers"],
@@ -194,9 +221,10 @@ class LiveGroup:
         (self.folder / "config.yaml").write_bytes(orjson.dumps(settings, option=orjson.OPT_INDENT_2))
 
 
-def _ready_address(log: Path) -> str | None:
-    """The address in the broker's ready line, once it is written whole."""
+def _ready_addresses(log: Path) -> dict[str, str]:
+    """By protocol, the addresses in the broker's ready line, once it is written whole."""
     for line in log.read_text().splitlines(keepends=True):
-        if line.startswith("lbg broker ready: smf ") and line.endswith("\n"):
-            return line.split()[4].rstrip(",")
-    return None
+        if line.startswith("lbg broker ready: ") and line.endswith("\n"):
+            listed = line.removeprefix("lbg broker ready: ").strip().split(", ")
+            return dict(entry.split(" ", 1) for entry in listed)
+    return {}

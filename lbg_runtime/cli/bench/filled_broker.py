@@ -1,0 +1,89 @@
+"""The development broker with a queue that is full before anybody reads it; a process of its own for `receive`.
+
+Says on standard output where it listens, as one JSON line, once the queue is full. Every line on its standard input is
+answered by a line that tells what it has used and done so far; it leaves when there is no more input.
+"""
+
+import gc
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+import orjson
+import uvloop
+
+from lbg_runtime.broker.engine.effects import Effect, FlowId, Published
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine, SettledRange
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.log import configure_log
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Message,
+)
+from lbg_runtime.smf.contents import relay_of
+
+SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=1)
+QUEUE = SHAPE.queue_name(0)
+TOPIC = "orders/new"
+PAYLOAD = bytes(range(256))
+
+
+class CountingEngine(Engine):
+    """Counts the frames with which clients settle."""
+
+    settle_frames = 0
+
+    def settle(self, flow: FlowId, ranges: Iterable[SettledRange]) -> list[Effect]:
+        """See `Engine.settle`."""
+        self.settle_frames += 1
+        return super().settle(flow, ranges)
+
+
+def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
+    """Put messages on the queue, of each key in turn, as a hashed publisher of this project stamps them.
+
+    The application message id is the number of the message, from 0.
+    """
+    server.create_queue(QUEUE, SHAPE.subscriptions(0))
+    client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
+    numbers: Counter[int] = Counter()
+    for index in range(message_count):
+        key = index % key_count
+        numbers[key] += 1
+        topic = SHAPE.hashed_topic(key % SHAPE.hash_count, TOPIC)
+        message = Message(
+            topic,
+            PAYLOAD,
+            {PARTITION_KEY_PROPERTY: f"key-{key}", PUBLISHER_PROPERTY: "bench", KEY_SEQUENCE_PROPERTY: numbers[key]},
+            str(index),
+            1_700_000_000_000 + index,
+        )
+        relay = relay_of(message)
+        server.carry_out(server.engine.publish_direct(client, Published(topic, relay, relay.size_bytes)))
+    server.engine.disconnect(client)
+
+
+async def _serve(message_count: int, key_count: int) -> None:
+    engine = CountingEngine("bench")
+    async with BrokerServer(port=0, engine=engine) as server:
+        fill(server, message_count, key_count)
+        gc.freeze()
+        _say({"host": f"tcp://{server.host}:{server.port}"})
+        async for _ in read_lines(sys.stdin.fileno()):
+            depth = engine.queue_depth(DEFAULT_VPN, QUEUE)
+            _say({"cpu_s": time.process_time(), "depth": depth, "settle_frames": engine.settle_frames})
+
+
+def _say(facts: dict[str, object]) -> None:
+    print(orjson.dumps(facts).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    configure_log()
+    uvloop.run(_serve(int(sys.argv[1]), int(sys.argv[2])))

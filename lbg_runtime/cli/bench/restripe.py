@@ -1,0 +1,197 @@
+"""`lbg bench restripe`: what a re-striping costs a running group, and the messages of the shards that move.
+
+Real processes on loopback, the official client, the development broker. What a message waited is the time from its
+arrival at the member to the start of its handler, from the members' journals: a message that arrives while its shard
+moves waits for the old queue's owner. Beside it stand the waits of shards that do not move, and of the time before.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import orjson
+import typer
+
+from lbg_runtime.cli.bench.moves import spread
+from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+
+if TYPE_CHECKING:
+    from lbg_runtime.validator.findings import Verdict
+
+MEMBERS = 3
+
+_QUIET_S = 5.0
+"""How long nothing happens before and after."""
+
+_RESTRIPER = "restriper"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One re-striping; times on the monotonic clock."""
+
+    from_count: int
+    to_count: int
+    start_ns: int
+    end_ns: int
+    interrupted: bool
+    """Who conducted it was killed in the middle, and a member too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """One accepted handling; times on the monotonic clock of the host."""
+
+    shard: int
+    start_ns: int
+    waited_ms: float
+
+
+def restripe(
+    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 800,
+    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 1000,
+    queues: Annotated[int, typer.Option(min=1, max=96, help="Queues at the beginning.")] = 8,
+    to: Annotated[list[int] | None, typer.Option(min=1, max=96, help="Queues to have next; repeatable.")] = None,
+    kill: Annotated[bool, typer.Option(help="Kill who conducts, and a member, in the middle of each.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Change the number of queues under load, 8 to 12 to 6 unless told otherwise. Exit 1 unless nothing is lost,
+    out of order, or, where nobody was killed, handled twice."""
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.validator.judge import validate
+
+    targets = to or [12, 6]
+    folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
+    keep = True
+    try:
+        shape = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=100, queue_count=queues)
+        group = LiveGroup(folder, shape, {"membership": {}, "rebind": {}}, on_look=lambda: None, is_administered=True)
+        changes: list[Change] = []
+        anyio.run(_story, group, changes, targets, rate, keys, kill)
+        verdict = validate(read_run(group.journals))
+        result = summary(changes, verdict, handlings_of(group.journals))
+        keep = verdict.kind.value != "valid"
+    finally:
+        if keep:
+            print(f"journals and logs: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder)
+    print(orjson.dumps(result).decode() if json else "\n".join(lines(result)))
+    is_good = verdict.kind.value == "valid" and (kill or verdict.accounts.duplicates == 0)
+    raise typer.Exit(0 if is_good else 1)
+
+
+async def _story(
+    group: LiveGroup, changes: list[Change], targets: Sequence[int], rate: int, keys: int, kill: bool
+) -> None:
+    async with group:
+        await group.start_broker()
+        for index in range(MEMBERS):
+            await group.start_member(index)
+        await group.until("every queue is fed", group.everything_is_fed)
+        await group.start_publisher(rate, keys)
+        await group.until("the queues are shared", lambda: group.is_balanced(MEMBERS))
+        await group.play_on(_QUIET_S)
+        count = group.shape.queue_count
+        for target in targets:
+            print(f"lbg bench restripe: {count} to {target} queues", file=sys.stderr, flush=True)
+            start_ns = time.monotonic_ns()
+            if kill:
+                await _be_interrupted(group, target)
+            await group.carry_out("group", "restripe", "--queues", str(target))
+            changes.append(Change(count, target, start_ns, time.monotonic_ns(), kill))
+            count = target
+            await group.play_on(_QUIET_S)
+        await group.stop(PUBLISHER)
+        published = group.published()
+        await group.until("all is handled", lambda: len(group.board.distinct) >= published)
+        for name in sorted(group.running - {"broker"}):
+            await group.stop(name)
+        await group.stop("broker")
+
+
+async def _be_interrupted(group: LiveGroup, target: int) -> None:
+    await group.begin(_RESTRIPER, "group", "restripe", "--queues", str(target))
+    log = group.folder / f"{_RESTRIPER}.log"
+    before = log.read_text().count("shards moved") if log.exists() else 0
+    await group.until("some shards have moved", lambda: log.read_text().count("shards moved") > before + 10)
+    await group.kill(_RESTRIPER)
+    await group.kill(member_name(0))
+    await group.start_member(0)
+
+
+def handlings_of(journals: Path) -> list[Handling]:
+    """All accepted handlings of messages that have a shard."""
+    found = []
+    for path in journals.glob("*.member.jsonl"):
+        for line in path.read_bytes().splitlines():
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue  # the last line of a process that was killed
+            if record["kind"] == "dispatch" and record["outcome"] == "accepted" and record["shard"] is not None:
+                waited_ms = (record["start_mono_ns"] - record["receive_mono_ns"]) / 1e6
+                found.append(Handling(record["shard"], record["start_mono_ns"], waited_ms))
+    return found
+
+
+def summary(changes: Sequence[Change], verdict: "Verdict", handlings: Sequence[Handling]) -> dict[str, object]:
+    """The figures."""
+    first_ns = changes[0].start_ns
+    return {
+        "verdict": verdict.kind.value,
+        "published": verdict.accounts.published,
+        "lost_or_out_of_order": sum(verdict.counts.values()),
+        "duplicates": verdict.accounts.duplicates,
+        "wait_before_ms": spread([one.waited_ms for one in handlings if one.start_ns < first_ns]),
+        "changes": [_change_summary(change, handlings) for change in changes],
+    }
+
+
+def _change_summary(change: Change, handlings: Sequence[Handling]) -> dict[str, object]:
+    longest: dict[int, float] = defaultdict(float)
+    for one in handlings:
+        if change.start_ns <= one.start_ns < change.end_ns:
+            longest[one.shard] = max(longest[one.shard], one.waited_ms)
+    moving = {shard for shard in longest if shard % change.from_count != shard % change.to_count}
+    return {
+        "from": change.from_count,
+        "to": change.to_count,
+        "interrupted": change.interrupted,
+        "seconds": round((change.end_ns - change.start_ns) / 1e9, 1),
+        "moving_shards": len(moving),
+        "longest_wait_of_moving_shards_ms": spread([longest[shard] for shard in moving]),
+        "longest_wait_of_staying_shards_ms": spread([longest[shard] for shard in longest.keys() - moving]),
+    }
+
+
+def lines(result: dict[str, object]) -> list[str]:
+    """The figures for people."""
+    told = [
+        f"{result['verdict']}: {result['published']} published, {result['lost_or_out_of_order']} lost or out of order, "
+        f"{result['duplicates']} handled twice",
+        f"a message waited {_spread_text(result['wait_before_ms'])} before",
+    ]
+    changes = result["changes"]
+    for change in changes if isinstance(changes, list) else ():
+        interrupted = ", interrupted" if change["interrupted"] else ""
+        told += [
+            f"{change['from']} to {change['to']} queues: {change['moving_shards']} shards moved in "
+            f"{change['seconds']} s{interrupted}",
+            f"  longest wait of each: {_spread_text(change['longest_wait_of_moving_shards_ms'])}",
+            f"  of each that stayed:  {_spread_text(change['longest_wait_of_staying_shards_ms'])}",
+        ]
+    return told
+
+
+def _spread_text(found: object) -> str:
+    return f"median {found['median']}, p99 {found['p99']}, max {found['max']} ms" if isinstance(found, dict) else "-"
