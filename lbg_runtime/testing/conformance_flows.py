@@ -85,6 +85,20 @@ class FlowConformance:
         await flow.unbind()
         assert await left_on_queue(harness) == [(b"a", True), (b"d", True)]
 
+    async def test_what_was_flushed_is_settled_before_what_is_sent_next(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("other", ["other"])
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a", "b", "c")
+        settle(flow, await recorder.until_received(3))
+        flow.flush()
+        await publish(transport, "behind", topic="other")
+        # Neither the ack timer nor a good-bye can have sent them now.
+        await harness.begin_outage()
+        await transport.close()
+        await harness.end_outage()
+        assert await left_on_queue(harness) == []
+
     async def test_stopped_intake_lets_at_most_a_window_through(self, harness: TransportHarness) -> None:
         harness.broker.create_queue("other", ["other"])
         transport = await open_transport(harness)

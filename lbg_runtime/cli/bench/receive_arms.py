@@ -88,9 +88,7 @@ def take_by_callback(host: str, count: int) -> tuple[dict[str, float], list[str]
     return spent, ids
 
 
-async def take_by_lanes(
-    host: str, count: int, receive_path: ReceivePathChoice
-) -> tuple[dict[str, float], list[str]]:
+async def take_by_lanes(host: str, count: int, receive_path: ReceivePathChoice) -> tuple[dict[str, float], list[str]]:
     """The transport, a lane for each key, a handler that only notes, and a settlement."""
     ids: list[str] = []
     lanes = KeyLanes()

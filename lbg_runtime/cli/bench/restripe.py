@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MEMBERS = 3
 
-_QUIET_S = 5.0
+_QUIET_S = 3.0
 """How long nothing happens before and after."""
 
 _RESTRIPER = "restriper"
@@ -153,11 +153,12 @@ def summary(changes: Sequence[Change], verdict: "Verdict", handlings: Sequence[H
         "lost_or_out_of_order": sum(verdict.counts.values()),
         "duplicates": verdict.accounts.duplicates,
         "wait_before_ms": spread([one.waited_ms for one in handlings if one.start_ns < first_ns]),
-        "changes": [_change_summary(change, handlings) for change in changes],
+        "changes": [change_summary(change, handlings) for change in changes],
     }
 
 
-def _change_summary(change: Change, handlings: Sequence[Handling]) -> dict[str, object]:
+def change_summary(change: Change, handlings: Sequence[Handling]) -> dict[str, object]:
+    """The figures of one change, from all handlings of the run."""
     longest: dict[int, float] = defaultdict(float)
     for one in handlings:
         if change.start_ns <= one.start_ns < change.end_ns:

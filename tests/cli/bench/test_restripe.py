@@ -1,0 +1,46 @@
+"""How the figures of a re-striping are made, and that the whole thing, interrupted, ends with a valid verdict."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lbg_runtime.cli.bench.restripe import Change, Handling, change_summary
+
+MS = 1_000_000
+
+
+def test_moving_and_staying_shards_are_told_apart_within_the_time_of_the_change() -> None:
+    change = Change(2, 4, 100 * MS, 200 * MS, interrupted=False)
+    handlings = [
+        Handling(2, 50 * MS, 80.0),
+        Handling(0, 150 * MS, 7.0),
+        Handling(1, 160 * MS, 2.0),
+        Handling(2, 120 * MS, 40.0),
+        Handling(2, 130 * MS, 9.0),
+        Handling(3, 250 * MS, 99.0),
+    ]
+    told = change_summary(change, handlings)
+    assert told["moving_shards"] == 1
+    assert told["longest_wait_of_moving_shards_ms"] == {"median": 40.0, "p99": 40.0, "max": 40.0}
+    assert told["longest_wait_of_staying_shards_ms"] == {"median": 2.0, "p99": 7.0, "max": 7.0}
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("options", [["--queues", "2", "--to", "3"], ["--queues", "3", "--to", "2", "--kill"]])
+def test_a_group_that_grows_or_shrinks_under_load_loses_and_reorders_nothing(options: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "lbg_runtime.cli", "bench", "restripe", "--json", "--rate", "200", *options],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    result = json.loads(ended.stdout)
+    assert (result["verdict"], result["lost_or_out_of_order"]) == ("valid", 0)
+    assert "--kill" in options or result["duplicates"] == 0
+    assert len(result["changes"]) == 1
