@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import sys
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,9 @@ def broker(
     smf: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where clients connect; port 0 lets the system choose.")
     ] = "127.0.0.1:55555",
+    semp: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where administrators connect; nowhere without it.")
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
     ] = False,
@@ -35,25 +39,32 @@ def broker(
 
     from lbg_runtime.broker.server.server import BrokerServer
 
-    host, port = parse_address(smf)
+    host, port = parse_address("--smf", smf)
+    administration = None if semp is None else parse_address("--semp", semp)
     configure_log()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    uvloop.run(_serve(BrokerServer(host, port), parent_pid=parent_pid))
+    uvloop.run(_serve(BrokerServer(host, port), administration, parent_pid=parent_pid))
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, the host in brackets or not; raises `UserError`."""
+def parse_address(option: str, text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, the host in brackets or not; raises `UserError`, naming the option."""
     host, colon, port = text.rpartition(":")
     if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= 65_535):
-        raise UserError("--smf", repr(text), "HOST:PORT with a port from 0 to 65535")
+        raise UserError(option, repr(text), "HOST:PORT with a port from 0 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-async def _serve(server: "BrokerServer", *, parent_pid: int | None) -> None:
+async def _serve(server: "BrokerServer", administration: tuple[str, int] | None, *, parent_pid: int | None) -> None:
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
-        async with server:
-            print(f"lbg broker ready: smf {server.host}:{server.port}", file=sys.stderr, flush=True)
+        async with server, AsyncExitStack() as stack:
+            ready = f"lbg broker ready: smf {server.host}:{server.port}"
+            if administration is not None:
+                from lbg_runtime.broker.semp.server import SempServer
+
+                semp = await stack.enter_async_context(SempServer(server.engine, server.carry_out, *administration))
+                ready += f", semp {semp.host}:{semp.port}"
+            print(ready, file=sys.stderr, flush=True)
             # Unbounded on purpose: this is the life of the process.
             await stop.wait()

@@ -100,6 +100,7 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
         summary["warnings"] = shape_warnings(settings, membership)
     if handlers is not None:
         summary["handlers"] = [{"subscription": each.subscription, "where": each.where} for each in handlers]
+        summary["hooks"] = [{"hook": each.kind.value, "where": each.where} for each in handlers.hooks]
     return summary
 
 

@@ -1,4 +1,4 @@
-"""`lbg group`: how a group stands, and which of its queues changed hands."""
+"""`lbg group`: how a group stands, which of its queues changed hands, and its administration (`admin.py`)."""
 
 import sys
 from pathlib import Path
@@ -6,13 +6,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.cli.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
+from lbg_runtime.cli.restripe import restripe
+from lbg_runtime.model.errors import SempError, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lbg_runtime.admin.sight import QueueSight
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.core.group.picture import GroupPicture
+    from lbg_runtime.model.ids import QueueName
 
-group = typer.Typer(no_args_is_help=True, help="Look at a group from outside.")
+    Sights = Mapping[QueueName, QueueSight]
+
+group = typer.Typer(no_args_is_help=True, help="Look at a group from outside, and administer it.")
+group.command()(create)
+group.command("list")(list_groups)
+group.command()(show)
+group.command()(plan)
+group.command()(apply)
+group.command()(verify)
+group.command()(delete)
+group.command()(evict)
+group.command()(restripe)
 
 
 @group.command()
@@ -25,11 +42,13 @@ def status(
 ) -> None:
     """Ask the members of a running group how it stands. Exit code 3 where nobody was heard.
 
-    Who asks is no member, binds to no queue, and moves nothing.
+    Who asks is no member, binds to no queue, and moves nothing. Where the settings have `semp`, the broker is asked
+    too: how deep the queues are, and whom they feed.
     """
     import orjson
     import uvloop
 
+    from lbg_runtime.cli.admin_text import sights_as_object, sights_as_table
     from lbg_runtime.cli.group_text import picture_as_object
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.load import load_settings
@@ -37,13 +56,18 @@ def status(
     configure_log()
     settings = load_settings(config)
     listen_ms = listening_ms(settings, listen)
-    picture = uvloop.run(_look(settings, listen_ms))
+    picture, sights = uvloop.run(_look(settings, listen_ms))
     queues = settings.group.shape().queue_names()
     if json:
         told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+        if sights is not None:
+            told["broker"] = sights_as_object(sights)
         print(orjson.dumps(told).decode())
-    elif picture.members:
-        _print(settings, picture)
+    else:
+        if picture.members:
+            _print(settings, picture)
+        if sights is not None:
+            print_table(sights_as_table(queues, sights))
     raise typer.Exit(0 if picture.members else tell_nobody_heard(settings, listen_ms))
 
 
@@ -87,11 +111,27 @@ def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
     return 3
 
 
-async def _look(settings: "Settings", listen_ms: int) -> "GroupPicture":
+async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Sights | None]":
     from lbg_runtime.runtime.observer import observing
 
     async with observing(settings) as observer:
-        return await observer.look_at_group(listen_ms / 1_000)
+        picture = await observer.look_at_group(listen_ms / 1_000)
+    return picture, await _look_at_queues(settings)
+
+
+async def _look_at_queues(settings: "Settings") -> "Sights | None":
+    """What the broker sees; None where nobody may ask it, and where it does not answer, which is said."""
+    from lbg_runtime.admin.account import open_semp
+    from lbg_runtime.admin.sight import read_sights
+
+    if settings.semp is None:
+        return None
+    try:
+        async with open_semp(settings) as client:
+            return await read_sights(client, settings.connection.vpn, settings.group.shape().queue_names())
+    except SempError as error:
+        print(f"lbg: {error}", file=sys.stderr)
+        return None
 
 
 def _print(settings: "Settings", picture: "GroupPicture") -> None:

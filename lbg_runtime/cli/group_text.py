@@ -4,20 +4,24 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 
+from lbg_runtime.cli.group_homes import derived_placement, group_queues
 from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ReportedFlow
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.model.ids import MemberId, QueueName
 
-LEGEND = "● active, ◐ draining, ○ standby; the number is what is in flight"
+LEGEND = "● active, ◐ draining, ○ standby; ⌂ at home, +1 the first standby; the number is what is in flight"
 
 _MARKS = {ReportedFlow.ACTIVE: "●", ReportedFlow.DRAINING: "◐", ReportedFlow.STANDBY: "○"}
 
 
 def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dict[str, object]:
     """The picture as values that JSON knows. Keys are stable; more may be added."""
+    placement = _placement(picture, queues)
     return {
-        "members": [_member_as_object(member, beat, picture) for member, beat in picture.members.items()],
+        "members": [_member_as_object(member, beat, picture, placement) for member, beat in picture.members.items()],
         "queues": {queue: list(picture.owners.get(queue, ())) for queue in _all_queues(picture, queues)},
+        "placement": None if placement is None else {queue: list(ranked) for queue, ranked in placement.ranks.items()},
         "without_owner": _without_owner(picture, queues),
         "suspects": {member: list(by) for member, by in picture.suspects.items()},
         "unheard": {member: list(by) for member, by in picture.unheard.items()},
@@ -29,7 +33,9 @@ def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dic
     }
 
 
-def _member_as_object(member: MemberId, beat: Heartbeat, picture: GroupPicture) -> dict[str, object]:
+def _member_as_object(
+    member: MemberId, beat: Heartbeat, picture: GroupPicture, placement: Placement | None
+) -> dict[str, object]:
     return {
         "member": member,
         "incarnation": beat.header.life.incarnation,
@@ -37,7 +43,12 @@ def _member_as_object(member: MemberId, beat: Heartbeat, picture: GroupPicture) 
         "weight": beat.weight,
         "suspect_for": list(picture.suspects.get(member, ())),
         "flows": {
-            queue: {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight}
+            queue: {
+                "rank": _rank(placement, queue, member),
+                "state": flow.state.value,
+                "epoch": flow.epoch,
+                "in_flight": flow.in_flight,
+            }
             for queue, flow in sorted(beat.flows.items(), key=lambda pair: natural(pair[0]))
         },
     }
@@ -46,12 +57,14 @@ def _member_as_object(member: MemberId, beat: Heartbeat, picture: GroupPicture) 
 def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Table:
     """A row for each queue, a column for each member."""
     members = picture.members
+    placement = _placement(picture, queues)
     table = Table()
     table.add_column("queue")
     for member in members:
         table.add_column(member, justify="right")
     for queue in _all_queues(picture, queues):
-        table.add_row(queue, *(_cell(beat.flows.get(queue)) for beat in members.values()))
+        cells = (_cell(beat.flows.get(queue), _rank(placement, queue, one)) for one, beat in members.items())
+        table.add_row(queue, *cells)
     table.add_section()
     beats = members.values()
     table.add_row("queues", *(str(sum(flow.is_owner for flow in beat.flows.values())) for beat in beats))
@@ -74,11 +87,18 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]
     for one in picture.disagreements:
         values = (f"{_value(value)} ({_names(by)})" for value, by in one.values.items())
         yield f"settings disagree: {one.name}: " + ", ".join(values)
+    if picture.members and _placement(picture, queues) is None:
+        yield "homes are not known: members do not agree yet on who is there, or a queue is on its way"
 
 
 def _all_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:
     told = {queue for beat in picture.members.values() for queue in beat.flows}
-    return [*queues, *sorted(told.difference(queues), key=natural)]
+    known = group_queues(picture, queues)
+    return [*known, *sorted(told.difference(known), key=natural)]
+
+
+def _placement(picture: GroupPicture, queues: Sequence[QueueName]) -> Placement | None:
+    return derived_placement(picture, group_queues(picture, queues))
 
 
 def _without_owner(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:
@@ -93,10 +113,18 @@ def natural(queue: str) -> tuple[str, int, str]:
     return head, int(tail or 0), tail
 
 
-def _cell(flow: FlowReport | None) -> str:
+def _rank(placement: Placement | None, queue: QueueName, member: MemberId) -> int | None:
+    return None if placement is None else placement.rank(queue, member)
+
+
+def _cell(flow: FlowReport | None, rank: int | None) -> str:
     if flow is None:
-        return ""
-    return _MARKS[flow.state] if flow.state is ReportedFlow.STANDBY else f"{_MARKS[flow.state]} {flow.in_flight}"
+        # Who only could stand by is not shown: that is everybody.
+        return "⌂" if rank == 0 else ""
+    facts = [] if rank is None else ["⌂" if rank == 0 else f"+{rank}"]
+    facts.append(_MARKS[flow.state])
+    facts += [] if flow.state is ReportedFlow.STANDBY else [str(flow.in_flight)]
+    return " ".join(facts)
 
 
 def _names(names: Iterable[str]) -> str:

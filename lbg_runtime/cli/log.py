@@ -16,6 +16,8 @@ def configure_log(*, as_json: bool | None = None) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # The client repeats at length what its transport tells in one line.
     logging.getLogger("solace").setLevel(logging.CRITICAL)
+    # What a stranger sends to an HTTP port is no event of this process.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     renderers: list[structlog.typing.Processor] = (
         [_TRACEBACKS, structlog.processors.JSONRenderer()]
         if as_json

@@ -1,11 +1,16 @@
-"""`lbg run`: one member of the group."""
+"""`lbg run`: one member of the group, or several on one host."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lbg_runtime.model.errors import UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
 
 
 def run(
@@ -13,7 +18,13 @@ def run(
     member_index: Annotated[int | None, typer.Option(help="This member's number from 0, if counted.")] = None,
     member_count: Annotated[int | None, typer.Option(help="Planned members.")] = None,
     member_id: Annotated[str | None, typer.Option(help="This member's name, if not counted.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, help="Members to run, each in a process of its own, as each uses one core.")
+    ] = 1,
     journal: Annotated[Path | None, typer.Option(help="Directory for the journal, instead of the settings'.")] = None,
+    status_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port of ops.status, instead of the settings'.")
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
     ] = False,
@@ -21,7 +32,8 @@ def run(
 ) -> None:
     """Handle the group's messages until SIGTERM or SIGINT, then drain. Exit code 1 if something was cancelled or left.
 
-    A second signal cancels what is being handled.
+    A second signal cancels what is being handled. With several processes, each is a member of its own, named ID-0,
+    ID-1 and so on; one that ends by itself is started again, and a status port goes up by one for each.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
@@ -36,8 +48,14 @@ def run(
     # Handler modules lie where the command is given, as they do for `python -m`.
     sys.path.insert(0, str(Path.cwd()))
     settings = load_settings(config)
+    if processes > 1:
+        if json or member_index is not None or member_count is not None:
+            raise UserError("--processes", str(processes), "one process with --json, --member-index or --member-count")
+        raise typer.Exit(_run_siblings(processes, settings, config, member_id, journal, parent_pid))
     if journal is not None:
         settings = settings.with_journal(journal)
+    if status_port is not None:
+        settings = settings.with_status_port(status_port)
     app = App(
         load_handlers(settings.handlers),
         settings,
@@ -55,3 +73,39 @@ def run(
         }
         print(orjson.dumps(left).decode())
     raise typer.Exit(report.exit_code)
+
+
+def _run_siblings(
+    count: int,
+    settings: "Settings",
+    config: Path,
+    member_id: str | None,
+    journal: Path | None,
+    parent_pid: int | None,
+) -> int:
+    import asyncio
+    import socket
+
+    from lbg_runtime.config.settings import MembershipMode
+    from lbg_runtime.runtime.membership import find_membership
+    from lbg_runtime.runtime.siblings import Siblings
+
+    if settings.membership.mode is not MembershipMode.DISCOVERED:
+        raise UserError(
+            "--processes", f"{count} of mode {settings.membership.mode.value}", "membership.mode: discovered"
+        )
+    queue_count = settings.group.queue_count
+    name = find_membership(
+        settings.membership, queue_count, os.environ, socket.gethostname(), os.getpid(), None, None, member_id
+    ).member
+    commands = []
+    for number in range(count):
+        command = [sys.executable, "-m", "lbg_runtime.cli", "run", "--config", str(config), "--exit-with-parent"]
+        command += ["--member-id", f"{name}-{number}"]
+        command += ["--journal", str(journal)] if journal is not None else []
+        address = settings.ops.status
+        if address is not None and address.port:
+            command += ["--status-port", str(address.port + number)]
+        commands.append(command)
+
+    return asyncio.run(Siblings(commands).run(parent_pid=parent_pid))

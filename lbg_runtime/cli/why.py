@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.core.group.control_messages import KeyAnswer
     from lbg_runtime.core.group.picture import GroupPicture
-    from lbg_runtime.model.ids import QueueName
 
 
 def why(
@@ -43,10 +42,12 @@ def why(
     listen_ms = listening_ms(settings, listen)
     shape = settings.group.shape()
     shard = shard_of(settings.group.hash_function, key, shape.hash_count)
-    queue = shape.queue_name(shape.queue_index_of_shard(shard))
     answers, picture = uvloop.run(_look(settings, key, listen_ms))
-    _insist_on_place(answers, shard, queue)
+    _insist_on_shard(answers, shard)
     holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
+    # Members know of a re-striping, and these settings may not.
+    placed = [answer.queue for answer in (*holders, *answers)]
+    queue = placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard))
     # A handler may outlive its flow; then another member than the owner still has the key's message.
     others = [answer for answer in answers if answer not in holders and answer.sight.head is not None]
     is_known = bool(holders) and any(answer.sight.head or answer.sight.last for answer in holders)
@@ -79,12 +80,12 @@ async def _look(settings: "Settings", key: str, listen_ms: int) -> "tuple[list[K
         return await observer.look_for_key(key, listen_ms / 1_000)
 
 
-def _insist_on_place(answers: "Sequence[KeyAnswer]", shard: int, queue: "QueueName") -> None:
-    """Raises `ConfigError` where a member places the key elsewhere: then this file is not the group's."""
+def _insist_on_shard(answers: "Sequence[KeyAnswer]", shard: int) -> None:
+    """Raises `ConfigError` where a member has the key in another shard: then this file is not the group's."""
     for answer in answers:
-        if (answer.shard, answer.queue) != (shard, queue):
-            theirs = f"shard {answer.shard} in {answer.queue}, as member {answer.header.member} has it"
-            raise ConfigError("group", f"these settings place the key in shard {shard} of {queue}", theirs)
+        if answer.shard != shard:
+            theirs = f"shard {answer.shard}, as member {answer.header.member} has it"
+            raise ConfigError("group", f"these settings place the key in shard {shard}", theirs)
 
 
 def _members(answers: "Sequence[KeyAnswer]", picture: "GroupPicture") -> str:

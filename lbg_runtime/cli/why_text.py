@@ -1,22 +1,15 @@
 """A member's answer about a key, as one object for programs and as lines for people. Pure: the caller prints."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from lbg_runtime.core.group.control_messages import KeyAnswer, LaneHead
 from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.status.objects import sight_as_object
 
 
 def answer_as_object(answer: KeyAnswer) -> dict[str, object]:
     """The answer as values that JSON knows. Keys are stable; more may be added."""
-    flow, head = answer.flow, answer.sight.head
-    return {
-        "member": answer.header.member,
-        "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
-        "waiting": answer.sight.waiting,
-        "head": None if head is None else {**asdict(head), "stage": head.stage.value},
-        "last": None if answer.sight.last is None else asdict(answer.sight.last),
-    }
+    return sight_as_object(answer.header.member, answer.flow, answer.sight)
 
 
 def answer_lines(answer: KeyAnswer) -> Iterator[str]:

@@ -15,7 +15,7 @@ from lbg_runtime.config.environment import UnsetVariable, interpolate
 from lbg_runtime.config.settings import SettingProblem, Settings
 from lbg_runtime.model.errors import ConfigError
 
-SECRET_KEYS = frozenset({"password"})
+SECRET_KEYS = frozenset({"password", "status_token"})
 
 MAX_DEPTH = 6
 """Of nested sections; the deepest setting lies three deep."""

@@ -1,13 +1,16 @@
 """What may stand in config.yaml. Every value is checked when the file is loaded, none later."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress
 from lbg_runtime.config.secret import read_secret
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
@@ -46,8 +49,29 @@ def _off_is_none(value: object) -> object:
     return None if value is False or value == "off" else parse_duration_ms(value)
 
 
+def _off_or_address(value: object) -> object:
+    if value is False or value == "off":
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{ADDRESS_FORM}, or off")  # noqa: TRY004 - pydantic collects ValueError only
+    return _parsed_by(ListenAddress.parse)(value)
+
+
+def _sendable_token(value: SecretStr) -> SecretStr:
+    # What cannot stand in a header would refuse everybody, and an empty one nobody.
+    if not re.fullmatch("[!-~]+", value.get_secret_value()):
+        raise ValueError("visible ASCII characters, and no spaces")
+    return value
+
+
 def _split_hosts(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _management_url(value: object) -> object:
+    if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@]+/?", value) is None:
+        raise ValueError("an address such as https://broker:943")
+    return value
 
 
 def _parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
@@ -85,6 +109,23 @@ class TransportKind(Enum):
     """The broker at `connection.host`."""
 
 
+class ReceivePathChoice(Enum):
+    """How a transport on the official client takes messages from it."""
+
+    AUTO = "auto"
+    """The fast path where the installed client is as it needs it, else the public one, said once in the log."""
+    FAST = "fast"
+    """The fast path, or no start."""
+    PUBLIC = "public"
+    """By the client's public interface alone."""
+
+
+class TransportSettings(_Section):
+    """How messages are moved; what is said of them is the same in every way."""
+
+    receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
+
+
 class TlsSettings(_Section):
     """How the broker of a `tcps://` address proves who it is."""
 
@@ -113,6 +154,21 @@ class ConnectionSettings(_Section):
                 ("host",), f"{len(self.host)} hosts", "one address to listen on, as transport is embedded"
             )
         return self
+
+
+class SempSettings(_Section):
+    """The administrator's account on the broker, for what changes queues and looks into them; members need none."""
+
+    url: Annotated[str, BeforeValidator(_management_url)]
+    """Scheme, host and port of the management API; its VPN is `connection.vpn`."""
+    username: Text = "admin"
+    password: Secret = SecretStr("")
+    tls: TlsSettings = TlsSettings()
+    queue_spool_mb: Annotated[Count, Field(ge=1, le=6_000_000)] = 5_000
+    """What a queue of the group may hold, in megabytes."""
+    client_profile: Annotated[str, Field(min_length=1, max_length=32)] | None = None
+    """An existing client profile for the group's client username; without it the group gets its own, which takes an
+    administrator of the whole broker."""
 
 
 class Provision(Enum):
@@ -271,12 +327,29 @@ class OpsSettings(_Section):
 
     None, in the file `off`: nobody looks, as under a debugger.
     """
+    status: Annotated[ListenAddress | None, BeforeValidator(_off_or_address)] = None
+    """Where the member answers over HTTP how it stands; on loopback, unless there is a token. None, in the file `off`:
+    nowhere."""
+    status_token: Annotated[Secret, AfterValidator(_sendable_token)] | None = None
+    """Who asks there shows it as a bearer token."""
+
+    @model_validator(mode="after")
+    def _others_need_a_token(self) -> Self:
+        if self.status is not None and not self.status.is_loopback and self.status_token is None:
+            raise SettingProblem(
+                ("status",),
+                f"{self.status}, and no ops.status_token",
+                "an address on loopback, such as 127.0.0.1:9280, or a token",
+            )
+        return self
 
 
 class Settings(_Section):
     """The whole of config.yaml."""
 
     connection: ConnectionSettings = ConnectionSettings()
+    transport: TransportSettings = TransportSettings()
+    semp: SempSettings | None = None
     group: GroupSettings
     membership: MembershipSettings = MembershipSettings()
     rebind: RebindCycleSettings = RebindCycleSettings()
@@ -293,6 +366,13 @@ class Settings(_Section):
                 ("rebind", "mode"), "cycle", "cooperative, or membership.mode static or ordinal: a cycle counts members"
             )
         return self
+
+    def with_status_port(self, port: int) -> "Settings":
+        """The same settings with another port of `ops.status`; without that they stay as they are."""
+        if self.ops.status is None:
+            return self
+        ops = self.ops.model_copy(update={"status": replace(self.ops.status, port=port)})
+        return self.model_copy(update={"ops": ops})
 
     def with_journal(self, path: Path) -> "Settings":
         """The same settings with another directory for the journal."""

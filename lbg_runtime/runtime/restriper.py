@@ -73,7 +73,7 @@ class Restriper:
         self._subscriptions: dict[int, frozenset[str]] = {}
         self._depths: dict[int, int] = {}
         """Forgotten with every step, as it may change them."""
-        self._book = StripingBook(1)
+        self._book = StripingBook(1, self._shape.hash_count)
         self._picture = GroupPicture()
         self._is_heard = False
         self._has_news = asyncio.Event()

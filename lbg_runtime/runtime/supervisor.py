@@ -108,7 +108,7 @@ class Supervisor:
         self._shape = shape
         self._handlers = handlers
         self._chance = chance
-        striping = StripingBook(shape.queue_count)
+        striping = StripingBook(shape.queue_count, shape.hash_count)
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
         self.runners: list[FlowRunner] = [
             self._make_runner(index, first_place(index, membership, settings.rebind.mode), on_refused=self._give_up)

@@ -64,6 +64,7 @@ class SimControl:
         process: Process,
         clock: DriftingClock,
         flows: Sequence[FlowMachine],
+        hash_count: int,
         settings: ControlSettings,
         chance: SeededChance,
         history: list[Happening],
@@ -75,7 +76,7 @@ class SimControl:
         self.name = name
         nonce = chance.between(0, 1 << 53)
         identity = Identity(GroupName("orders"), MemberId(name), Life(incarnation, nonce), weight=1, settings={})
-        striping = StripingBook(len(flows))
+        striping = StripingBook(len(flows), hash_count)
         membership = MembershipMachine(identity, settings.membership, chance, clock.now_ms, striping)
         queues = [flow.queue for flow in flows]
         rebalance = make_rebalance(identity.member, queues, {}, settings.rebalance, membership.stamp)

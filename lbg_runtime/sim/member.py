@@ -153,6 +153,7 @@ class SimMember:
                 self.process,
                 self.clock,
                 [flow.machine for flow in self._flows.values()],
+                broker.shape.hash_count,
                 settings.control,
                 chance.fork("control"),
                 history,

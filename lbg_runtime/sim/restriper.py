@@ -53,7 +53,7 @@ class SimRestriper:
         self._kill_share = kill_share
         self._longest_delay_ms = longest_delay_ms
         self._conductor: Conductor | None = None
-        self._book = StripingBook(1)
+        self._book = StripingBook(1, broker.shape.hash_count)
         self._is_heard = False
         self._owners: dict[str, dict[str, bool]] = {}
 
@@ -87,7 +87,7 @@ class SimRestriper:
     def _take_step(self) -> None:
         if self._conductor is None:
             self._conductor = self._begin_conductor()
-            self._book = StripingBook(self._conductor.plan.from_count)
+            self._book = StripingBook(self._conductor.plan.from_count, self._broker.shape.hash_count)
             self._book.trust(self._conductor.plan)
             self._is_heard = False
         step = self._conductor.next_step(self._look())

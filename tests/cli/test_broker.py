@@ -8,32 +8,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import httpx
 import pytest
 
 from lbg_runtime.cli.broker import parse_address
 from lbg_runtime.model.errors import UserError
+from tests.processes import running
 
 BOUND_S = 20
 COMMAND = [sys.executable, "-m", "lbg_runtime.cli", "broker"]
 
 
 @contextmanager
-def running(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def broker(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """The broker's process and its ready line; killed at the end if it is still there."""
-    process = subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
+    with running([*COMMAND, *options], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         yield process, process.stderr.readline()
-    finally:
-        process.kill()
-        process.wait(BOUND_S)
-        process.stderr.close()
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_when_it_is_ready_and_leaves_when_asked(number: signal.Signals) -> None:
-    with running("--smf", "127.0.0.1:0") as (process, line):
+    with broker("--smf", "127.0.0.1:0") as (process, line):
         start, _, port = line.rpartition(":")
         assert start == "lbg broker ready: smf 127.0.0.1"
         with socket.create_connection(("127.0.0.1", int(port)), BOUND_S):
@@ -42,8 +39,34 @@ def test_it_says_when_it_is_ready_and_leaves_when_asked(number: signal.Signals) 
 
 
 @pytest.mark.real_time
+def test_the_management_api_is_served_where_it_is_asked_for() -> None:
+    with broker("--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0") as (process, line):
+        start, _, address = line.strip().rpartition(", semp ")
+        assert start.startswith("lbg broker ready: smf 127.0.0.1:")
+        url = f"http://{address}/SEMP/v2/config/msgVpns/default/queues"
+        made = httpx.post(url, json={"queueName": "q"}, auth=("admin", "admin"), trust_env=False)
+        assert made.json()["data"]["queueName"] == "q"
+        process.terminate()
+        assert process.wait(BOUND_S) == 0
+
+
+@pytest.mark.real_time
+def test_a_bad_address_of_the_management_api_is_named() -> None:
+    for address, reason in (("8080", "--semp: '8080'"), ("192.0.2.1:0", "semp 192.0.2.1:0")):
+        ended = subprocess.run(
+            [*COMMAND, "--smf", "127.0.0.1:0", "--semp", address],
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(f"lbg: {reason}")
+
+
+@pytest.mark.real_time
 def test_a_bad_peer_is_logged_in_one_line_of_json() -> None:
-    with running("--smf", "127.0.0.1:0") as (process, line):
+    with broker("--smf", "127.0.0.1:0") as (process, line):
         with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), BOUND_S) as peer:
             peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert peer.recv(100) == b""
@@ -62,9 +85,8 @@ def test_it_leaves_with_its_parent() -> None:
         "time.sleep(60)"
     )
     # The pipe is the broker's standard error too, and ends when nobody holds it any more.
-    parent = subprocess.Popen([sys.executable, "-c", parent_code], stderr=subprocess.PIPE)
-    assert parent.stderr is not None
-    try:
+    with running([sys.executable, "-c", parent_code], stderr=subprocess.PIPE) as parent:
+        assert parent.stderr is not None
         assert b"ready" in parent.stderr.readline()
         parent.kill()
         parent.wait(BOUND_S)
@@ -74,10 +96,6 @@ def test_it_leaves_with_its_parent() -> None:
             readable, _, _ = select.select([parent.stderr], [], [], 1)
             ended = bool(readable) and os.read(parent.stderr.fileno(), 100) == b""
         assert ended
-    finally:
-        parent.kill()
-        parent.wait(BOUND_S)
-        parent.stderr.close()
 
 
 @pytest.mark.real_time
@@ -105,7 +123,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
 
 
 def test_an_address_is_a_host_and_a_port() -> None:
-    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
-    assert parse_address("[::1]:55555") == ("::1", 55555)
+    assert parse_address("--smf", "127.0.0.1:0") == ("127.0.0.1", 0)
+    assert parse_address("--smf", "[::1]:55555") == ("::1", 55555)
     with pytest.raises(UserError, match="HOST:PORT"):
-        parse_address("55555")
+        parse_address("--smf", "55555")

@@ -64,6 +64,7 @@ def test_a_good_file_is_summed_up_with_its_warnings(folder):
     assert summary["ok"] is True
     assert summary["member"]["primary_queues"] == [0, 3]
     assert [each["subscription"] for each in summary["handlers"]] == ["orders/>"]
+    assert summary["hooks"] == []
     assert summary["warnings"] == [
         "9 shards do not divide evenly among 4 queues",
         "4 queues do not divide evenly among 3 members",
@@ -75,6 +76,19 @@ def test_the_summary_is_also_for_people(folder):
     assert result.returncode == 0
     assert "handler: orders/> shop:on_order (" in result.stdout
     assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
+
+
+def test_the_hooks_of_the_handlers_are_listed(folder):
+    hooks = "".join(
+        f"\n@handlers.{kind}\nasync def {name}(queue, epoch):\n    pass\n"
+        for kind, name in (("on_assigned", "load"), ("on_revoked", "drop"), ("on_drain", "flush"))
+    )
+    (folder() / "shop.py").write_text(GOOD + hooks)
+    found = json.loads(_lbg(folder(), "check", "--json").stdout)["hooks"]
+    assert [(each["hook"], each["where"].partition(" ")[0]) for each in found] == [
+        ("on_assigned", "shop:load"), ("on_revoked", "shop:drop"), ("on_drain", "shop:flush"),
+    ]  # fmt: skip
+    assert "hook: on_drain shop:flush (" in _lbg(folder(), "check").stdout
 
 
 def test_every_problem_of_a_file_has_its_line(folder):
@@ -130,6 +144,16 @@ def test_a_port_in_use_is_one_line(folder):
         line = _only_line(_lbg(folder(host=f"tcp://127.0.0.1:{port}"), "run"))
     assert f"127.0.0.1:{port}" in line
     assert "free port" in line
+
+
+def test_a_port_of_the_status_api_that_is_in_use_is_one_line(folder):
+    path = folder() / "config.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        path.write_text(f"{path.read_text()}ops: {{status: '{address}'}}\n")
+        line = _only_line(_lbg(path.parent, "run"))
+    expected = "expected an address of this machine with a free port"
+    assert line == f"lbg: ops.status: {address}: Address already in use; {expected}"
 
 
 def test_a_queue_that_does_not_exist_is_one_line(folder):

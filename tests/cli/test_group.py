@@ -35,7 +35,7 @@ from lbg_runtime.validator.moves import OwnerChange
 from tests.processes import running
 from tests.validator.history import story
 
-STRIPING = StripingReport(Striping(0, 4), "")
+STRIPING = StripingReport(Striping(0, 3), "")
 
 QUEUES = [QueueName(f"orders/{index}") for index in range(3)]
 BOUND_S = 60

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import running
+
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 ROOT = Path(__file__).parents[2]
@@ -17,16 +19,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def member(tmp_path):
     """`lbg run` on the settings as shipped but for the port; yields the process and the address of its broker."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lbg_runtime.cli", "run", "--journal", tmp_path, "--member-id", "member-0", "--json"],
+    command = [sys.executable, "-m", "lbg_runtime.cli", "run"]
+    with running(
+        [*command, "--journal", tmp_path, "--member-id", "member-0", "--json"],
         cwd=ROOT, env={**os.environ, "LBG_HOST": "tcp://127.0.0.1:0"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    ) as process:  # fmt: skip
         yield process, _until(process, "embedded_broker_started")["host"]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def _until(process: subprocess.Popen[str], event: str, times: int = 1) -> dict[str, object]:

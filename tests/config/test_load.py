@@ -278,3 +278,35 @@ def test_another_journal_directory_can_be_chosen(tmp_path):
     settings = _parse(ops={"journal": {"republish_topic": "live"}}).with_journal(tmp_path)
     assert settings.ops.journal.path == str(tmp_path)
     assert settings.ops.journal.republish_topic == "live"
+
+
+@pytest.mark.parametrize("written", ["off", False])
+def test_the_status_api_is_off_unless_it_has_an_address(written):
+    assert _parse().ops.status is None
+    assert _parse(ops={"status": written}).ops.status is None
+    assert str(_parse(ops={"status": "127.0.0.1:9280"}).ops.status) == "127.0.0.1:9280"
+
+
+def test_others_may_ask_only_where_there_is_a_token(tmp_path):
+    assert _problem(ops={"status": "192.0.2.1:9280"}) == (
+        "config.yaml: ops.status: 192.0.2.1:9280, and no ops.status_token; "
+        "expected an address on loopback, such as 127.0.0.1:9280, or a token"
+    )
+    (tmp_path / "token").write_text("s3cret\n")
+    ops = _parse(ops={"status": "192.0.2.1:9280", "status_token": f"file:{tmp_path}/token"}).ops
+    assert ops.status_token.get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(ops)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "schlüssel"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token):
+    problem = _problem(ops={"status_token": token})
+    assert problem == (
+        "config.yaml: ops.status_token: a value that is not shown; expected visible ASCII characters, and no spaces"
+    )
+
+
+@pytest.mark.parametrize("written", [9280, None, {"host": "a"}, "127.0.0.1", True])
+def test_an_address_of_the_status_api_is_a_host_and_a_port(written):
+    assert "ops.status: " in (problem := _problem(ops={"status": written}))
+    assert "expected HOST:PORT with a port from 0 to 65535" in problem

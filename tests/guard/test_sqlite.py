@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from lbg_runtime.guard.protocol import EffectEndedTransaction
 from lbg_runtime.guard.sqlite import SqliteGuard
 from tests.guard.bench import SqliteBench, message
+from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
@@ -57,12 +59,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[SqliteBench]:
     await made.guard.close()
 
 
-def start_member(program: str, path: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+def member_of(program: str, path: Path) -> "AbstractContextManager[subprocess.Popen[str]]":
+    return running([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
 
 
 async def test_a_process_killed_between_effect_and_commit_leaves_nothing(bench: SqliteBench) -> None:
-    with start_member(DYING_MEMBER, bench.path) as member:
+    with member_of(DYING_MEMBER, bench.path) as member:
         assert member.wait(PATIENCE_S) == -9
     assert await bench.written() == []
     assert await bench.apply(message(1)), "whoever gets the message next"
@@ -70,7 +72,7 @@ async def test_a_process_killed_between_effect_and_commit_leaves_nothing(bench: 
 
 
 async def test_two_processes_on_one_key_leave_every_effect_once(bench: SqliteBench) -> None:
-    with start_member(COUNTING_MEMBER, bench.path) as one, start_member(COUNTING_MEMBER, bench.path) as other:
+    with member_of(COUNTING_MEMBER, bench.path) as one, member_of(COUNTING_MEMBER, bench.path) as other:
         applied = [int(member.communicate(timeout=PATIENCE_S)[0]) for member in (one, other)]
     written = [int(text) for text in await bench.written()]
     # What one of them skipped, the other was ahead with: no number twice, and none below one that is there.

@@ -20,6 +20,11 @@ from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.transport.base import DirectSink
 
 
+async def settled() -> None:
+    """Let every task and callback run until all wait: a timer comes only after all that is ready."""
+    await asyncio.sleep(0.001)
+
+
 class ScriptedMessenger:
     """Keeps what was sent; the test answers, oldest first."""
 

@@ -2,26 +2,17 @@
 
 import asyncio
 import gc
-from collections import Counter
 
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.model.errors import InvariantViolated, PublisherClosed, PublishFailed, PublishRefused, UserError
+from lbg_runtime.model.errors import InvariantViolated, PublishFailed, PublishRefused, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.keys import KeySource
-from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.publisher import hashed
 from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
-from lbg_runtime.publisher.hashed import HashedPublisher
-from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger
-
-
-async def _settled() -> None:
-    """Let every task and callback run until all wait: a timer comes only after all that is ready."""
-    await asyncio.sleep(0.001)
-
+from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
 
 # -- stamps and places
 
@@ -134,7 +125,7 @@ async def test_publish_returns_when_the_broker_has_confirmed(
 ) -> None:
     publisher = make_publisher()
     publishing = asyncio.create_task(publisher.publish("t", b"x", key="k"))
-    await _settled()
+    await settled()
     assert not publishing.done()
     messenger.confirm()
     shard = shard_of(HashFunction.CRC32, "k", 100)
@@ -215,7 +206,7 @@ async def test_an_error_that_nobody_looks_at_is_reported_once_by_the_log_and_not
     await publisher.submit("t", b"", key="k")
     with capture_logs() as logs:
         messenger.refuse()
-        await _settled()
+        await settled()
     messenger.answers.clear()
     gc.collect()
     assert len(logs) == 1
@@ -253,7 +244,7 @@ async def test_the_bytes_under_way_are_bounded(make_publisher: MakePublisher, me
     publisher = make_publisher(max_unconfirmed_bytes=100)
     await publisher.submit("t", b"x" * 60, key="k")
     waiting = asyncio.create_task(publisher.submit("t", b"x" * 60, key="k"))
-    await _settled()
+    await settled()
     assert len(messenger.sent) == 1
     messenger.confirm()
     await waiting
@@ -279,10 +270,10 @@ async def test_a_caller_cancelled_while_it_waits_for_room_has_sent_nothing(
     await publisher.submit("t", b"1", key="k")
     cancelled = asyncio.create_task(publisher.publish("t", b"2", key="k"))
     after = asyncio.create_task(publisher.publish("t", b"3", key="k"))
-    await _settled()
+    await settled()
     cancelled.cancel()
     messenger.confirm()
-    await _settled()
+    await settled()
     messenger.confirm()
     assert (await after).key_sequence == 2
     assert messenger.payloads() == [b"1", b"3"]
@@ -294,150 +285,12 @@ async def test_a_caller_cancelled_while_it_waits_for_the_confirm_leaves_the_acco
 ) -> None:
     publisher = make_publisher(ledger=ledger_file.ledger, max_unconfirmed=1)
     publishing = asyncio.create_task(publisher.publish("t", b"1", key="k"))
-    await _settled()
+    await settled()
     publishing.cancel()
-    await _settled()
+    await settled()
     assert publisher.counts.unconfirmed == 1
     messenger.confirm()
-    await _settled()
+    await settled()
     assert publisher.counts == PublisherCounts(sent=1, confirmed=1, refused=0, unknown=0)
     await publisher.close()
     assert ledger_file.ranges() == [("k", 1, 1)]
-
-
-# -- the ledger and the end
-
-
-async def test_a_range_is_written_only_after_the_confirm(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    publisher = make_publisher(ledger=ledger_file.ledger)
-    await publisher.submit("t", b"1", key="k")
-    await publisher.submit("t", b"2", key="k")
-    messenger.confirm()
-    await asyncio.sleep(1)
-    assert ledger_file.ranges() == [("k", 1, 1)]
-
-
-async def test_confirms_reach_the_file_within_the_flush_interval_although_nothing_else_is_published(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    publisher = make_publisher(ledger=ledger_file.ledger)
-    for _ in range(2):
-        await publisher.submit("t", b"", key="k")
-        messenger.confirm()
-        await asyncio.sleep(hashed.LEDGER_FLUSH_MS / 1000 + 0.01)
-    assert ledger_file.ranges() == [("k", 1, 1), ("k", 2, 2)]
-
-
-async def test_close_waits_for_all_confirms_and_ends_the_ledger(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    messenger.confirm_after_s = 5
-    async with make_publisher(ledger=ledger_file.ledger) as publisher:
-        for _ in range(3):
-            await publisher.submit("t", b"", key="k")
-    assert publisher.counts == PublisherCounts(sent=3, confirmed=3, refused=0, unknown=0)
-    assert ledger_file.ranges() == [("k", 1, 3)]
-    assert ledger_file.lines("close")[0]["clean"] is True
-
-
-async def test_close_gives_up_at_its_deadline_and_says_what_is_unknown(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    publisher = make_publisher(ledger=ledger_file.ledger)
-    first = await publisher.submit("t", b"", key="k")
-    second = await publisher.submit("t", b"", key="k")
-    messenger.confirm()
-    began = asyncio.get_running_loop().time()
-    counts = await publisher.close(timeout_ms=3000)
-    assert asyncio.get_running_loop().time() - began == pytest.approx(3)
-    assert counts == PublisherCounts(sent=2, confirmed=1, refused=0, unknown=1)
-    assert first.result().key_sequence == 1
-    assert isinstance(second.exception(), PublishFailed)
-    assert [(line["seq"], line["fate"]) for line in ledger_file.lines("unconfirmed")] == [(2, "unknown")]
-    assert ledger_file.lines("close")[0]["clean"] is False
-
-
-async def test_an_answer_after_the_deadline_changes_nothing_any_more(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    publisher = make_publisher(ledger=ledger_file.ledger)
-    await publisher.submit("t", b"", key="k")
-    await publisher.close(timeout_ms=10)
-    before = ledger_file.path.read_bytes()
-    messenger.confirm()
-    await _settled()
-    assert publisher.counts == PublisherCounts(sent=1, confirmed=0, refused=0, unknown=1)
-    assert ledger_file.path.read_bytes() == before
-
-
-async def test_a_cancelled_close_still_ends_the_ledger(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    publisher = make_publisher(ledger=ledger_file.ledger)
-    await publisher.submit("t", b"", key="k")
-    closing = asyncio.create_task(publisher.close())
-    await _settled()
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert ledger_file.lines("close")[0]["clean"] is False
-    assert publisher.counts.unknown == 1
-
-
-async def test_closing_twice_is_closing_once(make_publisher: MakePublisher, ledger_file: LedgerFile) -> None:
-    publisher = make_publisher(ledger=ledger_file.ledger)
-    await asyncio.gather(publisher.close(), publisher.close())
-    await publisher.close()
-    assert len(ledger_file.lines("close")) == 1
-
-
-async def test_a_closed_publisher_turns_messages_away(make_publisher: MakePublisher) -> None:
-    publisher = make_publisher()
-    await publisher.close()
-    with pytest.raises(PublisherClosed):
-        await publisher.publish("t", b"", key="k")
-
-
-async def test_callers_waiting_for_room_learn_that_the_publisher_closes(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger
-) -> None:
-    publisher = make_publisher(max_unconfirmed=1)
-    await publisher.submit("t", b"1", key="k")
-    waiting = [asyncio.create_task(publisher.submit("t", b"2", key="k")) for _ in range(2)]
-    await _settled()
-    closing = asyncio.create_task(publisher.close())
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(result) for result in results] == [PublisherClosed, PublisherClosed]
-    messenger.confirm()
-    assert await closing == PublisherCounts(sent=1, confirmed=1, refused=0, unknown=0)
-
-
-async def test_every_message_of_a_mixed_run_is_accounted_for_exactly_once(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
-) -> None:
-    publisher: HashedPublisher = make_publisher(ledger=ledger_file.ledger, max_unconfirmed=7)
-
-    async def answer() -> None:
-        for number in range(300):
-            await messenger.has_sent(number + 1)
-            (messenger.refuse, messenger.fail, messenger.confirm, messenger.confirm)[number % 4]()
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(answer())
-        with capture_logs():
-            for number in range(300):
-                await publisher.submit("t", b"", key=str(number % 5), properties=NO_PROPERTIES)
-            await publisher.close()
-    assert publisher.counts == PublisherCounts(sent=300, confirmed=150, refused=75, unknown=75)
-    seen: Counter[tuple[object, int]] = Counter()
-    for line in ledger_file.lines("confirmed"):
-        first, last = line["first_seq"], line["last_seq"]
-        assert isinstance(first, int)
-        assert isinstance(last, int)
-        seen.update((line["key"], sequence) for sequence in range(first, last + 1))
-    for line in ledger_file.lines("unconfirmed"):
-        assert isinstance(line["seq"], int)
-        seen[line["key"], line["seq"]] += 1
-    assert seen == {(str(key), sequence): 1 for key in range(5) for sequence in range(1, 61)}

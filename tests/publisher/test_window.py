@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.publisher.window import UnconfirmedWindow
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
-
-
-async def _settled() -> None:
-    """Let every task run until it waits: a timer comes only after all that is ready."""
-    await asyncio.sleep(0.001)
+from tests.publisher.conftest import settled
 
 
 async def test_room_is_taken_without_waiting_while_there_is_some() -> None:
@@ -25,7 +21,7 @@ async def test_a_caller_waits_until_a_message_is_released() -> None:
     window = UnconfirmedWindow(1, 100)
     await window.reserve(10)
     waiting = asyncio.create_task(window.reserve(20))
-    await _settled()
+    await settled()
     assert not waiting.done()
     window.release(10)
     assert await waiting
@@ -36,7 +32,7 @@ async def test_bytes_are_bounded_as_well_as_messages() -> None:
     window = UnconfirmedWindow(10, 100)
     await window.reserve(60)
     waiting = asyncio.create_task(window.reserve(60))
-    await _settled()
+    await settled()
     assert not waiting.done()
     window.release(60)
     assert await waiting
@@ -46,7 +42,7 @@ async def test_a_message_larger_than_the_window_goes_alone() -> None:
     window = UnconfirmedWindow(10, 100)
     assert await window.reserve(500)
     waiting = asyncio.create_task(window.reserve(1))
-    await _settled()
+    await settled()
     assert not waiting.done()
     window.release(500)
     assert await waiting
@@ -56,9 +52,9 @@ async def test_the_room_of_one_large_message_lets_several_small_ones_in() -> Non
     window = UnconfirmedWindow(10, 100)
     await window.reserve(90)
     waiting = [asyncio.create_task(window.reserve(30)) for _ in range(4)]
-    await _settled()
+    await settled()
     window.release(90)
-    await _settled()
+    await settled()
     assert [task.done() for task in waiting] == [True, True, True, False]
     window.release(30)
     assert await waiting[3]
@@ -69,7 +65,7 @@ async def test_a_small_message_does_not_overtake_a_large_one_that_waits() -> Non
     await window.reserve(60)
     large = asyncio.create_task(window.reserve(60))
     small = asyncio.create_task(window.reserve(1))
-    await _settled()
+    await settled()
     assert not large.done()
     assert not small.done()
 
@@ -85,7 +81,7 @@ async def test_a_newcomer_does_not_overtake_a_caller_that_was_woken_and_has_not_
         window.release(1)
 
     first = asyncio.create_task(enter("first"))
-    await _settled()
+    await settled()
     window.release(1)
     await enter("second")
     await first
@@ -97,7 +93,7 @@ async def test_a_cancelled_caller_takes_nothing_and_lets_the_next_one_in() -> No
     await window.reserve(60)
     large = asyncio.create_task(window.reserve(60))
     small = asyncio.create_task(window.reserve(40))
-    await _settled()
+    await settled()
     large.cancel()
     assert await small
     assert (window.count, window.size_bytes) == (2, 100)
@@ -108,7 +104,7 @@ async def test_a_caller_cancelled_after_it_was_woken_hands_its_turn_on() -> None
     await window.reserve(1)
     first = asyncio.create_task(window.reserve(1))
     second = asyncio.create_task(window.reserve(1))
-    await _settled()
+    await settled()
     window.release(1)
     first.cancel()
     assert await second
@@ -119,7 +115,7 @@ async def test_closing_turns_everyone_away() -> None:
     window = UnconfirmedWindow(1, 100)
     await window.reserve(1)
     waiting = [asyncio.create_task(window.reserve(1)) for _ in range(3)]
-    await _settled()
+    await settled()
     window.close()
     assert await asyncio.gather(*waiting) == [False, False, False]
     assert await window.reserve(1) is False

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -80,10 +79,9 @@ async def test_a_member_that_drains_says_so_and_is_not_kept_by_who_asks(trial):
             connection = socket.create_connection(("127.0.0.1", port), BOUND_S)
             connection.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n")
             release.set()
-            began_s = time.monotonic()
             assert (await asyncio.wait_for(left, BOUND_S)).is_clean
-            assert time.monotonic() - began_s < BOUND_S / 4
             connection.close()
+    assert not [entry for entry in log if entry["event"] == "status_not_ended"]
 
 
 async def test_a_member_that_is_cut_off_takes_its_port_with_it(trial):

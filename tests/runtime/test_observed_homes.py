@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.cli.group_homes import derived_placement
+from lbg_runtime.cli.group_homes import derived_placement, group_queues
 from lbg_runtime.cli.group_text import picture_as_object, picture_as_table, remarks
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.observer import Observer
@@ -89,10 +89,13 @@ async def test_homes_are_not_known_while_members_see_different_groups(trial, loo
         assert derived_placement(await look(), QUEUES) is not None
 
 
-async def test_homes_are_not_known_where_there_are_queues_that_who_asks_does_not_know(trial, look):
+async def test_members_know_better_which_queues_there_are(trial, look):
     async with trial.running(trial.discovered("a")):
         await asyncio.sleep(30)
         picture = await look()
-        assert derived_placement(picture, QUEUES) is not None
+        assert group_queues(picture, QUEUES[:2]) == QUEUES
+        told = picture_as_object(picture, QUEUES[:2])
+        assert (list(told["queues"]), list(told["placement"])) == (QUEUES, QUEUES)
         assert derived_placement(picture, QUEUES[:2]) is None
-    assert derived_placement(await look(), QUEUES) is None
+    nobody = await look()
+    assert (group_queues(nobody, QUEUES), derived_placement(nobody, QUEUES)) == (QUEUES, None)

@@ -16,6 +16,7 @@ from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, watched_loop
 from tests.processes import running
 
 LIMIT_MS = 1_500
+"""Above what the loop of a member that starts is kept waiting on a busy machine."""
 DEAD_WITHIN_S = 10
 """The limit, two looks more, a line of the log, and a busy machine."""
 

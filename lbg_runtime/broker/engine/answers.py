@@ -36,6 +36,19 @@ class SettledRange:
     outcome: Outcome
 
 
+@dataclass(slots=True)
+class BindCounts:
+    """How binds to a queue ended, since it was created."""
+
+    requested: int = 0
+    succeeded: int = 0
+    disabled: int = 0
+    """Refused because the queue has no flows."""
+    max_exceeded: int = 0
+    other: int = 0
+    """Refused for anything else."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """One bound flow, as an administrator sees it."""
@@ -46,6 +59,8 @@ class FlowStatus:
     active: bool
     browser: bool
     window_size: int
+    used_window_size: int
+    """Sent and not yet known to be received."""
     unacked_count: int
     """Held by its client and not settled; 0 for a browser and for a standby."""
 
@@ -66,4 +81,36 @@ class QueueStatus:
     unacked_count: int
     rejected_count: int
     """Messages removed by a REJECTED settlement since the queue was created."""
+    first_sequence: int
+    """Of the first message spooled; of the next one to come where there is none."""
+    last_sequence: int
+    """Of the latest message spooled: how many there were since the queue was created."""
+    binds: BindCounts
     subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStatus:
+    """One spooled message, as an administrator sees it."""
+
+    sequence: int
+    """Its place in the queue, which names it there."""
+    size_bytes: int
+    is_undelivered: bool
+    """Whether no flow was ever sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """One client that is logged in, as an administrator sees it."""
+
+    client: ClientId
+    name: str
+    username: str
+    account: str
+    """The configured username that says what it may do."""
+    address: str
+    subscriptions: tuple[str, ...]
+    flows: tuple[tuple[QueueName, FlowStatus], ...]
+    """Its consumer flows and browsers, in the order of their binds."""
+    publisher_flow_count: int

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.administration import Administration
 from lbg_runtime.broker.engine.answers import (
     BoundQueue,
     FlowStatus,
@@ -12,18 +14,18 @@ from lbg_runtime.broker.engine.answers import (
 )
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import (
-    ClientEnded,
     ClientId,
     DeliverDirect,
     Effect,
-    FlowEnded,
     FlowId,
     Published,
 )
 from lbg_runtime.broker.engine.flow import Flow
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
-from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings
+from lbg_runtime.broker.engine.subscriptions import topic_of
 from lbg_runtime.broker.engine.vpn import Client, Vpn
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -57,10 +59,13 @@ class Engine:
         """`instance` differs with every life of a broker that keeps nothing: publisher flows of another life must not
         be taken for one of this life."""
         self._instance = instance
-        self._vpns = {DEFAULT_VPN: Vpn(DEFAULT_VPN)}
-        self._clients: dict[ClientId, Client] = {}
-        self._flows: dict[FlowId, tuple[Client, Queue, Flow]] = {}
-        self._publishers: dict[FlowId, tuple[Client, PublisherState]] = {}
+        self._registry = Registry()
+        self._registry.add_vpn(DEFAULT_VPN)
+        self._clients = self._registry.clients
+        self._flows = self._registry.flows
+        self._publishers = self._registry.publishers
+        self.administration = Administration(self._registry)
+        """What an administrator may do besides."""
         self._delivery_ids = DeliveryIds()
         self._last_client_id = 0
         self._last_flow_id = 0
@@ -69,38 +74,42 @@ class Engine:
 
     def add_vpn(self, vpn: str) -> None:
         """Add a message VPN, if it is not there; `default` is there from the start."""
-        self._vpns.setdefault(vpn, Vpn(vpn))
+        self._registry.add_vpn(vpn)
 
     def add_user(self, vpn: str, username: str, password: str) -> None:
-        """Configure a client username; as soon as a VPN has one, others are refused there."""
-        self._vpn(vpn).passwords[username] = password
+        """Configure a client username that may do everything; from now on others are refused."""
+        accounts = self._registry.vpn(vpn).accounts
+        accounts.put(Account(username, password=password))
+        accounts.is_closed = True
 
     def create_queue(self, vpn: str, queue: QueueName, settings: QueueSettings) -> None:
         """Create a queue; 400 `Endpoint Already Exists`."""
-        self._create_queue(self._vpn(vpn), queue, settings, temporary_of=None)
+        self._create_queue(self._registry.vpn(vpn), queue, settings, temporary_of=None)
 
     def delete_queue(self, vpn: str, queue: QueueName) -> list[Effect]:
         """Delete a queue with its messages; its flows end with 503 `Queue Deleted`; 503 `Unknown Queue`."""
-        home = self._vpn(vpn)
-        return self._remove_queue(home, home.queue(queue))
+        home = self._registry.vpn(vpn)
+        found = home.queue(queue)
+        home.remove_queue(found)
+        return self._registry.end_flows(found, "Queue Deleted")
 
     def add_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Attract messages into a queue; errors as for `subscribe_queue`."""
-        home = self._vpn(vpn)
+        home = self._registry.vpn(vpn)
         home.queue_subscriptions.add(home.queue(queue), subscription)
 
     def remove_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Undo `add_queue_subscription` or `subscribe_queue`; 400 `Subscription Not Found`."""
-        home = self._vpn(vpn)
+        home = self._registry.vpn(vpn)
         home.queue_subscriptions.remove(home.queue(queue), subscription)
 
     def queue_names(self, vpn: str) -> tuple[QueueName, ...]:
         """Names of all queues of a VPN, in the order they were created."""
-        return tuple(self._vpn(vpn).queues)
+        return tuple(self._registry.vpn(vpn).queues)
 
     def queue_depth(self, vpn: str, queue: QueueName) -> int:
         """Messages spooled, unacknowledged ones included; 503 `Unknown Queue`."""
-        return self._vpn(vpn).queue(queue).depth
+        return self._registry.vpn(vpn).queue(queue).depth
 
     def queue_flows(self, vpn: str, queue: QueueName) -> tuple[FlowStatus, ...]:
         """Bound flows in the order of the bind line, then browsers; 503 `Unknown Queue`."""
@@ -108,25 +117,28 @@ class Engine:
 
     def queue_status(self, vpn: str, queue: QueueName) -> QueueStatus:
         """Everything there is to see of a queue; 503 `Unknown Queue`."""
-        home = self._vpn(vpn)
+        home = self._registry.vpn(vpn)
         found = home.queue(queue)
         return found.status(home.queue_subscriptions.of(found))
 
     # -- clients
 
-    def connect(self, vpn: str, username: str, password: str, client_name: str) -> tuple[ClientId, list[Effect]]:
+    def connect(
+        self, vpn: str, username: str, password: str, client_name: str, address: str = ""
+    ) -> tuple[ClientId, list[Effect]]:
         """Log a client in. Another connection of the same name is ended: `ClientEnded`, then what its going causes.
 
-        403 `Message VPN Not Allowed`, 401 `Unauthorized`, 400 `Client Name Parse Error`.
+        `address` is the peer's, empty where there is none. 403 `Message VPN Not Allowed`, 401 `Unauthorized`, 403
+        `Client Username Is Shutdown`, 403 `Forbidden`, 400 `Client Name Parse Error`.
         """
-        home = self._vpn(vpn)
-        home.check_login(username, password, client_name)
+        home = self._registry.vpn(vpn)
+        account = home.log_in(username, password, client_name, address)
         effects: list[Effect] = []
         older = home.clients.get(client_name)
         if older is not None:
-            effects = [ClientEnded(older.id, "Client Name Taken Over"), *self.disconnect(older.id)]
+            effects = self._registry.end_client(older, "Client Name Taken Over")
         self._last_client_id += 1
-        client = Client(ClientId(self._last_client_id), home, client_name, username)
+        client = Client(ClientId(self._last_client_id), home, client_name, username, account, address)
         home.clients[client_name] = client
         self._clients[client.id] = client
         return client.id, effects
@@ -137,49 +149,42 @@ class Engine:
         Its temporary queues go; its publisher flows can be resumed by name, its consumer flows by a bind with
         `last_received_id` of the same client name.
         """
-        gone = self._clients.pop(client, None)
-        if gone is None:
-            return []
-        del gone.vpn.clients[gone.name]
-        gone.vpn.client_subscriptions.remove_all(gone)
-        for publisher, state in gone.publishers.items():
-            del self._publishers[publisher]
-            gone.vpn.publishers.close(publisher, state)
-        # A queue loses all flows of the client at once, or the second would be elected when the first has gone.
-        lost: dict[Queue, list[Flow]] = {}
-        for flow, queue in gone.flows.items():
-            lost.setdefault(queue, []).append(self._flows.pop(flow)[2])
-        effects: list[Effect] = []
-        for queue, flows in lost.items():
-            if queue.temporary_of is None:
-                effects += queue.lose(flows)
-        for queue in [queue for queue in gone.vpn.queues.values() if queue.temporary_of == client]:
-            gone.vpn.remove_queue(queue)
-        return effects
+        return self._registry.disconnect(client)
+
+    def profile_of(self, client: ClientId) -> ClientProfile:
+        """What a client may do at all; 503 `Service Unavailable` for one that is gone."""
+        return self._registry.client(client).account.profile
 
     def subscribe(self, client: ClientId, subscription: str) -> None:
-        """Attract direct messages; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`."""
-        known = self._client(client)
+        """Attract direct messages; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`, 403
+        `Subscription ACL Denied`."""
+        known = self._registry.client(client)
+        _check_subscription(known, subscription)
         known.vpn.client_subscriptions.add(known, subscription)
 
     def unsubscribe(self, client: ClientId, subscription: str) -> None:
         """Undo `subscribe`; 400 `Subscription Not Found`."""
-        known = self._client(client)
+        known = self._registry.client(client)
         known.vpn.client_subscriptions.remove(known, subscription)
 
     def subscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
-        """Attract messages into a queue; errors as for `subscribe` and 503 `Unknown Queue`."""
-        vpn = self._client(client).vpn
-        vpn.queue_subscriptions.add(vpn.queue(queue, client), subscription)
+        """Attract messages into a queue; as `subscribe`, and 503 `Unknown Queue`, 403 `Permission Not Allowed`."""
+        known = self._registry.client(client)
+        found = _modifiable_queue(known, queue)
+        _check_subscription(known, subscription)
+        known.vpn.queue_subscriptions.add(found, subscription)
 
     def unsubscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
         """Undo `subscribe_queue`."""
-        vpn = self._client(client).vpn
-        vpn.queue_subscriptions.remove(vpn.queue(queue, client), subscription)
+        known = self._registry.client(client)
+        known.vpn.queue_subscriptions.remove(_modifiable_queue(known, queue), subscription)
 
     def provision(self, client: ClientId, queue: QueueName, settings: QueueSettings) -> None:
-        """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`."""
-        known = self._client(client)
+        """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 403
+        `Permission Not Allowed` where its profile creates none."""
+        known = self._registry.client(client)
+        if not known.account.profile.may_create_queues:
+            raise BrokerRefusal(403, "Permission Not Allowed")
         owned = replace(settings, owner=known.username)
         self._create_queue(known.vpn, queue, owned, temporary_of=None if settings.durable else client)
 
@@ -188,9 +193,13 @@ class Engine:
     def publish_direct(self, client: ClientId, message: Published) -> list[Effect]:
         """Send a direct message to every subscribed client once; queues that subscribe get it too (promotion).
 
-        A queue that cannot take it does not get it, and nobody is told: that is what direct means.
+        A queue that cannot take it does not get it, one whose sender may not publish there nobody gets, and nobody is
+        told: that is what direct means.
         """
-        vpn = self._client(client).vpn
+        known = self._registry.client(client)
+        vpn = known.vpn
+        if not known.account.acl.publish.allows(message.topic):
+            return []
         effects = self._deliver_directly(vpn, message)
         for queue in vpn.queue_subscriptions.match(message.topic):
             if queue.refusal_of(message) is None:
@@ -198,8 +207,13 @@ class Engine:
         return effects
 
     def open_publisher(self, client: ClientId, name: str) -> PublisherFlow:
-        """Open a publisher flow; `name` empty for a new one, else the one to resume (unknown names start anew)."""
-        known = self._client(client)
+        """Open a publisher flow; `name` empty for a new one, else the one to resume (unknown names start anew).
+
+        403 `Permission Not Allowed` where the client's profile publishes nothing persistently.
+        """
+        known = self._registry.client(client)
+        if not known.account.profile.may_send:
+            raise BrokerRefusal(403, "Permission Not Allowed")
         flow = self._next_flow_id()
         state = known.vpn.publishers.open(flow, name, new_name=f"{self._instance}-{flow}")
         known.publishers[flow] = state
@@ -210,19 +224,25 @@ class Engine:
         """Spool a persistent message in every queue that attracts it, and send it to clients that subscribe directly.
 
         An id at or below the last accepted one of the flow is a resend: nothing happens. A refusal (503 `Spool Over
-        Quota`, 400 `Document Is Too Large`) also counts as answered, and nobody gets the message. A message that
-        nobody wants is accepted and gone. 503 `Service Unavailable` where the flow is not open: not answered then.
+        Quota`, 503 `Queue Shutdown`, 400 `Document Is Too Large`, 403 `Publish ACL Denied`) also counts as answered,
+        and nobody gets the message. A message that nobody wants is accepted and gone, and so it is for a queue that
+        cannot take it and is not to say so. 503 `Service Unavailable` where the flow is not open: not answered then.
         """
         client, state = self._open_publisher_flow(flow)
         if message_id <= state.last_accepted_id:
             return []
         state.last_accepted_id = message_id
-        queues = client.vpn.queue_subscriptions.match(message.topic)
-        for queue in queues:
-            if (refusal := queue.refusal_of(message)) is not None:
+        if not client.account.acl.publish.allows(message.topic):
+            raise BrokerRefusal(403, "Publish ACL Denied")
+        takers: list[Queue] = []
+        for queue in client.vpn.queue_subscriptions.match(message.topic):
+            refusal = queue.refusal_of(message)
+            if refusal is None:
+                takers.append(queue)
+            elif queue.tells_publishers:
                 raise refusal
         effects: list[Effect] = []
-        for queue in queues:
+        for queue in takers:
             effects += queue.add(message)
         return effects + self._deliver_directly(client.vpn, message)
 
@@ -242,10 +262,13 @@ class Engine:
         `last_received_id` says that the client re-binds a handle that lives on: it still holds what it got up to
         that id and settles it by the old ids, unless the message has gone to someone else meanwhile (`Queue` has the
         rule). A browser is outside the line. `create_temporary` makes the queue, the client's own, if it is missing.
-        503 `Unknown Queue`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed` for another
-        client's temporary queue, 400 `Endpoint Property Mismatch` where a durable queue has the name of a temporary.
+        503 `Unknown Queue`, 503 `Queue Shutdown`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed`
+        for a queue that the client may not read, another client's temporary one included, 400 `Endpoint Property
+        Mismatch` where a durable queue has the name of a temporary.
         """
-        known = self._client(client)
+        known = self._registry.client(client)
+        if not known.account.profile.may_receive:
+            raise BrokerRefusal(403, "Permission Not Allowed")
         if last_received_id is not None and last_received_id > LARGEST_RECEIVED_ID:
             raise BrokerRefusal(400, "Invalid Last Message Id")
         if create_temporary and queue not in known.vpn.queues:
@@ -254,6 +277,7 @@ class Engine:
         found = known.vpn.queue(queue, client)
         if create_temporary and found.settings.durable:
             raise BrokerRefusal(400, "Endpoint Property Mismatch")
+        found.admit(known.username, browser=browser)
         flow = self._next_flow_id()
         bound: Flow
         if browser:
@@ -292,18 +316,6 @@ class Engine:
 
     # -- parts
 
-    def _vpn(self, name: str) -> Vpn:
-        vpn = self._vpns.get(name)
-        if vpn is None:
-            raise BrokerRefusal(403, "Message VPN Not Allowed")
-        return vpn
-
-    def _client(self, client: ClientId) -> Client:
-        known = self._clients.get(client)
-        if known is None:
-            raise BrokerRefusal(503, "Service Unavailable")
-        return known
-
     def _open_publisher_flow(self, flow: FlowId) -> tuple[Client, PublisherState]:
         found = self._publishers.get(flow)
         if found is None:
@@ -319,14 +331,17 @@ class Engine:
             raise BrokerRefusal(400, "Endpoint Already Exists")
         vpn.queues[name] = Queue(name, settings, self._delivery_ids, temporary_of)
 
-    def _remove_queue(self, vpn: Vpn, queue: Queue) -> list[Effect]:
-        vpn.remove_queue(queue)
-        effects: list[Effect] = []
-        for flow in queue.flows:
-            client = self._flows.pop(flow.id)[0]
-            del client.flows[flow.id]
-            effects.append(FlowEnded(client.id, flow.id, 503, "Queue Deleted"))
-        return effects
-
     def _deliver_directly(self, vpn: Vpn, message: Published) -> list[Effect]:
         return [DeliverDirect(client.id, message) for client in vpn.client_subscriptions.match(message.topic)]
+
+
+def _modifiable_queue(client: Client, queue: QueueName) -> Queue:
+    found = client.vpn.queue(queue, client.id)
+    if not found.allows(client.username, Permission.MODIFY_TOPIC):
+        raise BrokerRefusal(403, "Permission Not Allowed")
+    return found
+
+
+def _check_subscription(client: Client, subscription: str) -> None:
+    if not client.account.acl.subscribe.allows(topic_of(subscription)):
+        raise BrokerRefusal(403, "Subscription ACL Denied")

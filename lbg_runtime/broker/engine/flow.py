@@ -30,6 +30,11 @@ class Window:
         """Whether one more message may be sent."""
         return len(self._under_way) < self.size
 
+    @property
+    def used(self) -> int:
+        """Messages under way."""
+        return len(self._under_way)
+
     def move(self, received_up_to: DeliveryId, size: int) -> None:
         """The client has received up to this id and takes `size` more beyond it; an older id changes only the size."""
         self.size = size
@@ -74,12 +79,12 @@ class ConsumerFlow:
         self.unsettled = Deliveries()
         self.remembered_as: FlowId | None = None
         """The flow of the same handle before it, while that one is remembered and its messages wait in the queue."""
-        self._max_unacked = max_unacked
+        self.max_unacked = max_unacked
 
     @property
     def has_room(self) -> bool:
         """Whether one more message may be delivered: window open and fewer unacknowledged than the queue allows."""
-        return self.window.is_open and len(self.unsettled) < self._max_unacked
+        return self.window.is_open and len(self.unsettled) < self.max_unacked
 
     def deliver(self, delivery_id: DeliveryId, message: SpooledMessage) -> Deliver:
         """Send a message under a fresh id; it counts as unsettled until `unsettled` gives it up."""

@@ -1,14 +1,15 @@
 """One queue: its spool, its bind line, and the rules of election, delivery, settlement and re-bind."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 
-from lbg_runtime.broker.engine.answers import FlowStatus, QueueStatus, SettledRange
+from lbg_runtime.broker.engine.answers import BindCounts, FlowStatus, MessageStatus, QueueStatus, SettledRange
 from lbg_runtime.broker.engine.bind_line import bind_line
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.flow import LARGEST_ID, BrowserFlow, ConsumerFlow, Flow, RememberedFlow
-from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
-from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -42,6 +43,7 @@ class Queue:
         self.temporary_of = temporary_of
         """The only connection that may use the queue and with which it goes; None for a durable queue."""
         self.rejected_count = 0
+        self._binds = BindCounts()
         self._ids = ids
         self._spool = Spool()
         self._line = bind_line(settings.access_type)
@@ -62,25 +64,60 @@ class Queue:
 
     def refusal_of(self, message: Published) -> BrokerRefusal | None:
         """Why the queue cannot take the message, or None where it can."""
+        if not self.settings.ingress_enabled:
+            return BrokerRefusal(503, "Queue Shutdown")
         if message.size_bytes > self.settings.max_message_bytes:
             return BrokerRefusal(400, "Document Is Too Large")
         if self._spool.spooled_bytes + message.size_bytes > self.settings.quota_bytes:
             return BrokerRefusal(503, "Spool Over Quota")
         return None
 
+    @property
+    def tells_publishers(self) -> bool:
+        """Whether a publisher hears of a message that the queue cannot take; else it is dropped."""
+        when = self.settings.reject_on_discard
+        return when is RejectOnDiscard.ALWAYS or (
+            when is RejectOnDiscard.WHEN_QUEUE_ENABLED and self.settings.ingress_enabled
+        )
+
     def add(self, message: Published) -> list[Effect]:
         """Spool a message that `refusal_of` has nothing against."""
         self._spool.add(message)
         return self._feed()
 
+    def delete_messages(self, sequences: Container[int] | None) -> list[Effect]:
+        """Remove messages for good, whoever holds them: those in these places, or all."""
+        chosen = [m for m in self._spool.messages() if sequences is None or m.sequence in sequences]
+        self._take_from_holders(chosen)
+        for message in chosen:
+            self._end(message, Outcome.ACCEPTED)
+        return self._feed()
+
     # -- flows
+
+    def allows(self, username: str, wanted: Permission) -> bool:
+        """Whether a client username may do this with the queue."""
+        return self.settings.owner == username or self.settings.permission.includes(wanted)
+
+    def admit(self, username: str, *, browser: bool) -> None:
+        """Count a bind, and refuse it: 403 `Permission Not Allowed`, 503 `Queue Shutdown`, 503 `Max clients exceeded
+        for queue`."""
+        self._binds.requested += 1
+        if not self.allows(username, Permission.READ_ONLY if browser else Permission.CONSUME):
+            self._binds.other += 1
+            raise BrokerRefusal(403, "Permission Not Allowed")
+        if not self.settings.egress_enabled:
+            self._binds.disabled += 1
+            raise BrokerRefusal(503, "Queue Shutdown")
+        if not browser and len(self._line.flows) >= self.settings.max_bind_count:
+            self._binds.max_exceeded += 1
+            raise BrokerRefusal(503, "Max clients exceeded for queue")
+        self._binds.succeeded += 1
 
     def bind(
         self, flow: FlowId, client: ClientId, client_name: str, last_received_id: DeliveryId | None
     ) -> ConsumerFlow:
-        """Put a consumer at the end of the line, its window closed; 503 `Max clients exceeded for queue`."""
-        if len(self._line.flows) >= self.settings.max_bind_count:
-            raise BrokerRefusal(503, "Max clients exceeded for queue")
+        """Put a consumer that was admitted at the end of the line, its window closed."""
         bound = ConsumerFlow(
             flow, client, client_name, self.settings.max_unacked_per_flow, last_received_id or DeliveryId(0)
         )
@@ -99,7 +136,7 @@ class Queue:
         return self._line.is_fed(flow)
 
     def browse(self, flow: FlowId, client: ClientId, client_name: str) -> BrowserFlow:
-        """Bind a browser, its window closed; it has no part in the election."""
+        """Bind a browser that was admitted, its window closed; it has no part in the election."""
         browser = BrowserFlow(flow, client, client_name, self._spool.first_sequence)
         self._browsers[flow] = browser
         return browser
@@ -125,6 +162,27 @@ class Queue:
             self._remember(flow)
         return self._elect(was_fed) + self._feed()
 
+    def change(self, settings: QueueSettings) -> list[Effect]:
+        """Give the queue other settings; another access type only while no flow is bound."""
+        if settings.access_type is not self.settings.access_type:
+            self._line = bind_line(settings.access_type)
+        self.settings = settings
+        for flow in self._line.flows.values():
+            flow.max_unacked = settings.max_unacked_per_flow
+            self._line.room_made(flow)
+        return self._feed()
+
+    def end_flows(self) -> tuple[Flow, ...]:
+        """End all flows at once, so that none is elected: their handles are dead, what they held waits here again."""
+        ended = self.flows
+        self._browsers.clear()
+        for flow in self._line.flows.values():
+            self._take_back(flow)
+            if flow.remembered_as is not None:
+                self._remembered.pop(flow.remembered_as, None)
+        self._line = bind_line(self.settings.access_type)
+        return ended
+
     def open_window(self, flow: Flow, received_up_to: DeliveryId, window: int) -> list[Effect]:
         """Move a flow's window and send what it lets through."""
         flow.window.move(received_up_to, window)
@@ -146,7 +204,7 @@ class Queue:
 
     def status(self, subscriptions: tuple[str, ...]) -> QueueStatus:
         """What an administrator sees of it now."""
-        flows = tuple(self._flow_status(flow) for flow in self.flows)
+        flows = tuple(self.flow_status(flow) for flow in self.flows)
         exclusive = self.settings.access_type is AccessType.EXCLUSIVE
         return QueueStatus(
             name=self.name,
@@ -157,7 +215,31 @@ class Queue:
             spooled_bytes=self._spool.spooled_bytes,
             unacked_count=self._spool.unacked_count,
             rejected_count=self.rejected_count,
+            first_sequence=self._spool.first_sequence,
+            last_sequence=self._spool.last_sequence,
+            binds=replace(self._binds),
             subscriptions=subscriptions,
+        )
+
+    def messages(self) -> tuple[MessageStatus, ...]:
+        """Everything that is spooled, by place."""
+        return tuple(
+            MessageStatus(m.sequence, m.message.size_bytes, is_undelivered=m.delivery_id == NO_DELIVERY)
+            for m in self._spool.messages()
+        )
+
+    def flow_status(self, flow: Flow) -> FlowStatus:
+        """What an administrator sees of one of its flows now."""
+        browser = isinstance(flow, BrowserFlow)
+        return FlowStatus(
+            flow=flow.id,
+            client=flow.client,
+            client_name=flow.client_name,
+            active=isinstance(flow, BrowserFlow) or self._line.is_fed(flow),
+            browser=browser,
+            window_size=flow.window.size,
+            used_window_size=flow.window.used,
+            unacked_count=0 if isinstance(flow, BrowserFlow) else len(flow.unsettled),
         )
 
     # -- election and delivery
@@ -166,9 +248,12 @@ class Queue:
         """Take a flow out of the line and its messages back; whether it was fed."""
         was_fed = self._line.is_fed(flow)
         self._line.leave(flow)
+        self._take_back(flow)
+        return was_fed
+
+    def _take_back(self, flow: ConsumerFlow) -> None:
         for _, message in flow.unsettled:
             self._spool.put_back(message)
-        return was_fed
 
     def _elect(self, was_fed: bool) -> list[Effect]:
         """Tell the next in an exclusive queue's line that it is fed, where a fed flow has left."""
@@ -297,16 +382,3 @@ class Queue:
             remembered.deliveries.discard(message.delivery_id)
             if not remembered.deliveries:
                 del self._remembered[flow]
-
-    def _flow_status(self, flow: Flow) -> FlowStatus:
-        browser = isinstance(flow, BrowserFlow)
-        unacked = 0 if isinstance(flow, BrowserFlow) else len(flow.unsettled)
-        return FlowStatus(
-            flow=flow.id,
-            client=flow.client,
-            client_name=flow.client_name,
-            active=isinstance(flow, BrowserFlow) or self._line.is_fed(flow),
-            browser=browser,
-            window_size=flow.window.size,
-            unacked_count=unacked,
-        )

@@ -133,6 +133,10 @@ class Spool:
                 return message
         return None
 
+    def messages(self) -> tuple[SpooledMessage, ...]:
+        """Every spooled message, waiting or not, by sequence."""
+        return tuple(self._messages.values())
+
     def _compact(self) -> None:
         # Only removal of waiting messages (a browser's, a remembered flow's) gets here; without it their entries
         # would keep the content of removed messages alive in a queue that nobody reads.

@@ -58,7 +58,7 @@ class Subscriptions(Generic[S]):
 
     def add(self, subscriber: S, text: str) -> None:
         """Subscribe; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`."""
-        topic = _topic_of(text)
+        topic = topic_of(text)
         texts = self._texts.setdefault(subscriber, {})
         if text in texts:
             raise BrokerRefusal(400, "Subscription Already Exists")
@@ -82,7 +82,7 @@ class Subscriptions(Generic[S]):
         if not texts:
             del self._texts[subscriber]
         self._matched.clear()
-        topic = _topic_of(text)
+        topic = topic_of(text)
         if topic is text:
             self._take_out(self._root, topic.split("/"), 0, subscriber)
             return
@@ -165,8 +165,8 @@ def _levels_by_prefix(prefixed: dict[str, _Level[S]], level: str) -> list[_Level
     return [found for end in range(len(level) + 1) if (found := prefixed.get(level[:end])) is not None]
 
 
-def _topic_of(text: str) -> str:
-    """The topic part of a written subscription; the same object where it is not shared."""
+def topic_of(text: str) -> str:
+    """The topic of a written subscription, the same object where it is not shared; 400 `Subscription Parse Error`."""
     topic = text
     if text.startswith(SHARE_PREFIX):
         name, _, topic = text.removeprefix(SHARE_PREFIX).partition("/")

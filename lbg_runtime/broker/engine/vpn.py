@@ -1,7 +1,8 @@
-"""One message VPN: its users, clients, queues and subscriptions. Names mean nothing outside their VPN."""
+"""One message VPN: its accounts, clients, queues and subscriptions. Names mean nothing outside their VPN."""
 
 from dataclasses import dataclass, field
 
+from lbg_runtime.broker.engine.accounts import Account, Accounts
 from lbg_runtime.broker.engine.effects import ClientId, FlowId
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
 from lbg_runtime.broker.engine.queue import Queue
@@ -20,6 +21,10 @@ class Client:
     vpn: "Vpn"
     name: str
     username: str
+    account: Account
+    """What it may do; several usernames can have the same one."""
+    address: str
+    """Of its peer; empty where it is in this process."""
     flows: dict[FlowId, Queue] = field(default_factory=dict)
     """Its consumer flows and browsers, in the order of their binds."""
     publishers: dict[FlowId, PublisherState] = field(default_factory=dict)
@@ -30,19 +35,19 @@ class Vpn:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.passwords: dict[str, str] = {}
+        self.accounts = Accounts()
         self.clients: dict[str, Client] = {}
         self.queues: dict[QueueName, Queue] = {}
         self.queue_subscriptions: Subscriptions[Queue] = Subscriptions()
         self.client_subscriptions: Subscriptions[Client] = Subscriptions()
         self.publishers = PublisherFlows()
 
-    def check_login(self, username: str, password: str, client_name: str) -> None:
-        """401 `Unauthorized`, 400 `Client Name Parse Error`; anybody may come in while no user is configured."""
-        if self.passwords and self.passwords.get(username) != password:
-            raise BrokerRefusal(401, "Unauthorized")
+    def log_in(self, username: str, password: str, client_name: str, address: str) -> Account:
+        """The account of a client that may come in; 400 `Client Name Parse Error` and as `Accounts.log_in`."""
+        account = self.accounts.log_in(username, password, address)
         if not client_name or len(client_name) > LARGEST_CLIENT_NAME:
             raise BrokerRefusal(400, "Client Name Parse Error")
+        return account
 
     def queue(self, name: QueueName, client: ClientId | None = None) -> Queue:
         """Find a queue; 503 `Unknown Queue`, 403 `Permission Not Allowed` for another client's temporary queue."""

@@ -48,7 +48,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, owner: ConnectionOwner, make_session: Callable[["Connection"], Session]) -> None:
         self.session = make_session(self)
-        self.peer = ""
+        self.peer = "gone"
+        self.peer_address = ""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -66,7 +67,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
         # There is no name where the peer has gone already.
-        self.peer = ":".join(map(str, (transport.get_extra_info("peername") or ("gone",))[:2]))
+        if name := transport.get_extra_info("peername"):
+            self.peer_address = name[0]
+            self.peer = f"{name[0]}:{name[1]}"
         self._heard_at_s = self._loop.time()
         self._set_watch(LOGIN_TIMEOUT_S, self._check_silence)
         self._owner.opened(self)

@@ -1,7 +1,9 @@
 """The broker's half of a login: who it is and what it can do."""
 
+from functools import cache
 from zlib import crc32
 
+from lbg_runtime.broker.engine.accounts import ClientProfile
 from lbg_runtime.smf.client_ctrl import (
     LOGIN,
     ClientCtrl,
@@ -26,14 +28,14 @@ _FORBIDDEN_IN_NAME = frozenset("*>")
 # and transacted sessions, so that a client asking for one fails at once.
 _CAPABILITY_COUNT = 0x1B
 _CAPABILITY_BITS = bytes((0xBF, 0xFB, 0xFF, 0xE0))
-_CAPABILITIES = encode_capabilities(
-    (bool(_CAPABILITY_BITS[n // 8] & 0x80 >> n % 8) for n in range(_CAPABILITY_COUNT)),
-    (
-        (0, (10_000).to_bytes(4, "big")),  # port speed
-        (1, b"\0"),  # port type
-        (2, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest message of a queue
-        (3, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest direct message
-    ),
+_RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT = 2, 3, 4, 6
+"""Numbers of the booleans that a client profile can take away."""
+
+_LIMITS = (
+    (0, (10_000).to_bytes(4, "big")),  # port speed
+    (1, b"\0"),  # port type
+    (2, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest message of a queue
+    (3, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest direct message
 )
 # Versions, from and to: 4 is assured control, 5 distributed transactions.
 _EXTENDED_CAPABILITIES = encode_capabilities((), ((4, b"\x01\x03"), (5, b"\x01\x01")))
@@ -49,8 +51,8 @@ def is_valid_client_name(name: str) -> bool:
     return len(name.encode()) <= _MAX_CLIENT_NAME_BYTES and name.isprintable() and _FORBIDDEN_IN_NAME.isdisjoint(name)
 
 
-def login_body(request: LoginRequest) -> bytes:
-    """The body that answers a successful login."""
+def login_body(request: LoginRequest, profile: ClientProfile) -> bytes:
+    """The body that answers a successful login, with what its client profile lets the client do."""
     return encode_client_ctrl(
         ClientCtrl(
             LOGIN,
@@ -63,11 +65,26 @@ def login_body(request: LoginRequest) -> bytes:
                 ClientItem(ClientKind.INBOX, close_text(inbox_of(request.client_name))),
                 ClientItem(ClientKind.VIRTUAL_ROUTER, close_text(VIRTUAL_ROUTER)),
                 ClientItem(ClientKind.ROUTER, close_text(ROUTER)),
-                ClientItem(ClientKind.CAPABILITIES, _CAPABILITIES),
+                ClientItem(ClientKind.CAPABILITIES, _capabilities(profile)),
                 ClientItem(ClientKind.EXTENDED_CAPABILITIES, _EXTENDED_CAPABILITIES),
             ),
         )
     )
+
+
+@cache
+def _capabilities(profile: ClientProfile) -> bytes:
+    # A client asks for nothing that it was not offered: where it may not publish, it opens no publisher flow.
+    denied = {
+        _RECEIVE: not profile.may_receive,
+        _PUBLISH: not profile.may_send,
+        _TEMPORARY_ENDPOINTS: not profile.may_create_queues,
+        _ENDPOINT_MANAGEMENT: not profile.may_create_queues,
+    }
+    booleans = (
+        bool(_CAPABILITY_BITS[n // 8] & 0x80 >> n % 8) and not denied.get(n, False) for n in range(_CAPABILITY_COUNT)
+    )
+    return encode_capabilities(booleans, _LIMITS)
 
 
 REFUSED_LOGIN_BODY = encode_client_ctrl(ClientCtrl(LOGIN))

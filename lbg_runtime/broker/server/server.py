@@ -157,7 +157,10 @@ class BrokerServer:
             self._by_client[client] = connection
             _log.info("client_connected", client_name=connection.session.client_name, peer=connection.peer)
 
-        return Session(self.engine, self.carry_out, on_login, next(self._anonymous_names))
+        def address() -> str:
+            return connection.peer_address
+
+        return Session(self.engine, self.carry_out, on_login, next(self._anonymous_names), address)
 
     def _flush(self) -> None:
         connections = tuple(self._to_flush)

@@ -92,7 +92,14 @@ class _ConsumerFlow:
 class Session:
     """The state of one connection, from its first byte to its last."""
 
-    def __init__(self, engine: Engine, carry_out: CarryOut, on_login: OnLogin, anonymous_name: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        carry_out: CarryOut,
+        on_login: OnLogin,
+        anonymous_name: str,
+        address_of_peer: Callable[[], str] = lambda: "",
+    ) -> None:
         self.outbox = Outbox()
         self.client: ClientId | None = None
         """Set by a successful login."""
@@ -104,6 +111,7 @@ class Session:
         self._carry_out = carry_out
         self._on_login = on_login
         self._anonymous_name = anonymous_name
+        self._address_of_peer = address_of_peer
         self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
         self._consumers: dict[int, _ConsumerFlow] = {}
         self._publishers: dict[int, int] = {}
@@ -223,13 +231,19 @@ class Session:
         self.client = client
         self._on_login(client)
         self._reader.limit_bytes = _FRAME_LIMIT_BYTES
-        self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, login_body(request), OK, frame.tag)))
+        self.outbox.put(
+            encode_frame(
+                answer(Protocol.CLIENT_CTRL, login_body(request, self._engine.profile_of(client)), OK, frame.tag)
+            )
+        )
         self._carry_out(effects)
 
     def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
         if not is_valid_client_name(request.client_name):
             raise BrokerRefusal(400, "Client Name Parse Error")
-        return self._engine.connect(request.vpn, request.username, request.password, request.client_name)
+        return self._engine.connect(
+            request.vpn, request.username, request.password, request.client_name, self._address_of_peer()
+        )
 
     def _update(self, frame: Frame) -> None:
         message = decode_client_ctrl(frame.body)

@@ -95,8 +95,11 @@ def plan_of_topic(control_topic: str, topic: str) -> StripePlan | None:
     if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:3]):
         return None
     generation, from_count, to_count = map(int, parts[:3])
-    is_plan = min(generation, from_count, to_count) > 0 and 0 < len(parts[3]) <= MAX_SECRET_LENGTH
-    return StripePlan(generation, from_count, to_count, parts[3]) if is_plan else None
+    if not (min(generation, from_count, to_count) > 0 and _are_numbers(generation, from_count, to_count)):
+        return None
+    plan = StripePlan(generation, from_count, to_count, parts[3])
+    # Exactly as it is written, as whoever conducts it subscribes and publishes by the plan.
+    return plan if _is_secret(plan.secret) and record_topic(control_topic, plan) == topic else None
 
 
 def encode_record(record: StripeRecord, topic: str) -> Message:
@@ -124,7 +127,7 @@ def decode_record(payload: bytes) -> StripeRecord:
             _are_numbers(version, generation, from_count, to_count)
             and version == RECORD_VERSION
             and min(generation, from_count, to_count) > 0
-            and 0 < len(secret) <= MAX_SECRET_LENGTH
+            and _is_secret(secret)
         ):
             return StripePlan(generation, from_count, to_count, secret)
         case [version, "marker", generation, shard] if (
@@ -148,3 +151,7 @@ def decode_record(payload: bytes) -> StripeRecord:
 def _are_numbers(*items: object) -> bool:
     # Not isinstance: true is no number, though Python's bool is an int.
     return all(type(item) is int and 0 <= item <= _MAX_NUMBER for item in items)
+
+
+def _is_secret(text: str) -> bool:
+    return 0 < len(text) <= MAX_SECRET_LENGTH and text.isascii() and text.isalnum()

@@ -54,8 +54,9 @@ class StripingReport:
 class StripingBook:
     """One per member, owned by its membership machine. Every `see_` and `hear` says whether something was news."""
 
-    def __init__(self, queue_count: int) -> None:
-        """`queue_count` is that of the settings."""
+    def __init__(self, queue_count: int, hash_count: int | None = None) -> None:
+        """`queue_count` is that of the settings. `hash_count`: a report of more queues than shards is not believed."""
+        self._hash_count = hash_count
         self.now = Striping(0, queue_count)
         self._plan: StripePlan | None = None
         """The newest that we know the secret of."""
@@ -116,6 +117,8 @@ class StripingBook:
     def hear(self, report: StripingReport) -> bool:
         """Another member's heartbeat."""
         theirs, before = report.striping, self.now
+        if self._hash_count is not None and theirs.queue_total > self._hash_count:
+            return False
         if theirs.generation > before.generation:
             self.now = replace(theirs, left=NOTHING, finished=NOTHING)
         if theirs.generation == self.now.generation and self.now.target is not None:
@@ -130,7 +133,8 @@ class StripingBook:
         left, secret = report.striping.left, self._secret()
         if secret is None or not left:
             return False
-        return hmac.compare_digest(proof_of(secret, self.now.generation, left), report.proof)
+        # Bytes, because anybody may say anything as a proof, and texts are compared only where they are ASCII.
+        return hmac.compare_digest(proof_of(secret, self.now.generation, left).encode(), report.proof.encode())
 
     def _secret(self) -> str | None:
         return self._plan.secret if self._plan is not None and self._plan.generation == self.now.generation else None

@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import pytest
@@ -53,6 +53,9 @@ class BrokerThread:
             return act(*args, **options)
 
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(BOUND_S)
+
+    def await_on_loop(self, doing: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(doing, self.loop).result(BOUND_S)
 
     def create_queue(self, name: str, *subscriptions: str, vpn: str = "default", **settings: Any) -> None:
         self.call(self.server.create_queue, name, subscriptions, settings=QueueSettings(**settings), vpn=vpn)

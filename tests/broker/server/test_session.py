@@ -1,196 +1,30 @@
 """One client's conversation, without a socket: frames in, frames out, on a real engine."""
 
-import base64
-from collections.abc import Iterable
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lbg_runtime.broker.engine.effects import ClientId, Effect
-from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.smf.assured_items import (
-    AssuredBody,
-    AssuredItem,
-    AssuredKind,
-    ItemKind,
-    decode_assured,
-    encode_assured,
-)
-from lbg_runtime.smf.client_ctrl import (
-    LOGIN,
-    ClientCtrl,
-    ClientItem,
-    ClientKind,
-    decode_client_ctrl,
-    encode_client_ctrl,
-)
-from lbg_runtime.smf.frame import (
-    ASSURED,
-    Frame,
-    FrameReader,
-    LightKind,
-    Parameter,
-    ParameterKind,
-    Protocol,
-    decode_frame,
-    encode_frame,
-)
+from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
+from lbg_runtime.smf.client_ctrl import ClientKind, decode_client_ctrl
+from lbg_runtime.smf.frame import Frame, ParameterKind, Protocol, encode_frame
 from lbg_runtime.smf.response import OK, Response, response_of
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
-
-TAG = Parameter(LightKind.CORRELATION_TAG, b"\0\0\7", light=True)
-
-
-class Desk:
-    """An engine and the sessions at it."""
-
-    def __init__(self) -> None:
-        self.engine = Engine()
-        self._sessions: dict[ClientId, Session] = {}
-
-    def carry_out(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            self._sessions[effect.client].apply(effect)
-
-    def new_session(self) -> Session:
-        session = Session(
-            self.engine, self.carry_out, lambda client: self._sessions.update({client: session}), "anonymous"
-        )
-        return session
-
-    def log_in(self, name: str = "client") -> Session:
-        session = self.new_session()
-        session.receive(login(name))
-        assert response_of(answers(session)[0]) == OK
-        return session
-
-    def create_queue(self, name: str, *subscriptions: str, **queue_settings) -> None:
-        self.engine.create_queue("default", QueueName(name), QueueSettings(**queue_settings))
-        for subscription in subscriptions:
-            self.engine.add_queue_subscription("default", QueueName(name), subscription)
-
-    def depth(self, name: str) -> int:
-        return self.engine.queue_depth("default", QueueName(name))
-
-
-def answers(session: Session) -> list[Frame]:
-    """What the session has written since the last call, frame by frame."""
-    reader = FrameReader(1 << 30)
-    while session.outbox:
-        reader.feed(b"".join(session.outbox.take()))
-    frames = []
-    while (raw := reader.next_frame()) is not None:
-        frames.append(decode_frame(raw))
-    return frames
-
-
-def login(name: str, *, vpn: str = "default", keep_alive_s: int = 3) -> bytes:
-    items = (
-        ClientItem(ClientKind.CLIENT_NAME, name.encode() + b"\0"),
-        ClientItem(ClientKind.VPN, vpn.encode() + b"\0", 1),
-        ClientItem(ClientKind.KEEP_ALIVE, keep_alive_s.to_bytes(4, "big")),
-    )
-    credentials = (
-        Parameter(ParameterKind.USERNAME, base64.b64encode(b"user")),
-        Parameter(ParameterKind.PASSWORD, base64.b64encode(b"password")),
-    )
-    return encode_frame(Frame(Protocol.CLIENT_CTRL, credentials, encode_client_ctrl(ClientCtrl(LOGIN, items, 1))))
-
-
-def control(kind: int, *items: tuple[ItemKind, bytes], tag: bool = True) -> bytes:
-    body = encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
-    return encode_frame(Frame(Protocol.ASSURED_CTRL, (TAG,) if tag else (), body, mark=0))
-
-
-def u32(value: int) -> bytes:
-    return value.to_bytes(4, "big")
-
-
-def u64(value: int) -> bytes:
-    return value.to_bytes(8, "big")
-
-
-def text(value: str) -> bytes:
-    return value.encode() + b"\0"
-
-
-def published(flow: int, message_id: int, topic: str, body: bytes = b"body", *, resent: bool = False) -> bytes:
-    parameters = [
-        Parameter(ParameterKind.TOPIC, text(topic), mark=2),
-        Parameter(ParameterKind.PRIORITY, b"\4"),
-        Parameter(ParameterKind.DELIVERY_MODE, b"\1", mark=2),
-        Parameter(ParameterKind.FLOW_ID, u32(flow)),
-        Parameter(ParameterKind.PREVIOUS_ID, u64(message_id - 1), mark=2),
-        Parameter(ParameterKind.MESSAGE_ID, u64(message_id), mark=2),
-    ]
-    if resent:
-        parameters.append(Parameter(ParameterKind.REDELIVERED, mark=2))
-    return encode_frame(Frame(Protocol.MESSAGE, tuple(parameters), body, flags=ASSURED | 8))
-
-
-def item(frame: Frame, kind: ItemKind) -> int:
-    return next(int.from_bytes(i.value, "big") for i in decode_assured(frame.body).items if i.kind == kind)
-
-
-def text_item(frame: Frame, kind: ItemKind) -> str:
-    return next(i.value.decode()[:-1] for i in decode_assured(frame.body).items if i.kind == kind)
-
-
-def kind_of(frame: Frame) -> int:
-    return decode_assured(frame.body).kind if frame.protocol == Protocol.ASSURED_CTRL else -1
-
-
-def open_flow(session: Session, name: str = "") -> tuple[int, str, int]:
-    session.receive(control(AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, text(name)), tag=False))
-    (answer,) = answers(session)
-    assert response_of(answer) == OK
-    return item(answer, ItemKind.FLOW_ID), text_item(answer, ItemKind.FLOW_NAME), item(answer, ItemKind.LAST_ACKED)
-
-
-def bind(session: Session, queue: str, *, window: int = 255, last_received: int | None = None) -> int:
-    extra = () if last_received is None else ((ItemKind.LAST_RECEIVED, u64(last_received)),)
-    session.receive(
-        control(
-            AssuredKind.BIND,
-            (ItemKind.QUEUE, text(queue)),
-            (ItemKind.WINDOW, bytes((0 if last_received is None else window,))),
-            (ItemKind.DURABILITY, b"\1"),
-            (ItemKind.WANTS_CHANGES, b"\1"),
-            *extra,
-        )
-    )
-    answer = answers(session)[0]
-    assert response_of(answer) == OK
-    assert answer.tag == TAG.value
-    flow = item(answer, ItemKind.FLOW_ID)
-    if last_received is None:
-        session.receive(ack(flow, window=window))
-    return flow
-
-
-def ack(flow: int, received: int | None = None, window: int | None = None, ranges: tuple[bytes, ...] = ()) -> bytes:
-    items: list[tuple[ItemKind, bytes]] = [(ItemKind.FLOW_ID, u32(flow))]
-    if received is not None:
-        items.append((ItemKind.LAST_ACKED, u64(received)))
-    if window is not None:
-        items.append((ItemKind.WINDOW, bytes((window,))))
-    items += [(ItemKind.APPLICATION_ACK, value) for value in ranges]
-    return control(AssuredKind.CLIENT_ACK, *items, tag=False)
-
-
-def delivered(frame: Frame) -> tuple[int, int, bool]:
-    """Id, previous id and flag of a delivery."""
-    message_id, previous = frame.find(ParameterKind.MESSAGE_ID), frame.find(ParameterKind.PREVIOUS_ID)
-    assert message_id is not None
-    assert previous is not None
-    redelivered = frame.find(ParameterKind.REDELIVERED) is not None
-    return int.from_bytes(message_id, "big"), int.from_bytes(previous, "big"), redelivered
-
+from tests.broker.server.desk import (
+    TAG,
+    Desk,
+    ack,
+    answers,
+    bind,
+    control,
+    delivered,
+    item,
+    kind_of,
+    login,
+    open_flow,
+    published,
+    u32,
+    u64,
+)
 
 # -- login
 
@@ -494,113 +328,3 @@ def test_a_refused_subscription_is_told_why(kind, topic: str, queue: str, respon
     (answer,) = answers(session)
     assert response_of(answer) == response
     assert decode_subscription(answer.body) == request
-
-
-# -- any bytes
-
-CONVERSATION = [
-    login("client"),
-    control(AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, text("")), tag=False),
-    encode_frame(
-        Frame(
-            Protocol.SUBSCRIPTION, (TAG,), encode_subscription(SubscriptionRequest(SubscriptionKind.ADD, 0x0C, "t/>"))
-        )
-    ),
-    control(AssuredKind.CREATE, (ItemKind.QUEUE, text("made")), (ItemKind.ACCESS, b"\2")),
-    encode_frame(
-        Frame(
-            Protocol.SUBSCRIPTION,
-            (TAG,),
-            encode_subscription(SubscriptionRequest(SubscriptionKind.ADD_TO_QUEUE, 0x0C, "t/*", "made")),
-        )
-    ),
-    control(
-        AssuredKind.BIND, (ItemKind.QUEUE, text("made")), (ItemKind.WINDOW, b"\xff"), (ItemKind.WANTS_CHANGES, b"\1")
-    ),
-    published(1, 1, "t/1"),
-    published(1, 2, "t/2"),
-    ack(2, received=1, window=255, ranges=(u64(0) + u64(1), u64(2) + u64(2) + b"\1")),
-    bytes.fromhex("038b00010000000c0000000c"),
-    control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(2)), tag=False),
-]
-
-
-def test_the_conversation_that_is_garbled_below_is_sound() -> None:
-    desk = Desk()
-    session = desk.new_session()
-    session.receive(b"".join(CONVERSATION))
-    assert all(response_of(answer) in (OK, None) for answer in answers(session))
-    assert desk.depth("made") == 1
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_a_garbled_conversation_ends_in_a_protocol_error_or_in_answers(data) -> None:
-    stream = bytearray(b"".join(CONVERSATION))
-    spared = len(CONVERSATION[0]) if data.draw(st.booleans(), label="spare the login") else 0
-    for _ in range(data.draw(st.integers(1, 4), label="changes")):
-        position = data.draw(st.integers(spared, len(stream) - 1), label="position")
-        stream[position] = data.draw(st.integers(0, 255), label="value")
-    session = Desk().new_session()
-    position = 0
-    try:
-        while position < len(stream):
-            size = data.draw(st.integers(1, 200), label="piece")
-            session.receive(bytes(stream[position : position + size]))
-            position += size
-    except ProtocolError:
-        pass
-    for answer in answers(session):
-        response_of(answer)
-
-
-numbers = st.one_of(st.integers(0, 8), st.integers(0, (1 << 64) - 1), st.just((1 << 63) - 1))
-flows = st.one_of(st.integers(1, 6), st.integers(0, (1 << 32) - 1)).map(u32)
-ranges = st.tuples(numbers, numbers, st.sampled_from([b"", b"\0", b"\1", b"\2", b"\3"])).map(
-    lambda drawn: u64(drawn[0]) + u64(drawn[1]) + drawn[2]
-)
-requests = st.one_of(
-    st.sampled_from(CONVERSATION[1:]),
-    st.builds(published, st.integers(1, 6), numbers.filter(bool), st.sampled_from(["t/1", "t/2", "other"])),
-    st.builds(
-        ack,
-        flows.map(lambda flow: int.from_bytes(flow, "big")),
-        st.none() | numbers,
-        st.none() | st.integers(0, 255),
-        st.lists(ranges, max_size=3).map(tuple),
-    ),
-    st.builds(
-        lambda number, window, kind: control(
-            AssuredKind.BIND,
-            (ItemKind.QUEUE, text("made")),
-            (ItemKind.LAST_RECEIVED, u64(number)),
-            (ItemKind.WINDOW, bytes((window,))),
-            (ItemKind.FLOW_TYPE, bytes((kind,))),
-            (ItemKind.WANTS_CHANGES, b"\1"),
-        ),
-        numbers,
-        st.integers(0, 255),
-        st.sampled_from([2, 3]),
-    ),
-    st.builds(lambda flow: control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, flow)), flows),
-    st.builds(lambda flow: control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, flow)), flows),
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(asked=st.lists(st.lists(requests, min_size=1, max_size=4).map(b"".join), max_size=15))
-def test_sound_requests_in_any_order_with_any_numbers_are_survived(asked: list[bytes]) -> None:
-    desk = Desk()
-    desk.create_queue("made", "t/*")
-    session = desk.log_in("one")
-    for number, request in enumerate(asked):
-        try:
-            session.receive(request)
-        except ProtocolError:
-            assert session.client is not None
-            desk.carry_out(desk.engine.disconnect(session.client))
-            session = desk.log_in("one")
-        if number % 5 == 4:
-            answers(session)
-    for answer in answers(session):
-        response_of(answer)

@@ -1,0 +1,41 @@
+"""The administrator's session that the settings ask for."""
+
+import ssl
+from pathlib import Path
+
+from lbg_runtime.config.settings import Settings, TlsSettings
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.semp.client import SempAccount, SempClient
+
+
+def open_semp(settings: Settings) -> SempClient:
+    """A client, to be used as a context manager; raises `ConfigError` where `semp` is not set or cannot be used.
+
+    It connects with the first request.
+    """
+    semp = settings.semp
+    if semp is None:
+        raise semp_missing()
+    account = SempAccount(semp.url, semp.username, semp.password.get_secret_value())
+    return SempClient(account, tls=_tls(semp.tls) if semp.url.startswith("https://") else True)
+
+
+def semp_missing() -> ConfigError:
+    """Why nothing can be administered."""
+    return ConfigError("semp", "not set", "a section with url, username and password of an administrator")
+
+
+def _tls(settings: TlsSettings) -> ssl.SSLContext | bool:
+    if not settings.verify:
+        return False
+    if settings.trust_store is None:
+        return True
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        for file in sorted(Path(settings.trust_store).iterdir()):
+            context.load_verify_locations(file)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or str(error)
+        expected = "a directory with nothing but certificates in it"
+        raise ConfigError("semp.tls.trust_store", f"{settings.trust_store}: {reason}", expected) from None
+    return context

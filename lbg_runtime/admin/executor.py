@@ -1,0 +1,50 @@
+"""Carries the steps of a plan out, one by one."""
+
+import asyncio
+
+from lbg_runtime.admin.objects import KEY_NAMES
+from lbg_runtime.admin.plan import Change, Create, Delete, Step
+from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.semp_code import SempCode
+from lbg_runtime.semp.client import SempClient
+
+PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Between the attempts of a step that something else on the broker still stands in the way of."""
+
+_STILL_USED = frozenset({SempCode.NOT_ALLOWED, SempCode.CONFIGDB_OBJECT_DEPENDENCY})
+
+
+class Executor:
+    """Works on one VPN. A step that is done is in force; raises `SempError` for one that cannot be done.
+
+    A deletion of what is gone is done. One that is refused because something still uses the object is tried again for
+    6 s: a broker lets go of clients and flows a moment after it has said so.
+    """
+
+    def __init__(self, client: SempClient, vpn: str) -> None:
+        self._client = client
+        self._vpn = vpn
+
+    async def do(self, step: Step) -> None:
+        """Carry one step out."""
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return await self._try(step)
+            except SempRefused as refused:
+                if refused.code not in _STILL_USED or pause_s is None:
+                    raise
+                await asyncio.sleep(pause_s)
+        return None
+
+    async def _try(self, step: Step) -> None:
+        match step:
+            case Create(ref, attributes):
+                await self._client.create(ref.collection(self._vpn), {KEY_NAMES[ref.kind]: ref.name, **attributes})
+            case Change(ref, attributes):
+                await self._client.update(ref.path(self._vpn), attributes)
+            case Delete(ref):
+                try:
+                    await self._client.delete(ref.path(self._vpn))
+                except SempRefused as refused:
+                    if refused.code != SempCode.NOT_FOUND:
+                        raise

@@ -1,0 +1,207 @@
+"""A group on the broker, from its creation to its end."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from lbg_runtime.admin.account import semp_missing
+from lbg_runtime.admin.executor import Executor
+from lbg_runtime.admin.objects import Attributes, ObjectKind, Ref, State, desired_state, marker_ref, username_ref
+from lbg_runtime.admin.plan import Change, Step, plan_apply, plan_delete, plan_quiet, state_after
+from lbg_runtime.admin.problems import (
+    find_missing_rights,
+    find_problems,
+    find_taken_names,
+    stored_group,
+    surplus_queues,
+)
+from lbg_runtime.admin.spec import GroupSpec, StoredGroup
+from lbg_runtime.admin.state import read_groups, read_rights, read_state
+from lbg_runtime.config.settings import Provision, Settings
+from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempError, SempUnreachable, UserError
+from lbg_runtime.semp.address import SempApi
+from lbg_runtime.semp.client import SempClient
+
+UNDO_TIMEOUT_S = 60.0
+
+_log = structlog.get_logger(__name__)
+
+OnStep = Callable[[Step], None]
+"""Told of every step before it is carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be done, and why it must not be."""
+
+    steps: tuple[Step, ...]
+    problems: tuple[UserError, ...]
+    """With any of them nothing is done."""
+    surplus: tuple[str, ...]
+    """Queues named like the group's that it should not have; no step touches them."""
+    stored: StoredGroup | None
+    """What is stored of the group."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the broker is as it should be."""
+        return not (self.steps or self.problems or self.surplus)
+
+
+class GroupAdmin:
+    """Administers the groups of one VPN. Raises `SempError` where the broker says no or does not answer.
+
+    One administrator at a time: two at once may undo each other's work, though either can be run again after.
+    """
+
+    def __init__(self, client: SempClient, vpn: str) -> None:
+        self._client = client
+        self._vpn = vpn
+        self._executor = Executor(client, vpn)
+
+    async def stored_groups(self) -> list[StoredGroup]:
+        """Every group of the VPN that has been created whole, by name."""
+        return await read_groups(self._client, self._vpn)
+
+    async def plan(self, spec: GroupSpec, control_topic: str, *, is_new: bool = False) -> Plan:
+        """Compare; changes nothing. `is_new` refuses whatever has a name of the group's already."""
+        actual = await read_state(self._client, self._vpn, spec)
+        rights = await read_rights(self._client, self._vpn)
+        steps = plan_apply(desired_state(spec), actual)
+        problems = [*find_problems(spec, actual, control_topic), *find_missing_rights(steps, rights)]
+        if is_new:
+            problems += find_taken_names(spec, actual)
+        return Plan(steps, tuple(problems), surplus_queues(spec, actual), stored_group(spec, actual))
+
+    async def apply(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
+        """Carry a plan out; raises `GroupRefused` where it has problems.
+
+        What fails, or is killed, on the way is gone on with by the next plan.
+        """
+        _refuse(plan.problems)
+        for step in plan.steps:
+            on_step(step)
+            await self._executor.do(step)
+
+    async def create(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
+        """Carry the plan of a new group out. What fails on the way is taken back, as far as the broker can be reached.
+
+        Raises `GroupRefused` where the plan has problems, and whatever was in the way otherwise.
+        """
+        _refuse(plan.problems)
+        made: dict[Ref, Attributes] = {}
+        try:
+            for step in plan.steps:
+                on_step(step)
+                try:
+                    await self._executor.do(step)
+                except (SempUnreachable, asyncio.CancelledError):
+                    made = state_after(made, step)  # It may have been done all the same.
+                    raise
+                made = state_after(made, step)
+        except (SempError, asyncio.CancelledError) as error:
+            _log.warning("group_creation_failed", reason=str(error) or "interrupted", objects=len(made))
+            await self._undo(made)
+            raise
+
+    async def delete(self, spec: GroupSpec, *, force: bool = False, on_step: OnStep = lambda _: None) -> list[Ref]:
+        """Delete everything that has a name of the group's; answers what this administrator may not delete.
+
+        Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was.
+        Raises `GroupMissing` where there is nothing. A deletion that was interrupted is gone on with by the next one.
+        """
+        actual = _owned(spec, await read_state(self._client, self._vpn, spec))
+        if not actual:
+            raise GroupMissing(spec.shape.name)
+        rights = await read_rights(self._client, self._vpn)
+        kept = [ref for ref in actual if ref.kind is ObjectKind.CLIENT_PROFILE and not rights.may_write_broker]
+        gone = {ref: attributes for ref, attributes in actual.items() if ref not in kept}
+        if not force:
+            # Before anything is touched, so that a refusal disturbs nobody; and again when nothing more can come.
+            await self._check_unused(gone)
+        for step in plan_quiet(gone):
+            on_step(step)
+            await self._executor.do(step)
+        if not force:
+            await self._check_still_unused(gone)
+        for step in plan_delete(_quiet(gone)):
+            on_step(step)
+            await self._executor.do(step)
+        return kept
+
+    async def fills(self, queues: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Messages and bound flows of queues that exist."""
+        fills = {}
+        for queue in queues:
+            seen = await self._client.get(SempApi.MONITOR, Ref(ObjectKind.QUEUE, queue).path(self._vpn))
+            fills[queue] = (seen.count("msgs"), seen.count("txFlows"))
+        return fills
+
+    # -- parts
+
+    async def _check_unused(self, state: State) -> None:
+        fills = await self.fills(ref.name for ref in state if ref.kind is ObjectKind.QUEUE)
+        if left := {queue: fill for queue, fill in fills.items() if any(fill)}:
+            raise GroupInUse(left)
+
+    async def _check_still_unused(self, state: State) -> None:
+        try:
+            await self._check_unused(state)
+        except GroupInUse:
+            for ref, attributes in state.items():
+                if ref.kind is ObjectKind.QUEUE:
+                    was = {"ingressEnabled": attributes.get("ingressEnabled")}
+                    await self._executor.do(Change(ref, was, {"ingressEnabled": False}))
+            raise
+
+    async def _undo(self, made: State) -> None:
+        left = dict(made)
+        try:
+            async with asyncio.timeout(UNDO_TIMEOUT_S):
+                for step in plan_delete(made):
+                    await self._executor.do(step)
+                    left = state_after(left, step) if step.ref in left else left
+        except (SempError, TimeoutError) as error:
+            names = [str(ref) for ref in left if ref.kind is not ObjectKind.SUBSCRIPTION]
+            _log.error("group_creation_not_undone", reason=str(error) or "too slow", left=names)
+
+
+def spec_of(settings: Settings) -> GroupSpec:
+    """What the settings say of the group; raises `ConfigError` where `semp` is not set."""
+    if settings.semp is None:
+        raise semp_missing()
+    group, connection = settings.group, settings.connection
+    return GroupSpec(
+        shape=group.shape(),
+        hash_function=group.hash_function,
+        key=str(group.key),
+        username=connection.username,
+        password=connection.password.get_secret_value(),
+        queue_spool_mb=settings.semp.queue_spool_mb,
+        client_profile=settings.semp.client_profile,
+        creates_queues=group.provision is Provision.CREATE_MISSING,
+    )
+
+
+def _refuse(problems: tuple[UserError, ...]) -> None:
+    if problems:
+        raise GroupRefused(problems)
+
+
+def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:
+    """What of the group's names is the group's to delete."""
+    owned = dict(actual)
+    if spec.has_account and not spec.manages_client_profile:
+        owned.pop(Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name), None)
+    if marker_ref(spec) not in actual and actual.get(username_ref(spec), {}).get("enabled"):
+        # A group's username is enabled behind its stored settings, and disabled before they go.
+        del owned[username_ref(spec)]
+    return owned
+
+
+def _quiet(state: State) -> dict[Ref, Attributes]:
+    for step in plan_quiet(state):
+        state = state_after(state, step)
+    return dict(state)

@@ -1,0 +1,147 @@
+"""From what is there to what is to be: the steps, in an order that may be interrupted anywhere. Pure.
+
+Nothing is reachable before it is whole. Profiles come before the username that refers to them, a queue takes messages
+only when it has all its subscriptions, the stored settings come when all queues are in use, and the username is enabled
+behind everything: an enabled username without stored settings is somebody else's. The way back is the same in reverse.
+A run that was killed is finished by the next one, as each looks at what is there and not at what was planned.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lbg_runtime.admin.objects import INTERRUPTING, NEVER_READ, SWITCHES, Attributes, ObjectKind, Ref, State
+from lbg_runtime.semp.answer import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Add an object; what is not given has the broker's default."""
+
+    ref: Ref
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Set attributes of an object that exists."""
+
+    ref: Ref
+    attributes: Attributes
+    before: Attributes
+    """What these attributes were."""
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether clients or flows end for it."""
+        return not INTERRUPTING.get(self.ref.kind, frozenset()).isdisjoint(self.attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove an object with what is below it."""
+
+    ref: Ref
+
+
+Step = Create | Change | Delete
+
+_PARTS_FIRST = (ObjectKind.ACL_PROFILE, ObjectKind.CLIENT_PROFILE, ObjectKind.CLIENT_USERNAME, ObjectKind.QUEUE)
+
+
+def plan_apply(desired: State, actual: State) -> tuple[Step, ...]:
+    """The steps after which every desired object is as desired.
+
+    `actual` may hold objects that are not desired: of these, subscriptions of desired queues are removed and everything
+    else is left alone. Attributes that are not desired are left alone too.
+    """
+    return (
+        *_parts(desired, actual),
+        *_subscriptions(desired, actual),
+        *_switched_on(desired, actual, ObjectKind.QUEUE),
+        *_of_kind(desired, actual, ObjectKind.MARKER),
+        *_switched_on(desired, actual, ObjectKind.CLIENT_USERNAME),
+    )
+
+
+def plan_quiet(actual: State) -> tuple[Step, ...]:
+    """The steps after which no queue takes a message any more; first part of a deletion."""
+    return tuple(_switched_off(actual, ObjectKind.QUEUE, "ingressEnabled"))
+
+
+def plan_delete(actual: State) -> tuple[Step, ...]:
+    """The steps after which none of these objects is left; subscriptions go with their queues."""
+    deletions = [
+        Delete(ref)
+        for kind in (ObjectKind.QUEUE, ObjectKind.CLIENT_USERNAME, ObjectKind.ACL_PROFILE, ObjectKind.CLIENT_PROFILE)
+        for ref in actual
+        if ref.kind is kind
+    ]
+    return (
+        *plan_quiet(actual),
+        *_switched_off(actual, ObjectKind.CLIENT_USERNAME, "enabled"),
+        *(Delete(ref) for ref in actual if ref.kind is ObjectKind.MARKER),
+        *_switched_off(actual, ObjectKind.QUEUE, "egressEnabled"),
+        *deletions,
+    )
+
+
+def state_after(state: State, step: Step) -> dict[Ref, Attributes]:
+    """What is there when a step is done, as far as it was known before."""
+    after = dict(state)
+    match step:
+        case Create(ref, attributes):
+            after[ref] = attributes
+        case Change(ref, attributes):
+            after[ref] = {**after[ref], **attributes}
+        case Delete(ref):
+            gone = [each for each in after if each == ref or (ref.kind is ObjectKind.QUEUE and each.queue == ref.name)]
+            for each in gone:
+                del after[each]
+    return after
+
+
+def _parts(desired: State, actual: State) -> Iterator[Step]:
+    for kind in _PARTS_FIRST:
+        yield from _of_kind(desired, actual, kind)
+
+
+def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
+    """Objects without their switches, which are off in a new one and left as they are in another."""
+    switches = SWITCHES.get(kind, ())
+    for ref, attributes in desired.items():
+        if ref.kind is not kind:
+            continue
+        if ref not in actual:
+            yield Create(ref, {**attributes, **dict.fromkeys(switches, False)})
+        elif differing := _difference(attributes, actual[ref], leave=frozenset(switches)):
+            yield Change(ref, differing, {name: actual[ref].get(name) for name in differing})
+
+
+def _subscriptions(desired: State, actual: State) -> Iterator[Step]:
+    wanted = [ref for ref in desired if ref.kind is ObjectKind.SUBSCRIPTION]
+    yield from (Create(ref, {}) for ref in wanted if ref not in actual)
+    for ref in actual:
+        is_of_desired_queue = ref.queue is not None and Ref(ObjectKind.QUEUE, ref.queue) in desired
+        if ref.kind is ObjectKind.SUBSCRIPTION and is_of_desired_queue and ref not in desired:
+            yield Delete(ref)
+
+
+def _switched_on(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
+    switches = SWITCHES[kind]
+    for ref, attributes in desired.items():
+        if ref.kind is kind:
+            wanted = {name: attributes[name] for name in switches}
+            there = actual.get(ref, dict.fromkeys(switches, False))
+            if differing := _difference(wanted, there, leave=frozenset()):
+                yield Change(ref, differing, {name: there.get(name) for name in differing})
+
+
+def _switched_off(actual: State, kind: ObjectKind, switch: str) -> Iterator[Step]:
+    for ref, attributes in actual.items():
+        if ref.kind is kind and attributes.get(switch) is not False:
+            yield Change(ref, {switch: False}, {switch: attributes.get(switch)})
+
+
+def _difference(wanted: Attributes, there: Attributes, leave: frozenset[str]) -> dict[str, Json]:
+    ignored = leave | NEVER_READ
+    return {name: value for name, value in wanted.items() if name not in ignored and there.get(name) != value}

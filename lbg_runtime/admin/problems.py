@@ -1,0 +1,111 @@
+"""What no step may mend: somebody has to decide. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lbg_runtime.admin.objects import ObjectKind, Ref, State, desired_state, marker_ref, username_ref
+from lbg_runtime.admin.plan import Step
+from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
+from lbg_runtime.core.restripe.records import plan_of_topic
+from lbg_runtime.model.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What the administrator may do."""
+
+    username: str
+    may_write_vpn: bool
+    may_write_broker: bool
+    """Client profiles take this."""
+
+
+def stored_group(spec: GroupSpec, actual: State) -> StoredGroup | None:
+    """What is stored of the group; None where nothing is, or nothing that can be read."""
+    marker = marker_ref(spec)
+    return read_marker(marker.name, str(actual[marker].get("physicalName"))) if marker in actual else None
+
+
+def find_problems(spec: GroupSpec, actual: State, control_topic: str) -> Iterator[UserError]:
+    """Why the broker must not be made to look as desired."""
+    marker = marker_ref(spec)
+    stored = stored_group(spec, actual)
+    if marker in actual and stored is None:
+        yield UserError(str(marker), "something else is stored there", "settings of this version of lbg, or nothing")
+    if stored is not None:
+        yield from _changed_for_good(spec, stored)
+    yield from _restriping(actual, control_topic)
+    yield from _misplaced_shards(spec, actual)
+    for ref, attributes in actual.items():
+        if ref.kind is ObjectKind.QUEUE and attributes.get("partitionCount"):
+            yield UserError(str(ref), "a partitioned queue", "one without partitions, which keep no order between them")
+    username = username_ref(spec)
+    if spec.has_account and stored is None and actual.get(username, {}).get("enabled"):
+        yield UserError(str(username), "exists, is enabled, and is not known to be the group's", "a name of its own")
+    if spec.has_account and spec.client_profile is not None and _profile_ref(spec) not in actual:
+        yield UserError("semp.client_profile", f"no client profile {spec.client_profile}", "one that exists")
+
+
+def find_taken_names(spec: GroupSpec, actual: State) -> Iterator[UserError]:
+    """Names of a new group that something has already."""
+    for ref in desired_state(spec):
+        if ref in actual and ref.kind is not ObjectKind.SUBSCRIPTION:
+            expected = "an unused name; `lbg group apply` takes over what an interrupted create has left"
+            yield UserError(str(ref), "exists already", expected)
+
+
+def find_missing_rights(steps: Iterable[Step], rights: Rights) -> Iterator[UserError]:
+    """Why this administrator could not carry the steps out."""
+    kinds = {step.ref.kind for step in steps}
+    if kinds and not rights.may_write_vpn:
+        yield UserError("semp.username", f"{rights.username} may not change the VPN", "an administrator who may")
+    elif ObjectKind.CLIENT_PROFILE in kinds and not rights.may_write_broker:
+        found = f"not set, and {rights.username} may not change client profiles"
+        yield UserError("semp.client_profile", found, "the name of an existing client profile")
+
+
+def surplus_queues(spec: GroupSpec, actual: State) -> tuple[str, ...]:
+    """Queues with a name of the group's that are none of its queues."""
+    wanted = set(spec.shape.queue_names())
+    return tuple(ref.name for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name not in wanted)
+
+
+def _changed_for_good(spec: GroupSpec, stored: StoredGroup) -> Iterator[UserError]:
+    # Publishers and members that know the old value would send keys elsewhere than those that know the new one.
+    expected = "the stored value, or a group of another name"
+    pairs: tuple[tuple[str, object, object], ...] = (
+        ("group.hash_prefix", spec.shape.hash_prefix, stored.shape.hash_prefix),
+        ("group.hash_count", spec.shape.hash_count, stored.shape.hash_count),
+        ("group.hash_function", spec.hash_function.value, stored.hash_function.value),
+        ("connection.username", spec.username, stored.username),
+    )
+    for where, wanted, there in pairs:
+        if wanted != there:
+            yield UserError(where, f"{wanted}, and the group on the broker has {there}", expected)
+
+
+def _restriping(actual: State, control_topic: str) -> Iterator[UserError]:
+    for ref in actual:
+        if ref.kind is ObjectKind.SUBSCRIPTION and plan_of_topic(control_topic, ref.name) is not None:
+            yield UserError(f"queue {ref.queue}", "the group is being re-striped", "`lbg group restripe` to end first")
+            return
+
+
+def _misplaced_shards(spec: GroupSpec, actual: State) -> Iterator[UserError]:
+    shape = spec.shape
+    home = {
+        shape.subscription(shard): shape.queue_name(shape.queue_index_of_shard(shard))
+        for shard in range(shape.hash_count)
+    }
+    misplaced = [
+        ref for ref in actual if ref.kind is ObjectKind.SUBSCRIPTION and home.get(ref.name, ref.queue) != ref.queue
+    ]
+    if misplaced:
+        first = misplaced[0]
+        more = f", and {len(misplaced) - 1} more like it" if len(misplaced) > 1 else ""
+        found = f"subscribes to {first.name}, which belongs to {home[first.name]}{more}"
+        yield UserError(f"queue {first.queue}", found, "`lbg group restripe`, which moves shards without a loss")
+
+
+def _profile_ref(spec: GroupSpec) -> Ref:
+    return Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name)

@@ -1,0 +1,209 @@
+"""What may be done to the queues of a group while members and publishers go on."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.spec import SHARED_USERNAME
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import QueueInUse, QueueMissing, QueueUnfit, SempRefused
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
+from lbg_runtime.semp.address import Segment, SempApi
+from lbg_runtime.semp.answer import Json, SempObject
+from lbg_runtime.semp.client import SempClient
+
+
+class QueueAdmin(Protocol):
+    """Changes queues of one VPN. Every change is idempotent and in force when its call returns.
+
+    Raises `SempError` where the broker says no or does not answer; a change whose answer was lost may be in force.
+    """
+
+    async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
+        """What the queue attracts; None where it does not exist."""
+        ...
+
+    async def create_queue(self, queue: QueueName) -> None:
+        """Make sure that an exclusive queue of this name exists, takes messages and feeds flows."""
+        ...
+
+    async def subscribe(self, queue: QueueName, topic: str) -> None:
+        """Have the queue attract a topic; raises `QueueMissing`."""
+        ...
+
+    async def unsubscribe(self, queue: QueueName, topic: str) -> None:
+        """Have the queue attract a topic no longer; nothing if it does not, or is gone."""
+        ...
+
+    async def depth(self, queue: QueueName) -> int:
+        """Messages in the queue, those included that members hold unsettled; raises `QueueMissing`."""
+        ...
+
+    async def delete_queue(self, queue: QueueName) -> None:
+        """Delete the queue; raises `QueueInUse` while messages or flows are left, and then leaves it as it was."""
+        ...
+
+
+class Permission(Enum):
+    """What client usernames that do not own a queue may do with it."""
+
+    NO_ACCESS = "no-access"
+    READ_ONLY = "read-only"
+    CONSUME = "consume"
+    MODIFY_TOPIC = "modify-topic"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAccess:
+    """Whose a new queue is; the owner may do everything."""
+
+    owner: str
+    permission: Permission = Permission.CONSUME
+
+
+class SempQueueAdmin:
+    """`QueueAdmin` over SEMP. A queue that exists keeps its owner, its permission and its sizes.
+
+    A refused message of a publisher is told to it by the queues made here, also while they take none
+    (`rejectMsgToSenderOnDiscardBehavior`), so nothing is lost without a word.
+    """
+
+    def __init__(self, client: SempClient, vpn: str, access: QueueAccess) -> None:
+        self._client = client
+        self._vpn = vpn
+        self._access = access
+
+    async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
+        try:
+            found = await self._client.find_all(SempApi.CONFIG, self._path(queue, "subscriptions"))
+        except SempRefused as refused:
+            if refused.code == SempCode.NOT_FOUND:
+                return None
+            raise
+        return frozenset(each.text("subscriptionTopic") for each in found)
+
+    async def create_queue(self, queue: QueueName) -> None:
+        """Raises `QueueUnfit` for one that exists and is not exclusive; what is disabled of it is enabled."""
+        try:
+            await self._client.create(
+                ("msgVpns", self._vpn, "queues"), {"queueName": queue, **attributes_of_new_queue(self._access)}
+            )
+        except SempRefused as refused:
+            if refused.code != SempCode.ALREADY_EXISTS:
+                raise
+            await self._make_usable(queue)
+
+    async def subscribe(self, queue: QueueName, topic: str) -> None:
+        try:
+            await self._client.create(self._path(queue, "subscriptions"), {"subscriptionTopic": topic})
+        except SempRefused as refused:
+            if refused.code == SempCode.NOT_FOUND:
+                raise QueueMissing(queue) from None
+            if refused.code != SempCode.ALREADY_EXISTS:
+                raise
+
+    async def unsubscribe(self, queue: QueueName, topic: str) -> None:
+        await self._delete(self._path(queue, "subscriptions", topic))
+
+    async def depth(self, queue: QueueName) -> int:
+        seen = await self._monitor(queue)
+        if seen is None:
+            raise QueueMissing(queue)
+        return seen.count("msgs")
+
+    async def delete_queue(self, queue: QueueName) -> None:
+        # Looked at before anything is disabled, so that an early call disturbs nobody; and again after, as only then
+        # nothing more can come.
+        if not await self._is_free(queue):
+            return
+        try:
+            await self._set_enabled(queue, enabled=False)
+            free = await self._is_free(queue)
+        except QueueInUse:
+            await self._set_enabled(queue, enabled=True)
+            raise
+        if free:
+            await self._delete(self._path(queue))
+
+    # -- parts
+
+    def _path(self, queue: QueueName, *below: Segment) -> tuple[Segment, ...]:
+        return ("msgVpns", self._vpn, "queues", queue, *below)
+
+    async def _make_usable(self, queue: QueueName) -> None:
+        select = ("accessType", "ingressEnabled", "egressEnabled")
+        found = await self._client.get(SempApi.CONFIG, self._path(queue), select=select)
+        if (access_type := found.text("accessType")) != "exclusive":
+            raise QueueUnfit(queue, f"accessType {access_type}", "exclusive")
+        if not (found.flag("ingressEnabled") and found.flag("egressEnabled")):
+            await self._set_enabled(queue, enabled=True)
+
+    async def _set_enabled(self, queue: QueueName, *, enabled: bool) -> None:
+        await self._client.update(self._path(queue), {"ingressEnabled": enabled, "egressEnabled": enabled})
+
+    async def _is_free(self, queue: QueueName) -> bool:
+        """False where the queue is gone; raises `QueueInUse`."""
+        seen = await self._monitor(queue)
+        if seen is None:
+            return False
+        messages, flows = seen.count("msgs"), seen.count("txFlows")
+        if messages or flows:
+            raise QueueInUse(queue, messages, flows)
+        return True
+
+    async def _monitor(self, queue: QueueName) -> SempObject | None:
+        try:
+            return await self._client.get(SempApi.MONITOR, self._path(queue))
+        except SempRefused as refused:
+            if refused.code == SempCode.NOT_FOUND:
+                return None
+            raise
+
+    async def _delete(self, path: tuple[Segment, ...]) -> None:
+        try:
+            await self._client.delete(path)
+        except SempRefused as refused:
+            if refused.code != SempCode.NOT_FOUND:
+                raise
+
+
+def attributes_of_new_queue(access: QueueAccess) -> dict[str, Json]:
+    """What a queue of a group is made with, its sizes apart."""
+    return {
+        "accessType": "exclusive",
+        "owner": access.owner,
+        "permission": access.permission.value,
+        "rejectMsgToSenderOnDiscardBehavior": "always",
+        "ingressEnabled": True,
+        "egressEnabled": True,
+    }
+
+
+@asynccontextmanager
+async def open_queue_admin(settings: Settings) -> AsyncIterator[SempQueueAdmin]:
+    """The queues of `connection.vpn` by the administrator in `semp`.
+
+    New queues belong to `connection.username`, as those of `lbg group create` do: alone where that is a configured
+    client username; else others may consume, as a client may then be known to the broker by another name. Raises
+    `ConfigError` where `semp` is not set, `SempError` where the broker does not answer.
+    """
+    vpn, owner = settings.connection.vpn, settings.connection.username
+    async with open_semp(settings) as client:
+        yield SempQueueAdmin(client, vpn, QueueAccess(owner, await _permission_of_others(client, vpn, owner)))
+
+
+async def _permission_of_others(client: SempClient, vpn: str, owner: str) -> Permission:
+    if owner == SHARED_USERNAME:
+        return Permission.CONSUME
+    try:
+        await client.get(SempApi.CONFIG, ("msgVpns", vpn, "clientUsernames", owner), select=("clientUsername",))
+    except SempRefused as refused:
+        if refused.code != SempCode.NOT_FOUND:
+            raise
+        return Permission.CONSUME
+    return Permission.NO_ACCESS

@@ -1,0 +1,57 @@
+"""What the broker sees of a group's queues and members."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
+from lbg_runtime.semp.address import SempApi
+from lbg_runtime.semp.client import SempClient
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSight:
+    """One queue at one moment."""
+
+    depth: int
+    """Messages, those included that members hold unsettled."""
+    flow_count: int
+    fed: str | None
+    """Name of the client whose flow the queue feeds; None where nothing is bound."""
+
+
+async def read_sights(client: SempClient, vpn: str, queues: Iterable[QueueName]) -> dict[QueueName, QueueSight]:
+    """Queues that exist, one after the other, so not of one moment; raises `SempError`."""
+    sights: dict[QueueName, QueueSight] = {}
+    for queue in queues:
+        path = ("msgVpns", vpn, "queues", queue)
+        try:
+            seen = await client.get(SempApi.MONITOR, path)
+            flows = await client.find_all(SempApi.MONITOR, (*path, "txFlows"))
+        except SempRefused as refused:
+            if refused.code != SempCode.NOT_FOUND:
+                raise
+            continue
+        fed = [flow.text("clientName") for flow in flows if flow.text("activityState") == "active-consumer"]
+        sights[queue] = QueueSight(seen.count("msgs"), seen.count("txFlows"), fed[0] if fed else None)
+    return sights
+
+
+async def disconnect(client: SempClient, vpn: str, pattern: str) -> list[str]:
+    """End the connections of the clients of this name, or whose names begin so, if it ends in `*`; answers the names.
+
+    The clients may come back by themselves; what they held goes to whoever stands by. Raises `SempError`.
+    """
+    clients = ("msgVpns", vpn, "clients")
+    found = await client.find_all(SempApi.MONITOR, clients, where=(f"clientName=={pattern}",))
+    ended = []
+    for name in sorted({each.text("clientName") for each in found}):
+        try:
+            await client.act((*clients, name, "disconnect"))
+        except SempRefused as refused:
+            if refused.code != SempCode.NOT_FOUND:  # It has gone by itself meanwhile.
+                raise
+            continue
+        ended.append(name)
+    return ended

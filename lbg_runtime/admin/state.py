@@ -1,0 +1,83 @@
+"""What there is of a group on the broker."""
+
+from lbg_runtime.admin.objects import KEY_NAMES, Attributes, ObjectKind, Ref, marker_ref, username_ref
+from lbg_runtime.admin.problems import Rights
+from lbg_runtime.admin.spec import MARKER_PREFIX, GroupSpec, StoredGroup, read_marker
+from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.ids import GroupName, QueueName
+from lbg_runtime.model.semp_code import SempCode
+from lbg_runtime.semp.address import SempApi
+from lbg_runtime.semp.answer import SempObject
+from lbg_runtime.semp.client import SempClient
+
+
+async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref, Attributes]:
+    """Every object that has a name of the group's, with its attributes; raises `SempError`."""
+    state: dict[Ref, Attributes] = {}
+    singles = [marker_ref(spec)]
+    if spec.has_account:
+        singles += [
+            Ref(ObjectKind.ACL_PROFILE, spec.profile_name),
+            Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name),
+            username_ref(spec),
+        ]
+    for ref in singles:
+        found = await _get(client, vpn, ref)
+        if found is not None:
+            state[ref] = found.attributes
+    queues = await _queues_of(client, vpn, spec.shape.name)
+    state |= {Ref(ObjectKind.QUEUE, queue): found.attributes for queue, found in queues.items()}
+    for queue in queues:
+        path = ("msgVpns", vpn, ObjectKind.QUEUE.value, queue, ObjectKind.SUBSCRIPTION.value)
+        for topic in await client.find_all(SempApi.CONFIG, path):
+            state[Ref(ObjectKind.SUBSCRIPTION, topic.text("subscriptionTopic"), queue)] = {}
+    return state
+
+
+async def read_groups(client: SempClient, vpn: str) -> list[StoredGroup]:
+    """Every group whose settings are stored in the VPN, by name; other entries are passed over. Raises `SempError`."""
+    found = await client.find_all(
+        SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.MARKER.value), where=(f"queueName=={MARKER_PREFIX}*",)
+    )
+    groups = {
+        name: group
+        for each in found
+        if (group := read_marker(name := each.text("queueName"), each.text("physicalName"))) is not None
+    }
+    return [groups[name] for name in sorted(groups)]
+
+
+async def read_rights(client: SempClient, vpn: str) -> Rights:
+    """What the administrator may do in the VPN and in the broker; raises `SempError`."""
+    user = await client.get(SempApi.CONFIG, ("about", "user"))
+    try:
+        level = (await client.get(SempApi.CONFIG, ("about", "user", "msgVpns", vpn))).text("accessLevel")
+    except SempRefused as refused:
+        if refused.code != SempCode.NOT_FOUND:
+            raise
+        level = "none"
+    may_write_broker = user.text("globalAccessLevel") in ("read-write", "admin")
+    return Rights(user.text("username"), may_write_broker or level == "read-write", may_write_broker)
+
+
+async def _get(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
+    try:
+        return await client.get(SempApi.CONFIG, ref.path(vpn))
+    except SempRefused as refused:
+        if refused.code == SempCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def _queues_of(client: SempClient, vpn: str, group: GroupName) -> dict[QueueName, SempObject]:
+    """Queues named as queue 0, 1 and so on of the group are, in this order, however many it should have."""
+    prefix = f"{group}/"
+    found = await client.find_all(
+        SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.QUEUE.value), where=(f"{KEY_NAMES[ObjectKind.QUEUE]}=={prefix}*",)
+    )
+    by_index: dict[int, SempObject] = {}
+    for each in found:
+        index = each.text("queueName").removeprefix(prefix)
+        if index.isascii() and index.isdecimal() and len(index) < 10 and index == str(int(index)):
+            by_index[int(index)] = each
+    return {QueueName(f"{prefix}{index}"): by_index[index] for index in sorted(by_index)}

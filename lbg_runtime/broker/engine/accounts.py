@@ -1,0 +1,129 @@
+"""Who may log in to a VPN, and what a client may do there: usernames, client profiles and ACL profiles."""
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.topic import matches
+
+DEFAULT_NAME = "default"
+"""Of the username that unknown ones count as, and of the profiles that let it do everything."""
+
+_INBOXES = "#P2P/"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRule:
+    """Allows all topics but the exceptions, or none but them."""
+
+    allows_by_default: bool = True
+    exceptions: tuple[str, ...] = ()
+
+    def allows(self, topic: str) -> bool:
+        """Whether a topic, or a subscription as a whole, is allowed; a client's own inboxes always are."""
+        if not self.exceptions:
+            return self.allows_by_default or topic.startswith(_INBOXES)
+        is_exception = any(_covers(exception, topic) for exception in self.exceptions)
+        return is_exception is not self.allows_by_default or topic.startswith(_INBOXES)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRule:
+    """Allows connections from everywhere but the exceptions, or from nowhere but them."""
+
+    allows_by_default: bool = True
+    exceptions: tuple[str, ...] = ()
+    """Addresses with the length of their network part: `127.0.0.0/8`."""
+
+    def allows(self, address: str) -> bool:
+        """Whether a peer may connect; one without an address is inside this process and is no exception."""
+        is_exception = bool(address) and any(
+            ip_address(address) in ip_network(exception, strict=False) for exception in self.exceptions
+        )
+        return is_exception is not self.allows_by_default
+
+
+@dataclass(frozen=True, slots=True)
+class AclProfile:
+    """Where a client may come from, and which topics it may use."""
+
+    connect: AddressRule = AddressRule()
+    publish: TopicRule = TopicRule()
+    subscribe: TopicRule = TopicRule()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """What a client may do at all."""
+
+    may_send: bool = True
+    """Publish persistently."""
+    may_receive: bool = True
+    """Bind to queues."""
+    may_create_queues: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One client username. Changes of it, and of its profiles, count at once for clients that are logged in."""
+
+    name: str
+    is_enabled: bool = True
+    password: str | None = None
+    """None: any will do."""
+    acl: AclProfile = field(default_factory=AclProfile)
+    profile: ClientProfile = field(default_factory=ClientProfile)
+
+
+class Accounts:
+    """The usernames of one VPN. Called by the engine, and by administrators through it.
+
+    A username that nobody configured has the account `default`, as on a broker that asks nobody for a password, until
+    `is_closed` is set or that account is disabled.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        """Whether only configured usernames may come in."""
+        self._accounts = {DEFAULT_NAME: Account(DEFAULT_NAME)}
+
+    def get(self, username: str) -> Account | None:
+        """The account configured under this very name."""
+        return self._accounts.get(username)
+
+    def all(self) -> tuple[Account, ...]:
+        """Every account, in the order they were configured."""
+        return tuple(self._accounts.values())
+
+    def put(self, account: Account) -> None:
+        """Configure a username, or change it: clients that have the account see it change."""
+        known = self._accounts.setdefault(account.name, account)
+        known.is_enabled, known.password = account.is_enabled, account.password
+        known.acl, known.profile = account.acl, account.profile
+
+    def remove(self, username: str) -> None:
+        """Forget a username; nothing if there is none."""
+        self._accounts.pop(username, None)
+
+    def log_in(self, username: str, password: str, address: str) -> Account:
+        """The account of a client that may come in; 401 `Unauthorized`, 403 `Client Username Is Shutdown`, 403
+        `Forbidden` where its ACL profile does not let it connect from there."""
+        account = self._accounts.get(username)
+        if account is None:
+            if self.is_closed:
+                raise BrokerRefusal(401, "Unauthorized")
+            account = self._accounts[DEFAULT_NAME]
+        elif account.password is not None and account.password != password:
+            raise BrokerRefusal(401, "Unauthorized")
+        if not account.is_enabled:
+            raise BrokerRefusal(403, "Client Username Is Shutdown")
+        if not account.acl.connect.allows(address):
+            raise BrokerRefusal(403, "Forbidden")
+        return account
+
+
+def _covers(exception: str, topic: str) -> bool:
+    # `*` would match a level that is written `>`, which stands for many.
+    if topic.endswith("/>") and not exception.endswith(">"):
+        return False
+    return matches(exception, topic)

@@ -1,0 +1,87 @@
+"""What an administrator changes and sees while clients are there."""
+
+from collections.abc import Container
+
+from lbg_runtime.broker.engine.accounts import Accounts
+from lbg_runtime.broker.engine.answers import ClientStatus, MessageStatus
+from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.vpn import Client
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
+
+
+class Administration:
+    """Part of an engine, with its rules: one thread, refusals are `BrokerRefusal`, effects are to be carried out.
+
+    403 `Message VPN Not Allowed` for a VPN that does not exist, 503 `Unknown Queue` for such a queue.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def vpn_names(self) -> tuple[str, ...]:
+        """Names of all VPNs, in the order they were added."""
+        return tuple(self._registry.vpns)
+
+    # -- queues
+
+    def change_queue(self, vpn: str, queue: QueueName, settings: QueueSettings) -> list[Effect]:
+        """Give a queue other settings.
+
+        Its flows end with 503 `Queue Shutdown` where it is to have none any more, or where they were admitted by
+        settings that changed.
+        """
+        found = self._registry.vpn(vpn).queue(queue)
+        before = found.settings
+        admission = (settings.access_type, settings.owner, settings.permission)
+        keeps_flows = settings.egress_enabled and admission == (before.access_type, before.owner, before.permission)
+        effects = [] if keeps_flows else self._registry.end_flows(found, "Queue Shutdown")
+        return effects + found.change(settings)
+
+    def delete_messages(self, vpn: str, queue: QueueName, sequences: Container[int] | None = None) -> list[Effect]:
+        """Remove messages from a queue, those in these places or all, whoever holds them."""
+        return self._registry.vpn(vpn).queue(queue).delete_messages(sequences)
+
+    def queue_messages(self, vpn: str, queue: QueueName) -> tuple[MessageStatus, ...]:
+        """Every message of a queue, in order."""
+        return self._registry.vpn(vpn).queue(queue).messages()
+
+    # -- clients
+
+    def accounts(self, vpn: str) -> Accounts:
+        """Who may come in; after a change that takes an account away or disables it, `end_clients_of` it."""
+        return self._registry.vpn(vpn).accounts
+
+    def end_clients_of(self, vpn: str, username: str) -> list[Effect]:
+        """End every client whose account is configured under this username."""
+        clients = [client for client in self._registry.vpn(vpn).clients.values() if client.account.name == username]
+        effects: list[Effect] = []
+        for client in clients:
+            effects += self._registry.end_client(client, "Client Username Is Shutdown")
+        return effects
+
+    def end_client(self, vpn: str, client_name: str) -> list[Effect]:
+        """End the connection of a client, which may come back; 503 `Service Unavailable` where there is none."""
+        client = self._registry.vpn(vpn).clients.get(client_name)
+        if client is None:
+            raise BrokerRefusal(503, "Service Unavailable")
+        return self._registry.end_client(client, "Disconnected By Administrator")
+
+    def clients(self, vpn: str) -> tuple[ClientStatus, ...]:
+        """Every client that is logged in."""
+        return tuple(self._status_of(client) for client in self._registry.vpn(vpn).clients.values())
+
+    def _status_of(self, client: Client) -> ClientStatus:
+        flows = self._registry.flows
+        return ClientStatus(
+            client=client.id,
+            name=client.name,
+            username=client.username,
+            account=client.account.name,
+            address=client.address,
+            subscriptions=client.vpn.client_subscriptions.of(client),
+            flows=tuple((queue.name, queue.flow_status(flows[flow][2])) for flow, queue in client.flows.items()),
+            publisher_flow_count=len(client.publishers),
+        )

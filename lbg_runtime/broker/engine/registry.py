@@ -1,0 +1,71 @@
+"""All that a broker knows, by name and number: what front ends and administrators both work on."""
+
+from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
+from lbg_runtime.broker.engine.flow import Flow
+from lbg_runtime.broker.engine.publisher_flow import PublisherState
+from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.vpn import Client, Vpn
+from lbg_runtime.model.errors import BrokerRefusal
+
+
+class Registry:
+    """Called by the engine and its administration only."""
+
+    def __init__(self) -> None:
+        self.vpns: dict[str, Vpn] = {}
+        self.clients: dict[ClientId, Client] = {}
+        self.flows: dict[FlowId, tuple[Client, Queue, Flow]] = {}
+        self.publishers: dict[FlowId, tuple[Client, PublisherState]] = {}
+
+    def add_vpn(self, name: str) -> None:
+        """Add a message VPN, if it is not there."""
+        self.vpns.setdefault(name, Vpn(name))
+
+    def vpn(self, name: str) -> Vpn:
+        """Find a VPN; 403 `Message VPN Not Allowed`."""
+        vpn = self.vpns.get(name)
+        if vpn is None:
+            raise BrokerRefusal(403, "Message VPN Not Allowed")
+        return vpn
+
+    def client(self, client: ClientId) -> Client:
+        """Find a client; 503 `Service Unavailable` for one that is gone."""
+        known = self.clients.get(client)
+        if known is None:
+            raise BrokerRefusal(503, "Service Unavailable")
+        return known
+
+    def end_flows(self, queue: Queue, text: str) -> list[Effect]:
+        """End all flows of a queue with 503 and this text."""
+        effects: list[Effect] = []
+        for flow in queue.end_flows():
+            client = self.flows.pop(flow.id)[0]
+            del client.flows[flow.id]
+            effects.append(FlowEnded(client.id, flow.id, 503, text))
+        return effects
+
+    def end_client(self, client: Client, text: str) -> list[Effect]:
+        """Have a client's connection closed, and all that follows from its going."""
+        return [ClientEnded(client.id, text), *self.disconnect(client.id)]
+
+    def disconnect(self, client: ClientId) -> list[Effect]:
+        """Take a client out, its flows, subscriptions and temporary queues; nothing if it is gone."""
+        gone = self.clients.pop(client, None)
+        if gone is None:
+            return []
+        del gone.vpn.clients[gone.name]
+        gone.vpn.client_subscriptions.remove_all(gone)
+        for publisher, state in gone.publishers.items():
+            del self.publishers[publisher]
+            gone.vpn.publishers.close(publisher, state)
+        # A queue loses all flows of the client at once, or the second would be elected when the first has gone.
+        lost: dict[Queue, list[Flow]] = {}
+        for flow, queue in gone.flows.items():
+            lost.setdefault(queue, []).append(self.flows.pop(flow)[2])
+        effects: list[Effect] = []
+        for queue, flows in lost.items():
+            if queue.temporary_of is None:
+                effects += queue.lose(flows)
+        for queue in [queue for queue in gone.vpn.queues.values() if queue.temporary_of == client]:
+            gone.vpn.remove_queue(queue)
+        return effects

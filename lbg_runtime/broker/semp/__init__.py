@@ -1,0 +1,1 @@
+"""SEMPv2 of the development broker: what an administrator sees and sets, and the engine does."""

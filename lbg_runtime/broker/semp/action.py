@@ -1,0 +1,68 @@
+"""The action API: what is done once and leaves no setting behind."""
+
+from collections.abc import Callable, Mapping
+
+from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.semp import reply
+from lbg_runtime.broker.semp.access import Administrator
+from lbg_runtime.broker.semp.collection import CarryOut
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.reply import Request
+from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.broker.semp.target import decode
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
+
+_Act = Callable[[Engine, tuple[str, ...]], list[Effect]]
+"""Carries an action out, given the names of what it is for, the VPN's first; `BrokerRefusal` where that is missing."""
+
+
+class Action:
+    """Called by the HTTP front end, on the loop's thread."""
+
+    def __init__(self, engine: Engine, carry_out: CarryOut) -> None:
+        self._engine = engine
+        self._carry_out = carry_out
+
+    def handle(self, request: Request, administrator: Administrator) -> Row:
+        """The answer to a request; raises `SempFault`."""
+        *path, verb = request.segments or ("",)
+        names = tuple(decode(segment) for segment in path[1::2])
+        act = _ACTS.get((*path[::2], verb))
+        if act is None or len(path) % 2 or request.method != "PUT":
+            raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} {'/'.join(request.segments)} is no action here")
+        administrator.check_write(names[0])
+        try:
+            effects = act(self._engine, names)
+        except BrokerRefusal:
+            raise SempFault(SempCode.NOT_FOUND, f"{' '.join(names)} does not exist") from None
+        self._carry_out(effects)
+        return reply.done(request)
+
+
+def _delete_messages(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
+    vpn, queue = names
+    return engine.administration.delete_messages(vpn, QueueName(queue))
+
+
+def _delete_message(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
+    vpn, queue, number = names
+    messages = engine.administration.queue_messages(vpn, QueueName(queue))
+    chosen = {message.sequence for message in messages if str(message.sequence) == number}
+    if not chosen:
+        raise SempFault(SempCode.NOT_FOUND, f"queue {queue} has no message {number}")
+    return engine.administration.delete_messages(vpn, QueueName(queue), chosen)
+
+
+def _disconnect(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
+    vpn, client = names
+    return engine.administration.end_client(vpn, client)
+
+
+_ACTS: Mapping[tuple[str, ...], _Act] = {
+    ("msgVpns", "queues", "deleteMsgs"): _delete_messages,
+    ("msgVpns", "queues", "msgs", "delete"): _delete_message,
+    ("msgVpns", "clients", "disconnect"): _disconnect,
+}

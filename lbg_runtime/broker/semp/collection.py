@@ -1,0 +1,75 @@
+"""Where the objects of one kind are."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Protocol
+
+from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.broker.semp.target import Key, Keys
+
+CarryOut = Callable[[Iterable[Effect]], None]
+"""Hands effects of the engine to the connections they are for, in order."""
+
+
+class Collection(Protocol):
+    """The objects of one kind, everywhere. What is above an object has been found before; rows have been checked.
+
+    Refusals are `SempFault`. What an object says is in force when the call returns.
+    """
+
+    def keys(self, above: Keys) -> Iterable[Key]:
+        """The keys of all objects of this kind in one place."""
+        ...
+
+    def read(self, keys: Keys) -> Row | None:
+        """An object's attributes, its key apart; None where it does not exist."""
+        ...
+
+    def create(self, keys: Keys, row: Row) -> None:
+        """Add an object that does not exist, with all its attributes."""
+        ...
+
+    def change(self, keys: Keys, before: Row, row: Row) -> None:
+        """Give an object that exists other attributes; `before` and `row` have all of them."""
+        ...
+
+    def delete(self, keys: Keys) -> None:
+        """Remove an object that exists, with all that is below it."""
+        ...
+
+
+class Rows:
+    """A collection that is nothing but its rows."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Keys, Row] = {}
+
+    def keys(self, above: Keys) -> Iterator[Key]:
+        return (keys[-1] for keys in self._rows if keys[:-1] == above)
+
+    def read(self, keys: Keys) -> Row | None:
+        return self._rows.get(keys)
+
+    def create(self, keys: Keys, row: Row) -> None:
+        self._rows[keys] = row
+
+    def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # others look at what changed
+        self._rows[keys] = row
+
+    def delete(self, keys: Keys) -> None:
+        del self._rows[keys]
+
+    def delete_below(self, above: Keys) -> None:
+        """Remove every object in one place, however deep."""
+        for keys in [keys for keys in self._rows if keys[: len(above)] == above]:
+            del self._rows[keys]
+
+    def row(self, keys: Keys) -> Row:
+        """The attributes of an object that exists."""
+        return self._rows[keys]
+
+
+def only(keys: Keys, count: int) -> tuple[str, ...]:
+    """The names along the way to an object whose types have a key of one part."""
+    return tuple(key[0] for key in islice(keys, count))

@@ -1,0 +1,210 @@
+"""The monitor API: queues, flows, messages and clients as they are now. It only looks."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from lbg_runtime.broker.engine.answers import ClientStatus, QueueStatus
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.semp import reply
+from lbg_runtime.broker.semp.access import AccessLevel, Administrator
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.query import Item, Query
+from lbg_runtime.broker.semp.queues import row_of
+from lbg_runtime.broker.semp.reply import Request
+from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.broker.semp.target import decode, encode_key
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One object: its name in the collection, what there is to see, and how much lies below."""
+
+    name: str
+    row: Row
+    counts: Mapping[str, int] | None = None
+
+
+_Look = Callable[[Engine, tuple[str, ...]], Iterator[_Seen]]
+"""All objects of one kind, given the names of those above: the VPN's first."""
+
+
+class Monitor:
+    """Called by the HTTP front end, on the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def handle(self, request: Request, administrator: Administrator) -> Row:
+        """The answer to a request; raises `SempFault`."""
+        if request.method != "GET":
+            raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} is not for the monitor API")
+        kinds = request.segments[::2]
+        names = tuple(decode(segment) for segment in request.segments[1::2])
+        look = _LOOKS.get(kinds)
+        if look is None:
+            raise SempFault(SempCode.PARSE_ERROR, f"there is nothing to see at {'/'.join(request.segments)}")
+        if names:
+            administrator.check_read(names[0])
+        above = names[: len(kinds) - 1]
+        self._check_above(kinds, above)
+        query = Query.parse(request.query)
+        seen = look(self._engine, above)
+        if len(names) < len(kinds):
+            items = (_item(kinds, above, each) for each in seen if _is_visible(administrator, kinds, each))
+            return reply.many(request, query.page_of(items), query)
+        found = next((each for each in seen if each.name == names[-1]), None)
+        if found is None:
+            raise _missing(kinds, names[-1])
+        return reply.one(request, _item(kinds, above, found), query)
+
+    def _check_above(self, kinds: tuple[str, ...], above: tuple[str, ...]) -> None:
+        for depth, name in enumerate(above, start=1):
+            look = _LOOKS[kinds[:depth]]
+            if all(each.name != name for each in look(self._engine, above[: depth - 1])):
+                raise _missing(kinds[:depth], name)
+
+
+def _is_visible(administrator: Administrator, kinds: tuple[str, ...], seen: _Seen) -> bool:
+    return len(kinds) > 1 or administrator.level_in(seen.name).includes(AccessLevel.READ_ONLY)
+
+
+def _missing(kinds: tuple[str, ...], name: str) -> SempFault:
+    return SempFault(SempCode.NOT_FOUND, f"{name} does not exist in {kinds[-1]}")
+
+
+def _item(kinds: tuple[str, ...], above: tuple[str, ...], seen: _Seen) -> Item:
+    names = (*above, seen.name)
+    path = tuple(part for kind, name in zip(kinds, names, strict=True) for part in (kind, encode_key((name,))))
+    below = tuple(each[-1] for each in _LOOKS if each[:-1] == kinds)
+    return Item(path, seen.row, below, seen.counts)
+
+
+# -- what there is to see
+
+
+def _vpns(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:  # noqa: ARG001  # there is nothing above
+    for vpn in engine.administration.vpn_names():
+        yield _Seen(vpn, {"msgVpnName": vpn, "enabled": True, "state": "up"})
+
+
+def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    (vpn,) = above
+    for queue in engine.queue_names(vpn):
+        status = engine.queue_status(vpn, queue)
+        counts = {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
+        yield _Seen(queue, _queue_row(vpn, status), counts)
+
+
+def _queue_row(vpn: str, status: QueueStatus) -> Row:
+    binds = status.binds
+    return {
+        "msgVpnName": vpn,
+        "queueName": status.name,
+        **row_of(status.settings),
+        "durable": status.settings.durable,
+        "msgSpoolUsage": status.spooled_bytes,
+        "spooledMsgCount": status.last_sequence,
+        "txUnackedMsgCount": status.unacked_count,
+        "lowestMsgId": status.first_sequence if status.depth else 0,
+        "lastSpooledMsgId": status.last_sequence,
+        "topicSubscriptionCount": len(status.subscriptions),
+        "bindCount": sum(not flow.browser for flow in status.flows),
+        "bindRequestCount": binds.requested,
+        "bindSuccessCount": binds.succeeded,
+        "disabledBindFailureCount": binds.disabled,
+        "maxBindCountExceededBindFailureCount": binds.max_exceeded,
+        "otherBindFailureCount": binds.other,
+    }
+
+
+def _flows_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, queue = above
+    for flow in engine.queue_flows(vpn, QueueName(queue)):
+        activity = "active-browser" if flow.browser else "active-consumer" if flow.active else "inactive"
+        row: Row = {
+            "msgVpnName": vpn,
+            "queueName": queue,
+            "flowId": flow.flow,
+            "clientName": flow.client_name,
+            "activityState": activity,
+            "activityUpdateState": "synchronized",
+            "windowSize": flow.window_size,
+            "usedWindowSize": flow.used_window_size,
+            "unackedMsgCount": flow.unacked_count,
+        }
+        yield _Seen(str(flow.flow), row)
+
+
+def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, queue = above
+    for topic in engine.queue_status(vpn, QueueName(queue)).subscriptions:
+        yield _Seen(topic, {"msgVpnName": vpn, "queueName": queue, "subscriptionTopic": topic})
+
+
+def _messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, queue = above
+    for message in engine.administration.queue_messages(vpn, QueueName(queue)):
+        row: Row = {
+            "msgVpnName": vpn,
+            "queueName": queue,
+            "msgId": message.sequence,
+            "attachmentSize": message.size_bytes,
+            "undelivered": message.is_undelivered,
+        }
+        yield _Seen(str(message.sequence), row)
+
+
+def _clients(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    (vpn,) = above
+    for client in engine.administration.clients(vpn):
+        row: Row = {
+            "msgVpnName": vpn,
+            "clientName": client.name,
+            "clientId": client.client,
+            "clientUsername": client.account,
+            "originalClientUsername": client.username,
+            "clientAddress": client.address,
+            "rxFlowCount": client.publisher_flow_count,
+            "txFlowCount": len(client.flows),
+            "subscriptionCount": len(client.subscriptions),
+        }
+        counts = {"subscriptions": len(client.subscriptions), "txFlows": len(client.flows)}
+        yield _Seen(client.name, row, counts)
+
+
+def _flows_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, client = above
+    for queue, flow in _client(engine, above).flows:
+        row: Row = {
+            "msgVpnName": vpn,
+            "clientName": client,
+            "flowId": flow.flow,
+            "endpointName": queue,
+            "endpointType": "queue",
+        }
+        yield _Seen(str(flow.flow), row)
+
+
+def _subscriptions_of_client(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, client = above
+    for topic in _client(engine, above).subscriptions:
+        yield _Seen(topic, {"msgVpnName": vpn, "clientName": client, "subscriptionTopic": topic})
+
+
+def _client(engine: Engine, above: tuple[str, ...]) -> ClientStatus:
+    vpn, name = above
+    return next(client for client in engine.administration.clients(vpn) if client.name == name)
+
+
+_LOOKS: Mapping[tuple[str, ...], _Look] = {
+    ("msgVpns",): _vpns,
+    ("msgVpns", "queues"): _queues,
+    ("msgVpns", "queues", "txFlows"): _flows_of_queue,
+    ("msgVpns", "queues", "subscriptions"): _subscriptions_of_queue,
+    ("msgVpns", "queues", "msgs"): _messages,
+    ("msgVpns", "clients"): _clients,
+    ("msgVpns", "clients", "txFlows"): _flows_of_client,
+    ("msgVpns", "clients", "subscriptions"): _subscriptions_of_client,
+}

@@ -1,0 +1,143 @@
+"""The kinds of objects that the configuration API knows. A name, a limit or a default is PubSub+'s (10.26)."""
+
+import string
+
+from lbg_runtime.broker.semp.schema import Attribute, Choice, Flag, Level, Number, ObjectType, Text, Threshold
+
+_U32 = 2**32 - 1
+_WORD = string.ascii_letters + string.digits + "-_"
+_SYNTAX = ("smf", "mqtt")
+_ACTION = ("allow", "disallow")
+
+ENFORCED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
+    Choice("accessType", "exclusive", ("exclusive", "non-exclusive")),
+    Flag("egressEnabled"),
+    Flag("ingressEnabled"),
+    Number("maxBindCount", 1_000, 0, 10_000),
+    Number("maxDeliveredUnackedMsgsPerFlow", 10_000, 1, 1_000_000),
+    Number("maxMsgSize", 10_000_000, 0, 30_000_000),
+    Number("maxMsgSpoolUsage", 5_000, 0, 6_000_000),
+    Text("owner", "", 189),
+    Choice("permission", "no-access", ("no-access", "read-only", "consume", "modify-topic", "delete")),
+    Choice("rejectMsgToSenderOnDiscardBehavior", "when-queue-enabled", ("never", "when-queue-enabled", "always")),
+)
+"""What the engine acts on; `queues.py` has how."""
+
+NOTED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
+    Flag("consumerAckPropagationEnabled", default=True),
+    Text("deadMsgQueue", "#DEAD_MSG_QUEUE", 200),
+    Flag("deliveryCountEnabled"),
+    Number("deliveryDelay", 0, 0, _U32),
+    Threshold("eventBindCountThreshold", 60, 80),
+    Threshold("eventMsgSpoolUsageThreshold", 18, 25),
+    Threshold("eventRejectLowPriorityMsgLimitThreshold", 60, 80),
+    Number("maxRedeliveryCount", 0, 0, 255),
+    Number("maxTtl", 0, 0, _U32),
+    Number("partitionCount", 0, 0, 1_000),
+    Number("partitionRebalanceDelay", 5, 0, _U32),
+    Number("partitionRebalanceMaxHandoffTime", 3, 0, _U32),
+    Flag("redeliveryDelayEnabled"),
+    Number("redeliveryDelayInitialInterval", 1_000, 1, 3_600_000),
+    Number("redeliveryDelayMaxInterval", 64_000, 1, 10_800_000),
+    Number("redeliveryDelayMultiplier", 200, 100, 500),
+    Flag("redeliveryEnabled", default=True),
+    Flag("rejectLowPriorityMsgEnabled"),
+    Number("rejectLowPriorityMsgLimit", 0, 0, _U32),
+    Flag("respectDmqEligibleEnabled"),
+    Flag("respectMsgPriorityEnabled"),
+    Flag("respectTtlEnabled"),
+)
+"""What is kept and has no effect here."""
+
+SUBSCRIPTION = ObjectType("queue subscription", "subscriptions", (Text("subscriptionTopic", "", 250, least=1),))
+
+QUEUE = ObjectType(
+    "queue",
+    "queues",
+    (Text("queueName", "", 200, least=1, forbidden="*?'<>&;", has_levels=True),),
+    ENFORCED_QUEUE_ATTRIBUTES + NOTED_QUEUE_ATTRIBUTES,
+    (SUBSCRIPTION,),
+)
+
+CLIENT_USERNAME = ObjectType(
+    "client username",
+    "clientUsernames",
+    (Text("clientUsername", "", 189, least=1, forbidden="*?"),),
+    (
+        Text("aclProfileName", "default", 32, least=1),
+        Text("clientProfileName", "default", 32, least=1),
+        Flag("enabled"),
+        Flag("guaranteedEndpointPermissionOverrideEnabled"),
+        Text("password", "", 128, is_secret=True),
+        Flag("subscriptionManagerEnabled"),
+    ),
+)
+
+CLIENT_PROFILE = ObjectType(
+    "client profile",
+    "clientProfiles",
+    (Text("clientProfileName", "", 32, least=1, allowed=_WORD),),
+    (
+        Choice("allowGuaranteedEndpointCreateDurability", "all", ("all", "durable", "non-durable")),
+        Flag("allowGuaranteedEndpointCreateEnabled"),
+        Flag("allowGuaranteedMsgReceiveEnabled"),
+        Flag("allowGuaranteedMsgSendEnabled"),
+        Flag("allowSharedSubscriptionsEnabled"),
+        Flag("allowTransactedSessionsEnabled"),
+        Text("apiQueueManagementCopyFromOnCreateTemplateName", "", 255),
+        Flag("compressionEnabled", default=True),
+        Number("maxConnectionCountPerClientUsername", 100, 0, 200_000),
+        Number("maxEgressFlowCount", 1_000, 0, 200_000),
+        Number("maxEndpointCountPerClientUsername", 1_000, 0, 200_000),
+        Number("maxIngressFlowCount", 1_000, 0, 1_000_000),
+        Number("maxSubscriptionCount", 500_000, 0, _U32),
+        Flag("rejectMsgToSenderOnNoSubscriptionMatchEnabled"),
+        Number("serviceMinKeepaliveTimeout", 30, 3, 3_600),
+        Flag("tlsAllowDowngradeToPlainTextEnabled", default=True),
+    ),
+    write_level=Level.GLOBAL,
+)
+
+CONNECT_EXCEPTION = ObjectType(
+    "client connect exception", "clientConnectExceptions", (Text("clientConnectExceptionAddress", "", 43, least=1),)
+)
+PUBLISH_EXCEPTION = ObjectType(
+    "publish topic exception",
+    "publishTopicExceptions",
+    (Choice("publishTopicExceptionSyntax", "", _SYNTAX), Text("publishTopicException", "", 250, least=1)),
+)
+SUBSCRIBE_EXCEPTION = ObjectType(
+    "subscribe topic exception",
+    "subscribeTopicExceptions",
+    (Choice("subscribeTopicExceptionSyntax", "", _SYNTAX), Text("subscribeTopicException", "", 250, least=1)),
+)
+
+ACL_PROFILE = ObjectType(
+    "ACL profile",
+    "aclProfiles",
+    (Text("aclProfileName", "", 32, least=1, allowed=_WORD),),
+    (
+        Choice("clientConnectDefaultAction", "disallow", _ACTION),
+        Choice("publishTopicDefaultAction", "disallow", _ACTION),
+        Choice("subscribeShareNameDefaultAction", "allow", _ACTION),
+        Choice("subscribeTopicDefaultAction", "disallow", _ACTION),
+    ),
+    (CONNECT_EXCEPTION, PUBLISH_EXCEPTION, SUBSCRIBE_EXCEPTION),
+)
+
+JNDI_QUEUE = ObjectType(
+    "JNDI queue",
+    "jndiQueues",
+    (Text("queueName", "", 256, least=1, forbidden="?* "),),
+    (Text("physicalName", "", 200),),
+)
+
+VPN = ObjectType(
+    "message VPN",
+    "msgVpns",
+    (Text("msgVpnName", "", 32, least=1, forbidden="*?"),),
+    (Choice("authenticationBasicType", "none", ("none", "internal")),),
+    (QUEUE, CLIENT_USERNAME, CLIENT_PROFILE, ACL_PROFILE, JNDI_QUEUE),
+    write_level=Level.GLOBAL,
+    is_fixed=True,
+)

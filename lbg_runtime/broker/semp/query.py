@@ -1,0 +1,167 @@
+"""The query of a GET: which objects (`where`), how many from where on (`count`, `cursor`), what of them (`select`)."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
+from urllib.parse import parse_qsl, unquote_plus
+
+import orjson
+
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.schema import Json, Row
+from lbg_runtime.model.semp_code import SempCode
+
+DEFAULT_COUNT = 10
+LARGEST_COUNT = 100
+LARGEST_SELECT = 256
+
+_COMPARISONS = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
+_CONDITION = re.compile(r"([A-Za-z0-9.]+)(==|!=|<=|>=|<|>)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One object as a GET shows it."""
+
+    path: tuple[str, ...]
+    """Encoded segments, the collection's name and the object's key in turn; orders the items of a collection."""
+    row: Row
+    below: tuple[str, ...] = ()
+    """Names of the collections below it."""
+    counts: Mapping[str, int] | None = None
+    """How many members the collections below it have, where the API says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of a collection's items."""
+
+    items: tuple[Item, ...]
+    cursor: str | None
+    """What brings the next page; None on the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One part of `where`."""
+
+    name: str
+    operator: str
+    text: str
+
+    def holds_for(self, row: Row) -> bool:
+        """Whether an object meets it; raises `SempFault` where it has no such attribute."""
+        if self.name not in row:
+            raise SempFault(SempCode.INVALID_PARAMETER, f"where: there is no attribute {self.name!r}")
+        value = row[self.name]
+        compare = _COMPARISONS[self.operator]
+        if isinstance(value, bool):
+            return bool(compare(str(value).lower(), self.text.lower()))
+        if isinstance(value, int):
+            return bool(compare(value, self._number()))
+        if self.operator in ("==", "!=") and "*" in self.text:
+            pattern = ".*".join(re.escape(part) for part in self.text.split("*"))
+            is_like = re.fullmatch(pattern, str(value), re.DOTALL) is not None
+            return is_like is (self.operator == "==")
+        return bool(compare(str(value), self.text))
+
+    def _number(self) -> int:
+        try:
+            return int(self.text)
+        except ValueError:
+            raise SempFault(SempCode.INVALID_PARAMETER, f"where: {self.text!r} is no number") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The parameters that every GET understands."""
+
+    select: tuple[str, ...] = ()
+    where: tuple[Condition, ...] = ()
+    count: int = DEFAULT_COUNT
+    cursor: str | None = None
+    others: tuple[str, ...] = ()
+    """All but the cursor as they were given, for the address of the next page."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Query":
+        """Raises `SempFault` for what cannot be understood; unknown parameters count for nothing."""
+        given = dict(parse_qsl(text, keep_blank_values=True))
+        # Before they are decoded: an encoded comma is part of a value. No attribute's name has one.
+        conditions = next((part[6:] for part in text.split("&") if part.startswith("where=")), "")
+        select = tuple(part for part in given.get("select", "").split(",") if part)
+        if len(select) > LARGEST_SELECT:
+            raise SempFault(SempCode.INVALID_PARAMETER, f"select: more than {LARGEST_SELECT} attributes")
+        return cls(
+            select,
+            tuple(_condition(unquote_plus(part)) for part in conditions.split(",") if part),
+            _count(given.get("count")),
+            given.get("cursor"),
+            tuple(part for part in text.split("&") if part and not part.startswith("cursor=")),
+        )
+
+    def next_page(self, cursor: str) -> str:
+        """The query that brings the next page."""
+        return "&".join((*self.others, f"cursor={cursor}"))
+
+    def page_of(self, items: Iterable[Item]) -> Page:
+        """The page that is asked for. What comes or goes meanwhile neither repeats the others nor leaves one out."""
+        chosen = sorted(
+            (item for item in items if all(part.holds_for(item.row) for part in self.where)), key=lambda item: item.path
+        )
+        if self.cursor is not None:
+            last = _read_cursor(self.cursor)
+            chosen = [item for item in chosen if item.path > last]
+        page = tuple(chosen[: self.count])
+        return Page(page, _cursor_after(page[-1]) if len(chosen) > self.count else None)
+
+    def shown(self, row: Row) -> Row:
+        """The selected attributes of an object; raises `SempFault` where one is unknown."""
+        included = [name for name in self.select if not name.startswith("-")] or ["*"]
+        excluded = [name[1:] for name in self.select if name.startswith("-")]
+        kept = _names(row, included) - _names(row, excluded)
+        return {name: value for name, value in row.items() if name in kept}
+
+
+def _condition(text: str) -> Condition:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise SempFault(SempCode.INVALID_PARAMETER, f"where: {text!r} is no comparison")
+    return Condition(*match.groups())
+
+
+def _count(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_COUNT
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= LARGEST_COUNT):
+        raise SempFault(SempCode.INVALID_PARAMETER, f"count {text!r} is not valid; expected 1 to {LARGEST_COUNT}")
+    return int(text)
+
+
+def _names(row: Row, patterns: Sequence[str]) -> set[str]:
+    chosen: set[str] = set()
+    for pattern in patterns:
+        if pattern.endswith("*"):
+            chosen |= {name for name in row if name.startswith(pattern[:-1])}
+        elif pattern in row:
+            chosen.add(pattern)
+        else:
+            raise SempFault(SempCode.INVALID_PARAMETER, f"select: there is no attribute {pattern!r}")
+    return chosen
+
+
+def _cursor_after(item: Item) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(item.path)).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> tuple[str, ...]:
+    try:
+        value: Json = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, ValueError):
+        value = None
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise SempFault(SempCode.INVALID_PARAMETER, "cursor: not one that this broker gave")
+    return tuple(str(part) for part in value)

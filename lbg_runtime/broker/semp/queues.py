@@ -1,0 +1,142 @@
+"""Queues and their subscriptions: the engine has them, so nothing of them is kept here."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import cast
+
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.semp.collection import CarryOut, only
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.objects import NOTED_QUEUE_ATTRIBUTES
+from lbg_runtime.broker.semp.schema import Json, Row
+from lbg_runtime.broker.semp.target import Key, Keys
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
+
+BYTES_PER_SPOOL_UNIT = 1_000_000
+"""`maxMsgSpoolUsage` is in megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Which setting of the engine an attribute is, and how each becomes the other."""
+
+    name: str
+    to_setting: Callable[[Json], object]
+    to_attribute: Callable[[object], Json]
+
+
+def _as_it_is(attribute: str) -> _Field:
+    return _Field(attribute, lambda value: value, lambda value: cast(Json, value))
+
+
+_FIELDS = {
+    "accessType": _Field("access_type", AccessType, lambda kind: cast(AccessType, kind).value),
+    "egressEnabled": _as_it_is("egress_enabled"),
+    "ingressEnabled": _as_it_is("ingress_enabled"),
+    "maxBindCount": _as_it_is("max_bind_count"),
+    "maxDeliveredUnackedMsgsPerFlow": _as_it_is("max_unacked_per_flow"),
+    "maxMsgSize": _as_it_is("max_message_bytes"),
+    "maxMsgSpoolUsage": _Field(
+        "quota_bytes",
+        lambda value: cast(int, value) * BYTES_PER_SPOOL_UNIT,
+        lambda value: cast(int, value) // BYTES_PER_SPOOL_UNIT,
+    ),
+    "owner": _Field("owner", lambda value: value or None, lambda value: cast(str | None, value) or ""),
+    "permission": _Field("permission", Permission, lambda kind: cast(Permission, kind).value),
+    "rejectMsgToSenderOnDiscardBehavior": _Field(
+        "reject_on_discard", RejectOnDiscard, lambda kind: cast(RejectOnDiscard, kind).value
+    ),
+}
+_NOTED_DEFAULTS: Row = {attribute.name: attribute.default for attribute in NOTED_QUEUE_ATTRIBUTES}
+
+
+def row_of(settings: QueueSettings) -> Row:
+    """The attributes that a queue's settings are."""
+    acted_on = {name: field.to_attribute(getattr(settings, field.name)) for name, field in _FIELDS.items()}
+    return {**acted_on, **_NOTED_DEFAULTS, **cast(Row, settings.remarks)}
+
+
+def changed_settings(settings: QueueSettings, row: Row) -> QueueSettings:
+    """Settings with what differs in a row; what does not keeps what the row has no digits for (a quota in bytes)."""
+    before = row_of(settings)
+    changes = {field.name: field.to_setting(row[name]) for name, field in _FIELDS.items() if row[name] != before[name]}
+    remarks = {name: row[name] for name, default in _NOTED_DEFAULTS.items() if row[name] != default}
+    # The table is right about the types; a test makes every attribute of it.
+    return replace(settings, **changes, remarks=remarks)  # type: ignore[arg-type]  # see above
+
+
+class Queues:
+    """Durable queues; those of one connection belong to it and are no configuration."""
+
+    def __init__(self, engine: Engine, carry_out: CarryOut) -> None:
+        self._engine = engine
+        self._carry_out = carry_out
+
+    def keys(self, above: Keys) -> Iterable[Key]:
+        (vpn,) = only(above, 1)
+        names = self._engine.queue_names(vpn)
+        return ((name,) for name in names if self._engine.queue_status(vpn, name).settings.durable)
+
+    def read(self, keys: Keys) -> Row | None:
+        vpn, queue = only(keys, 2)
+        if queue not in self._engine.queue_names(vpn):
+            return None
+        settings = self._engine.queue_status(vpn, QueueName(queue)).settings
+        return row_of(settings) if settings.durable else None
+
+    def create(self, keys: Keys, row: Row) -> None:
+        vpn, queue = only(keys, 2)
+        _check_supported(row)
+        if queue in self._engine.queue_names(vpn):  # A temporary one, which is not ours to show.
+            raise SempFault(SempCode.ALREADY_EXISTS, f"queue {queue} is temporary and in use")
+        settings = changed_settings(QueueSettings(), row)
+        self._engine.create_queue(vpn, QueueName(queue), settings)
+
+    def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # the engine's own settings say more
+        vpn, queue = only(keys, 2)
+        _check_supported(row)
+        changed = changed_settings(self._engine.queue_status(vpn, QueueName(queue)).settings, row)
+        self._carry_out(self._engine.administration.change_queue(vpn, QueueName(queue), changed))
+
+    def delete(self, keys: Keys) -> None:
+        vpn, queue = only(keys, 2)
+        self._carry_out(self._engine.delete_queue(vpn, QueueName(queue)))
+
+
+class Subscriptions:
+    """What queues attract; in force with the call that says so."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def keys(self, above: Keys) -> Iterable[Key]:
+        vpn, queue = only(above, 2)
+        return ((topic,) for topic in self._engine.queue_status(vpn, QueueName(queue)).subscriptions)
+
+    def read(self, keys: Keys) -> Row | None:
+        return {} if keys[-1] in self.keys(keys[:-1]) else None
+
+    def create(self, keys: Keys, row: Row) -> None:  # noqa: ARG002  # it has no attributes
+        vpn, queue, topic = only(keys, 3)
+        try:
+            self._engine.add_queue_subscription(vpn, QueueName(queue), topic)
+        except BrokerRefusal as refusal:
+            raise SempFault(SempCode.INVALID_PARAMETER, f"subscriptionTopic {topic!r}: {refusal.text}") from None
+
+    def change(self, keys: Keys, before: Row, row: Row) -> None:
+        """A subscription has no attributes."""
+
+    def delete(self, keys: Keys) -> None:
+        vpn, queue, topic = only(keys, 3)
+        self._engine.remove_queue_subscription(vpn, QueueName(queue), topic)
+
+
+def _check_supported(row: Row) -> None:
+    """Refuse what would make another kind of queue of it: keeping it as a remark would be a lie."""
+    if row["partitionCount"]:
+        raise SempFault(SempCode.NOT_SUPPORTED, "partitionCount: this broker has no partitioned queues")
+    if row["maxMsgSpoolUsage"] == 0:
+        raise SempFault(SempCode.NOT_SUPPORTED, "maxMsgSpoolUsage 0: this broker has no last value queues")

@@ -1,0 +1,82 @@
+"""The envelope of every answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.query import Item, Page, Query
+from lbg_runtime.broker.semp.schema import Json, Row
+
+REFUSED = 400
+"""HTTP status of every error that has a SEMP code; clients branch on the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, as far as SEMP is concerned."""
+
+    method: str
+    uri: str
+    """As it was asked for, query included."""
+    base: str
+    """Address of the API it is for: what every link begins with."""
+    segments: tuple[str, ...]
+    """The encoded path below that."""
+    query: str
+    body: bytes
+
+
+def done(request: Request) -> Row:
+    """What a deletion or an action is answered with."""
+    return {"meta": _meta(request, 200)}
+
+
+def one(request: Request, item: Item, query: Query) -> Row:
+    """A single object."""
+    answer: Row = {"data": query.shown(item.row), "links": _links(request, item), "meta": _meta(request, 200)}
+    if item.counts is not None:
+        answer["collections"] = _collections(item)
+    return answer
+
+
+def many(request: Request, page: Page, query: Query) -> Row:
+    """One page of a collection."""
+    meta = _meta(request, 200)
+    if page.cursor is not None:
+        next_uri = f"{request.base}/{'/'.join(request.segments)}?{query.next_page(page.cursor)}"
+        meta["paging"] = {"cursorQuery": page.cursor, "nextPageUri": next_uri}
+    answer: Row = {
+        "data": [query.shown(item.row) for item in page.items],
+        "links": [_links(request, item) for item in page.items],
+        "meta": meta,
+    }
+    if any(item.counts is not None for item in page.items):
+        answer["collections"] = [_collections(item) for item in page.items]
+    return answer
+
+
+def failed(request: Request, fault: SempFault) -> Row:
+    """Why there is nothing."""
+    meta = _meta(request, REFUSED)
+    meta["error"] = {"code": int(fault.code), "status": fault.code.name, "description": fault.description}
+    return {"meta": meta}
+
+
+def _meta(request: Request, code: int) -> Row:
+    return {"request": {"method": request.method, "uri": request.uri}, "responseCode": code}
+
+
+def _links(request: Request, item: Item) -> Json:
+    uri = "/".join((request.base, *item.path))
+    links: Row = {f"{name}Uri": f"{uri}/{name}" for name in item.below}
+    return {**links, "uri": uri}
+
+
+def _collections(item: Item) -> Json:
+    return {name: {"count": count} for name, count in (item.counts or {}).items()}
+
+
+def segments_of(path: str) -> tuple[str, ...]:
+    """The encoded segments of a path; a slash at its end counts for nothing."""
+    parts: Sequence[str] = path.strip("/").split("/")
+    return tuple(part for part in parts if part)

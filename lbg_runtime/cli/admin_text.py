@@ -1,0 +1,128 @@
+"""What the administration of a group shows: plans and queues, as objects for programs and as text for people. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from rich.table import Table
+
+from lbg_runtime.admin.group import Plan
+from lbg_runtime.admin.objects import NEVER_READ, Attributes
+from lbg_runtime.admin.plan import Change, Create, Delete, Step
+from lbg_runtime.admin.sight import QueueSight
+from lbg_runtime.admin.spec import StoredGroup
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import QueueName
+
+_VERBS = {Create: "create", Change: "change", Delete: "delete"}
+_MARKS = {Create: "+", Change: "~", Delete: "-"}
+
+
+def plan_as_object(plan: Plan) -> dict[str, object]:
+    """The plan as values that JSON knows, without secrets. Keys are stable; more may be added."""
+    return {
+        "clean": plan.is_clean,
+        "steps": [_step_as_object(step) for step in plan.steps],
+        "problems": problems_as_objects(plan.problems),
+        "surplus_queues": list(plan.surplus),
+    }
+
+
+def problems_as_objects(problems: Sequence[UserError]) -> list[dict[str, str]]:
+    """What somebody has to decide, part by part."""
+    return [{"where": each.where, "found": each.found, "expected": each.expected} for each in problems]
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """The plan for people: a line for each object, subscriptions of a queue in one."""
+    yield from _step_lines(plan.steps)
+    for queue in plan.surplus:
+        yield f"? queue {queue} is none of the group's and is left alone"
+    if plan.is_clean:
+        yield "the broker is as it should be"
+    elif plan.steps:
+        counts = Counter(_VERBS[type(step)] for step in plan.steps)
+        yield "steps: " + ", ".join(f"{count} to {verb}" for verb, count in counts.items())
+
+
+def step_line(step: Step) -> str:
+    """One step, as it is carried out."""
+    return f"{_MARKS[type(step)]} {step.ref}{_details(step)}"
+
+
+def groups_as_table(groups: Sequence[StoredGroup]) -> Table:
+    """A row for each group."""
+    table = Table()
+    for heading in ("group", "hash prefix", "shards", "queues", "hash function", "key", "client username"):
+        table.add_column(heading)
+    for group in groups:
+        shape = group.shape
+        numbers = (str(shape.hash_count), str(shape.queue_count))
+        table.add_row(shape.name, shape.hash_prefix, *numbers, group.hash_function.value, group.key, group.username)
+    return table
+
+
+def sights_as_object(sights: Mapping[QueueName, QueueSight]) -> dict[str, object]:
+    """What the broker sees of queues, as values that JSON knows."""
+    return {
+        queue: {"depth": sight.depth, "flows": sight.flow_count, "fed": sight.fed} for queue, sight in sights.items()
+    }
+
+
+def sights_as_table(queues: Sequence[QueueName], sights: Mapping[QueueName, QueueSight]) -> Table:
+    """A row for each queue that should be there."""
+    table = Table()
+    table.add_column("queue")
+    table.add_column("depth", justify="right")
+    table.add_column("flows", justify="right")
+    table.add_column("fed client")
+    for queue in queues:
+        sight = sights.get(queue)
+        cells = ("missing", "", "") if sight is None else (str(sight.depth), str(sight.flow_count), sight.fed or "none")
+        table.add_row(queue, *cells)
+    return table
+
+
+def _step_as_object(step: Step) -> dict[str, object]:
+    ref = step.ref
+    told: dict[str, object] = {"do": _VERBS[type(step)], "kind": ref.kind.value, "name": ref.name}
+    if ref.queue is not None:
+        told["queue"] = ref.queue
+    if isinstance(step, Create | Change):
+        told["attributes"] = {name: value for name, value in step.attributes.items() if name not in NEVER_READ}
+    if isinstance(step, Change):
+        told |= {"before": dict(step.before), "interrupts": step.interrupts}
+    return told
+
+
+def _step_lines(steps: Sequence[Step]) -> Iterator[str]:
+    for (kind, queue), group in groupby(steps, lambda step: (type(step), step.ref.queue)):
+        together = list(group)
+        if queue is None:
+            yield from map(step_line, together)
+        else:
+            noun = "subscription" if len(together) == 1 else "subscriptions"
+            yield f"{_MARKS[kind]} {len(together)} {noun} of queue {queue}"
+
+
+def _details(step: Step) -> str:
+    if isinstance(step, Change):
+        changes = ", ".join(
+            f"{name} {_written(step.before.get(name))} -> {_written(value)}" for name, value in step.attributes.items()
+        )
+        return f": {changes}" + (" (ends its clients or flows)" if step.interrupts else "")
+    if isinstance(step, Create) and step.attributes:
+        return f": {_attributes(step.attributes)}"
+    return ""
+
+
+def _attributes(attributes: Attributes) -> str:
+    return ", ".join(
+        f"{name} {'(not shown)' if name in NEVER_READ else _written(value)}" for name, value in attributes.items()
+    )
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value) or "''"

@@ -1,0 +1,94 @@
+"""Several members on one host, each a process of its own: one process is one core.
+
+Who starts them handles no message. It starts a member anew that ends without being asked, passes on the wish to leave,
+and leaves when they have. Each of them is an ordinary member of the group, and leaves by itself if it loses its parent.
+"""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from lbg_runtime.runtime.stop import StopCause, stop_requests
+
+_log = structlog.get_logger(__name__)
+
+RESTART_MIN_S = 1.0
+RESTART_MAX_S = 30.0
+"""Wait before a member that ended is started again; doubles with each end, until it has run for `STEADY_S`."""
+STEADY_S = 60.0
+
+USER_MISTAKE = 2
+"""Exit code of a command that was given something wrong: to start it again would change nothing."""
+
+
+@dataclass(slots=True)
+class _Sibling:
+    command: Sequence[str]
+    process: asyncio.subprocess.Process | None = None
+    exit_code: int = 0
+
+
+class Siblings:
+    """Runs one process per command until it is asked to leave. On one event loop; `run` once."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        """Each command must leave in order on SIGTERM, at once on a second one, and with its parent."""
+        self._siblings = [_Sibling(command) for command in commands]
+        self._is_leaving = asyncio.Event()
+
+    async def run(self, *, parent_pid: int | None = None) -> int:
+        """Be there until SIGTERM or SIGINT, or until this parent is gone; the worst exit code of all.
+
+        Ends with `USER_MISTAKE`, and everybody with it, as soon as one process does.
+        """
+        with stop_requests(self._leave, parent_pid=parent_pid):
+            async with asyncio.TaskGroup() as group:
+                for sibling in self._siblings:
+                    group.create_task(self._keep_running(sibling))
+        exit_codes = [_as_exit_code(sibling.exit_code) for sibling in self._siblings]
+        return USER_MISTAKE if USER_MISTAKE in exit_codes else max(exit_codes)
+
+    def _leave(self, cause: StopCause) -> None:
+        _log.info("stop_requested", cause=cause.value)
+        # A parent that ends after its signal is in no hurry, and they watch us as well.
+        if cause is not StopCause.PARENT_GONE or not self._is_leaving.is_set():
+            self._end_all()
+
+    def _end_all(self) -> None:
+        self._is_leaving.set()
+        for sibling in self._siblings:
+            if sibling.process is not None and sibling.process.returncode is None:
+                sibling.process.send_signal(signal.SIGTERM)
+
+    async def _keep_running(self, sibling: _Sibling) -> None:
+        loop = asyncio.get_running_loop()
+        delay_s = RESTART_MIN_S
+        while not self._is_leaving.is_set():
+            started_s = loop.time()
+            # A session of its own: what a terminal tells its foreground group, we pass on, once.
+            sibling.process = await asyncio.create_subprocess_exec(*sibling.command, start_new_session=True)
+            if self._is_leaving.is_set():
+                sibling.process.send_signal(signal.SIGTERM)
+            sibling.exit_code = await sibling.process.wait()
+            if self._is_leaving.is_set():
+                return
+            if sibling.exit_code == USER_MISTAKE:
+                # Others may have the same to say, and are on their way out by themselves.
+                self._end_all()
+                return
+            if loop.time() - started_s >= STEADY_S:
+                delay_s = RESTART_MIN_S
+            _log.error("sibling_ended", pid=sibling.process.pid, exit_code=sibling.exit_code, starts_again_in_s=delay_s)
+            try:
+                async with asyncio.timeout(delay_s):
+                    await self._is_leaving.wait()
+            except TimeoutError:
+                delay_s = min(2 * delay_s, RESTART_MAX_S)
+
+
+def _as_exit_code(returncode: int) -> int:
+    """As a shell has it: 128 and the signal for who was killed by one."""
+    return 128 - returncode if returncode < 0 else returncode

@@ -1,0 +1,183 @@
+"""Requests to the SEMPv2 API of one broker."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from lbg_runtime.model.errors import SempRefused, SempUnreachable
+from lbg_runtime.semp.address import Segment, SempApi, path_of
+from lbg_runtime.semp.answer import Json, SempAnswer, SempObject, read_answer
+
+PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Between the attempts of a request that a broker is not ready for: a standby, or one that is starting."""
+
+PAGE_SIZE = 100
+"""The most that a broker gives of these collections at once."""
+
+REQUEST_TIMEOUT_S = 10.0
+
+_NOT_READY = 503
+_UNAUTHORIZED = 401
+
+
+@dataclass(frozen=True, slots=True)
+class SempAccount:
+    """An administrator's address and name; the password is not shown."""
+
+    url: str
+    """Scheme, host and port: `https://broker:943`."""
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"SempAccount({self.url!r}, {self.username!r})"
+
+
+class SempClient:
+    """An async context manager; its calls may run at the same time.
+
+    Every call raises `SempRefused` where the broker says no and `SempUnreachable` where there is no answer. A broker
+    that is not ready (503) is asked again for 8 s. A request whose answer was lost may have been carried out. Proxies
+    of the environment are not used, and no redirection is followed: credentials go to the address given and nowhere
+    else.
+    """
+
+    def __init__(
+        self,
+        account: SempAccount,
+        *,
+        tls: ssl.SSLContext | bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`tls` True checks the broker's certificate against the usual public authorities, False does not check it.
+
+        `transport` takes the place of the network, in tests.
+        """
+        self.url = account.url.rstrip("/")
+        self._http = httpx.AsyncClient(
+            auth=httpx.BasicAuth(account.username, account.password),
+            verify=tls,
+            transport=transport,
+            timeout=REQUEST_TIMEOUT_S,
+            trust_env=False,
+            follow_redirects=False,
+            headers={"accept": "application/json"},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def get(self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = ()) -> SempObject:
+        """One object, with the selected attributes or all."""
+        return self._only(await self._request("GET", api, path, query=_query(select=select)))
+
+    async def find_all(
+        self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = (), where: Sequence[str] = ()
+    ) -> tuple[SempObject, ...]:
+        """All objects of a collection that meet every condition, page by page.
+
+        What is changed meanwhile may be missing, or come twice.
+        """
+        found: list[SempObject] = []
+        query = _query(select=select, where=where, count=(str(PAGE_SIZE),))
+        seen: set[str] = set()
+        while True:
+            # Of the address of the next page only the query counts: credentials go to no other host.
+            answer = await self._request("GET", api, path, query=query)
+            found += answer.objects
+            if answer.next_query is None:
+                return tuple(found)
+            query = answer.next_query
+            if query in seen:
+                raise SempUnreachable(self.url, "the pages of a collection have no end")
+            seen.add(query)
+
+    async def create(self, path: Sequence[Segment], attributes: Mapping[str, Json]) -> SempObject:
+        """Create an object in a collection; what is not given has its default."""
+        return self._only(await self._request("POST", SempApi.CONFIG, path, body=attributes))
+
+    async def update(self, path: Sequence[Segment], attributes: Mapping[str, Json]) -> SempObject:
+        """Change what is given and nothing else."""
+        return self._only(await self._request("PATCH", SempApi.CONFIG, path, body=attributes))
+
+    async def replace(self, path: Sequence[Segment], attributes: Mapping[str, Json]) -> SempObject:
+        """Change what is given and set the rest to its defaults."""
+        return self._only(await self._request("PUT", SempApi.CONFIG, path, body=attributes))
+
+    async def delete(self, path: Sequence[Segment]) -> None:
+        """Delete an object with what is below it."""
+        await self._request("DELETE", SempApi.CONFIG, path)
+
+    async def act(self, path: Sequence[Segment], attributes: Mapping[str, Json] | None = None) -> None:
+        """Have something done, once: the last part of the path says what."""
+        await self._request("PUT", SempApi.ACTION, path, body=attributes or {})
+
+    # -- parts
+
+    async def _request(
+        self,
+        method: str,
+        api: SempApi,
+        path: Sequence[Segment],
+        *,
+        query: str = "",
+        body: Mapping[str, Json] | None = None,
+    ) -> SempAnswer:
+        where = path_of(api, path)
+        request = f"{method} {where}"
+        url = f"{self.url}{where}?{query}" if query else self.url + where
+        content = None if body is None else orjson.dumps(body)
+        headers = {} if body is None else {"content-type": "application/json"}
+        for pause_s in (*PAUSES_S, None):
+            try:
+                response = await self._http.request(method, url, content=content, headers=headers)
+            except httpx.HTTPError as error:
+                raise SempUnreachable(self.url, _reason_of(error)) from None
+            if response.status_code != _NOT_READY or pause_s is None:
+                return self._read(request, response, hidden=None if body is None else body.get("password"))
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt has no pause behind it")
+
+    def _read(self, request: str, response: httpx.Response, *, hidden: Json) -> SempAnswer:
+        answer = read_answer(self.url, response.content)
+        status = response.status_code
+        if answer is not None and answer.failure is not None:
+            failure = answer.failure
+            # A broker may quote what it was sent.
+            description = failure.description.replace(str(hidden), "***") if hidden else failure.description
+            raise SempRefused(request, status, failure.code, failure.status, description)
+        if status == _UNAUTHORIZED:
+            raise SempRefused(request, status, 0, "HTTP 401", "user name or password refused")
+        if answer is None or not response.is_success:
+            raise SempUnreachable(self.url, f"HTTP {status} without an answer of SEMP to {request}")
+        return answer
+
+    def _only(self, answer: SempAnswer) -> SempObject:
+        if len(answer.objects) != 1:
+            raise SempUnreachable(self.url, f"{len(answer.objects)} objects in an answer that should have one")
+        return answer.objects[0]
+
+
+def _query(**parameters: Sequence[str]) -> str:
+    # A comma between two conditions must not be encoded: to PubSub+ an encoded one is part of a value.
+    return "&".join(
+        f"{name}={','.join(quote(item, safe='') for item in items)}" for name, items in parameters.items() if items
+    )
+
+
+def _reason_of(error: httpx.HTTPError) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return f"no answer within {REQUEST_TIMEOUT_S:g} s"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,70 @@
+"""Who may ask: before any route, for every request.
+
+- GET alone, as nothing here changes anything.
+- On loopback the `Host` must name loopback. Else a page in a browser on this machine could ask by a name of its own
+  that resolves to 127.0.0.1 (DNS rebinding), and read the answers as its own.
+- With a token, who does not show it learns of the probes' routes whether they pass, as an orchestrator's probe must,
+  and nothing else.
+"""
+
+import hmac
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lbg_runtime.config.listen_address import ListenAddress
+
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/startedz"})
+
+
+class Access:
+    """The application behind these rules. It finds in `request.state.is_trusted` whether facts may be told."""
+
+    def __init__(self, app: ASGIApp, address: ListenAddress, token: str | None) -> None:
+        self._app = app
+        self._is_loopback = address.is_loopback
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is not allowed, pass on the rest."""
+        headers = Headers(scope=scope)
+        is_trusted = self._token is None or _shows(headers, self._token)
+        if scope["method"] != "GET":
+            response = as_json({"error": "only GET is answered"}, 405, {"Allow": "GET"})
+        elif self._is_loopback and not _names_loopback(headers.getlist("host")):
+            response = as_json({"error": "the Host header must name a loopback address or localhost"}, 421)
+        elif not is_trusted and scope["path"] not in OPEN_PATHS:
+            response = as_json({"error": "a bearer token is needed"}, 401, {"WWW-Authenticate": "Bearer"})
+        else:
+            scope.setdefault("state", {})["is_trusted"] = is_trusted
+            await self._app(scope, receive, send)
+            return
+        await response(scope, receive, send)
+
+
+def as_json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An answer that nobody keeps, and that a browser takes for nothing but data."""
+    always = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return Response(orjson.dumps(told), status, {**always, **(headers or {})}, media_type="application/json")
+
+
+def _shows(headers: Headers, token: bytes) -> bool:
+    shown = headers.getlist("authorization")
+    if len(shown) != 1:
+        return False
+    scheme, _, rest = shown[0].partition(" ")
+    # In constant time, so that nobody finds the token letter by letter.
+    return scheme.lower() == "bearer" and hmac.compare_digest(rest.strip(" ").encode("latin-1"), token)
+
+
+def _names_loopback(hosts: list[str]) -> bool:
+    if len(hosts) != 1:
+        return False
+    # Any port: that of a forwarded one is not ours.
+    name, colon, port = hosts[0].rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal()):
+        name = hosts[0]
+    is_bracketed = name.startswith("[") and name.endswith("]")
+    return ListenAddress(name[1:-1] if is_bracketed else name.lower(), 0).is_loopback

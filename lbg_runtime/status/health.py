@@ -1,0 +1,54 @@
+"""Whether a member has started, and whether it has what it is to have: judged from its picture alone."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.status.picture import FlowPicture, MemberPicture
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """One reason why a member is not ready."""
+
+    reason: str
+    queue: QueueName | None = None
+    """None where it is about the member as a whole."""
+    state: FlowState | None = None
+    """Of the member's flow on the queue."""
+
+
+def has_started(picture: MemberPicture) -> bool:
+    """Whether the member has learned its place in the group and begun to bind. Once true it stays so."""
+    if any(flow.epoch > 0 for flow in picture.flows):
+        return True
+    is_placed = picture.view is not None and picture.view.placement is not None
+    # There may be more members than places.
+    return is_placed and not any(flow.place.is_wanted for flow in picture.flows)
+
+
+def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
+    """Why the member is not ready; empty where every queue that it is at home on is fed to it or has another owner.
+
+    A queue that waits for its hand-over, or that the broker still feeds to a secondary, is looked after: its home is
+    ready. A standby is ready whatever happens on the queues of others.
+    """
+    if picture.state is not OwnState.ACTIVE:
+        return (Lack(f"the member is {picture.state.value}"),)
+    if not has_started(picture):
+        return (Lack("it has no place in the group yet"),)
+    if picture.view is not None and not picture.view.can_hear:
+        return (Lack("the broker is out of reach"),)
+    return tuple(
+        Lack("neither fed to this member nor known to have another owner", flow.queue, flow.state)
+        for flow in picture.flows
+        if flow.place.rank == 0 and flow.state is not FlowState.ACTIVE and not _has_other_owner(picture, flow)
+    )
+
+
+def _has_other_owner(picture: MemberPicture, flow: FlowPicture) -> bool:
+    if picture.view is None:
+        # Nobody tells of itself; but whom the broker lets stand by has somebody before it.
+        return flow.state is FlowState.STANDBY
+    return picture.view.group.owners.get(flow.queue, picture.member) != picture.member

@@ -1,0 +1,70 @@
+"""A member's event loop as a thread beside it sees it: it answers, or it has been blocked for so long."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import TypeVar
+
+from lbg_runtime.model.errors import InvariantViolated, LbgError
+
+ANSWER_WITHIN_MS = 800
+"""A loop that takes longer is blocked. Below the second that probes wait by default, so that they are told so."""
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The loop did not answer in time."""
+
+    blocked_ms: int
+    """Since the first question that it owes an answer to, so at least."""
+
+
+class MemberLoop:
+    """Used from the tasks of one other event loop, in another thread.
+
+    Judges as the watchdog does, by a sign of life that the loop gives or not; and does without it, as there is none in
+    a member that is part of another program, or where it is off.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._silent_since_ns: int | None = None
+        """When the oldest question was put that has not been heard; written by both threads."""
+
+    async def ask(self, question: Callable[[], _Answer]) -> _Answer | Blocked:
+        """Have the question answered on the member's loop, between two of its steps; what it raises is raised here."""
+        asked_ns = monotonic_ns()
+        if self._silent_since_ns is None:
+            self._silent_since_ns = asked_ns
+        answer: Future[_Answer] = Future()
+        self._loop.call_soon_threadsafe(self._hear, question, answer)
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_MS / 1_000):
+                return await asyncio.wrap_future(answer)
+        except TimeoutError:
+            since_ns = self._silent_since_ns or asked_ns
+            return Blocked((monotonic_ns() - since_ns) // 1_000_000)
+
+    async def blocked_ms(self) -> int:
+        """0 where the loop gives a sign of life in time; else how long it has given none, at least."""
+        found = await self.ask(lambda: None)
+        return 0 if found is None else found.blocked_ms
+
+    def _hear(self, question: Callable[[], _Answer], answer: "Future[_Answer]") -> None:
+        """On the member's loop."""
+        self._silent_since_ns = None
+        # Whoever asked may have gone; then there is nobody to work for.
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(question())
+        except LbgError as error:
+            answer.set_exception(error)
+        finally:
+            if not answer.done():
+                # A mistake of ours goes to the loop, which tells of it; and who asked is not left waiting.
+                answer.set_exception(InvariantViolated("a question about the member failed"))

@@ -1,0 +1,90 @@
+"""Pictures as values that JSON knows, under the names of the journal, `lbg group status --json` and `lbg why --json`.
+
+Keys are stable; more may be added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from lbg_runtime.core.group.control_messages import FlowReport, KeySight
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.status.health import Lack
+from lbg_runtime.status.picture import FlowPicture, KeyPicture, MemberPicture, ViewPicture
+
+
+def member_as_object(picture: MemberPicture) -> dict[str, object]:
+    """The member with its flows, and what it knows of its group."""
+    return {
+        "group": picture.group,
+        "member": picture.member,
+        "incarnation": picture.incarnation,
+        "state": picture.state.value,
+        "weight": picture.weight,
+        "flows": {flow.queue: _flow_as_object(flow) for flow in picture.flows},
+        "view": None if picture.view is None else _view_as_object(picture.view),
+    }
+
+
+def _flow_as_object(flow: FlowPicture) -> dict[str, object]:
+    return {
+        "role": flow.place.role.value,
+        "rank": flow.place.rank,
+        "state": flow.state.value,
+        "cause": None if flow.cause is None else flow.cause.value,
+        "epoch": flow.epoch,
+        "in_flight": flow.in_flight,
+        "handled": flow.handled,
+    }
+
+
+def _view_as_object(view: ViewPicture) -> dict[str, object]:
+    return {
+        "connected": view.can_hear,
+        "members": [
+            {
+                "member": one.member,
+                "incarnation": one.life.incarnation,
+                "state": one.state.value,
+                "weight": one.weight,
+                "suspect": one.is_suspect,
+            }
+            for one in view.group.members
+        ],
+        "owners": dict(view.group.owners),
+        "placement": None if view.placement is None else {queue: list(r) for queue, r in view.placement.ranks.items()},
+    }
+
+
+def changes_as_object(member: MemberId, incarnation: int, changes: Sequence[OwnerRecord]) -> dict[str, object]:
+    """Owner changes as the member's journal has them."""
+    return {"member": member, "incarnation": incarnation, "changes": [asdict(change) for change in changes]}
+
+
+def key_as_object(picture: KeyPicture) -> dict[str, object]:
+    """What `lbg why` would print if this member alone had answered, and whom the member takes for the owner."""
+    return {
+        "key": picture.key,
+        "shard": picture.shard,
+        "queue": picture.queue,
+        "known": picture.is_known,
+        "owner": picture.owner,
+        "answers": [sight_as_object(picture.member, picture.flow, picture.sight)],
+    }
+
+
+def sight_as_object(member: MemberId, flow: FlowReport | None, sight: KeySight) -> dict[str, object]:
+    """One member's answer about a key."""
+    head = sight.head
+    return {
+        "member": member,
+        "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
+        "waiting": sight.waiting,
+        "head": None if head is None else {**asdict(head), "stage": head.stage.value},
+        "last": None if sight.last is None else asdict(sight.last),
+    }
+
+
+def lack_as_object(lack: Lack) -> dict[str, object]:
+    """One reason."""
+    return {"reason": lack.reason, "queue": lack.queue, "state": None if lack.state is None else lack.state.value}

@@ -1,0 +1,74 @@
+"""What one member shows of itself at one moment: its own part, without what others might answer."""
+
+from dataclasses import dataclass
+
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import FlowReport, KeySight
+from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.core.group.view import GroupView
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPicture:
+    """One queue of the group as this member has it, bound or not."""
+
+    queue: QueueName
+    place: Place
+    state: FlowState
+    epoch: Epoch
+    cause: ReleaseCause | None
+    """Why its handle is being given up; None where it is not."""
+    in_flight: int
+    handled: int
+    """Deliveries settled as accepted in this life."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPicture:
+    """What the member knows of its group."""
+
+    group: GroupView
+    placement: Placement | None
+    """None until the group was seen long enough."""
+    can_hear: bool
+    """Whether the broker is in reach; what is known of others is old where it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPicture:
+    """The whole member."""
+
+    group: GroupName
+    member: MemberId
+    incarnation: int
+    state: OwnState
+    weight: int
+    flows: tuple[FlowPicture, ...]
+    """One for each queue of the group, by index."""
+    view: ViewPicture | None
+    """None where members do not talk to each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPicture:
+    """What the member knows of one key."""
+
+    member: MemberId
+    key: str
+    shard: int
+    queue: QueueName
+    owner: MemberId | None
+    """Of the queue, as far as the member knows."""
+    flow: FlowReport | None
+    """The member's own; None where it is not bound to the queue."""
+    sight: KeySight
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the member owns the queue, and has a message of the key or handled one lately."""
+        is_owner = self.flow is not None and self.flow.is_owner
+        return is_owner and (self.sight.head is not None or self.sight.last is not None)

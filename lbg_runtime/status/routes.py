@@ -1,0 +1,138 @@
+"""The routes of the status API, as an ASGI application. It runs in the server's thread, and asks the member's loop."""
+
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import unquote_to_bytes
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.status.access import Access, as_json
+from lbg_runtime.status.health import has_started, lacks
+from lbg_runtime.status.member_loop import Blocked, MemberLoop
+from lbg_runtime.status.objects import changes_as_object, key_as_object, lack_as_object, member_as_object
+from lbg_runtime.status.picture import KeyPicture, MemberPicture
+from lbg_runtime.status.source import StatusSource
+
+MAX_CHANGES = 1_000
+DEFAULT_CHANGES = 100
+
+_KEYS_PATH = b"/v1/keys/"
+
+_Answer = TypeVar("_Answer")
+
+
+class StatusRoutes:
+    """Answers from a member, once there is one, and from the look at its loop."""
+
+    def __init__(self, member_loop: MemberLoop, source: Callable[[], StatusSource | None]) -> None:
+        """`source` is called on the member's loop; None as long as the member has not begun."""
+        self._member_loop = member_loop
+        self._source = source
+
+    def application(self, address: ListenAddress, token: str | None) -> Access:
+        """The routes, behind the rules of who may ask."""
+        routes = [
+            Route("/livez", self._live),
+            Route("/readyz", self._ready),
+            Route("/startedz", self._started),
+            Route("/v1/status", self._status),
+            Route("/v1/moves", self._moves),
+            Route("/v1/keys/{key:path}", self._key),
+        ]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: _refuse_value})
+        # A key may end in a slash: then another one, without it, is not what was asked for.
+        app.router.redirect_slashes = False
+        return Access(app, address, token)
+
+    # -- probes
+
+    async def _live(self, request: Request) -> Response:
+        blocked_ms = await self._member_loop.blocked_ms()
+        return _probed(request, "live", not blocked_ms, {"blocked_ms": blocked_ms})
+
+    async def _ready(self, request: Request) -> Response:
+        picture = await self._ask(lambda source: source.picture())
+        if not isinstance(picture, MemberPicture):
+            return _probed(request, "ready", False, picture)
+        reasons = [lack_as_object(lack) for lack in lacks(picture)]
+        return _probed(request, "ready", not reasons, {"reasons": reasons})
+
+    async def _started(self, request: Request) -> Response:
+        picture = await self._ask(lambda source: source.picture())
+        if not isinstance(picture, MemberPicture):
+            return _probed(request, "started", False, picture)
+        return _probed(request, "started", has_started(picture), {})
+
+    # -- facts
+
+    async def _status(self, _: Request) -> Response:
+        picture = await self._ask(lambda source: source.picture())
+        return as_json(member_as_object(picture)) if isinstance(picture, MemberPicture) else as_json(picture, 503)
+
+    async def _moves(self, request: Request) -> Response:
+        limit = _limit(request.query_params.getlist("limit"))
+        found = await self._ask(lambda source: (source.picture(), source.changes(limit)))
+        if not isinstance(found, tuple):
+            return as_json(found, 503)
+        picture, changes = found
+        return as_json(changes_as_object(picture.member, picture.incarnation, changes))
+
+    async def _key(self, request: Request) -> Response:
+        key = _key_of(request.scope["raw_path"])
+        found = await self._ask(lambda source: source.key(key))
+        return as_json(key_as_object(found)) if isinstance(found, KeyPicture) else as_json(found, 503)
+
+    async def _ask(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
+        """The member's answer; or, as an object, why there is none."""
+
+        def asked() -> _Answer | None:
+            source = self._source()
+            return None if source is None else question(source)
+
+        answer = await self._member_loop.ask(asked)
+        if answer is None:
+            return {"error": "the member has not begun yet"}
+        if isinstance(answer, Blocked):
+            return {"error": "the member's event loop does not answer", "blocked_ms": answer.blocked_ms}
+        return answer
+
+
+def _probed(request: Request, name: str, passes: bool, facts: dict[str, object]) -> Response:
+    told = facts if request.state.is_trusted else {}
+    return as_json({name: passes, **told}, 200 if passes else 503)
+
+
+def _limit(given: list[str]) -> int:
+    if not given:
+        return DEFAULT_CHANGES
+    text = given[-1]
+    limit = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
+    if not 1 <= limit <= MAX_CHANGES:
+        raise UserError("limit", ascii(text)[:80], f"a whole number from 1 to {MAX_CHANGES}")
+    return limit
+
+
+def _key_of(raw_path: bytes) -> str:
+    """The key as it was written: the framework would put other characters for bytes that are none."""
+    if not raw_path.startswith(_KEYS_PATH):
+        raise HTTPException(404)
+    try:
+        return unquote_to_bytes(raw_path.removeprefix(_KEYS_PATH)).decode()
+    except UnicodeDecodeError:
+        raise UserError("key", "bytes that are no text", "text in UTF-8, percent-encoded") from None
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return as_json({"error": "there is no such route" if status == 404 else "not answered"}, status)
+
+
+async def _refuse_value(_: Request, error: Exception) -> Response:
+    facts = vars(error) if isinstance(error, UserError) else {}
+    return as_json({"error": str(error), **facts}, 400)

@@ -1,0 +1,119 @@
+"""The server of a member's status API, in a thread and on an event loop of its own.
+
+Of its own, so that it can tell of a member whose loop is blocked, and so that no slow or hostile client takes time from
+handling. All that is told of the member is looked up on the member's loop (`status/member_loop.py`).
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.status.member_loop import MemberLoop
+from lbg_runtime.status.routes import StatusRoutes
+from lbg_runtime.status.source import StatusSource
+
+_log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = 64
+"""Further ones are told that the service is not available."""
+
+LAST_ANSWERS_S = 1
+"""For answers under way when the member leaves, whose clients may read slowly or not at all."""
+END_WITHIN_S = 3.0
+"""The last answers, two looks of the server at whether it is to end, and a busy machine."""
+
+
+class StatusServer:
+    """Answers while its context lasts. Made and used on the member's loop; `show` and `stop` return at once."""
+
+    def __init__(self, address: ListenAddress, token: str | None) -> None:
+        self.address = address
+        """Where it listens; from the beginning of the context on with the port that the system chose."""
+        self._source: StatusSource | None = None
+        self._member_loop = asyncio.get_running_loop()
+        self._server = _make_server(
+            StatusRoutes(MemberLoop(self._member_loop), lambda: self._source).application(address, token)
+        )
+        self._thread: threading.Thread | None = None
+        self._has_ended = asyncio.Event()
+
+    def show(self, source: StatusSource) -> None:
+        """Tell of this member from now on; before it has begun, only that its loop is alive."""
+        self._source = source
+
+    def stop(self) -> None:
+        """Begin to end, so that the end of the context need not wait for long. Idempotent."""
+        self._server.should_exit = True
+
+    async def __aenter__(self) -> Self:
+        """Raises `ConfigError` where the address cannot be had."""
+        listener = _listen(self.address)
+        self.address = ListenAddress(self.address.host, listener.getsockname()[1])
+        # A daemon, as nothing may keep the process of a member that has left.
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name="lbg-status", daemon=True)
+        self._thread.start()
+        _log.info("status_served", address=str(self.address))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        try:
+            async with asyncio.timeout(END_WITHIN_S):
+                await self._has_ended.wait()
+        except TimeoutError:
+            _log.warning("status_not_ended", within_s=END_WITHIN_S)
+        else:
+            if self._thread is not None:
+                # To say so was the last it had to do.
+                self._thread.join()
+
+    def _serve(self, listener: socket.socket) -> None:
+        """The thread. Off the main one, the server takes no signals."""
+        try:
+            with listener, asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                runner.run(self._server.serve(sockets=[listener]))
+        finally:
+            # Nobody waits any more where the loop is closed.
+            with contextlib.suppress(RuntimeError):
+                self._member_loop.call_soon_threadsafe(self._has_ended.set)
+
+
+def _make_server(app: ASGIApp) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            # Its loggers are those of the whole process, which may serve something else with the same library.
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=LAST_ANSWERS_S,
+        )
+    )
+
+
+def _listen(address: ListenAddress) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        # The number says it in fewer words than the text; a name that has no address has no number either.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+        expected = "an address of this machine with a free port"
+        raise ConfigError("ops.status", f"{address}: {reason}", expected) from None

@@ -1,0 +1,470 @@
+import asyncio
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from lbg_runtime.admin.executor import PAUSES_S
+from lbg_runtime.admin.group import GroupAdmin, spec_of
+from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
+from lbg_runtime.admin.problems import find_problems
+from lbg_runtime.admin.spec import GroupSpec
+from lbg_runtime.admin.state import read_rights, read_state
+from lbg_runtime.broker.engine.effects import ClientEnded, Published
+from lbg_runtime.broker.engine.engine import QueueSettings
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import (
+    BrokerRefusal,
+    ConfigError,
+    GroupInUse,
+    GroupMissing,
+    GroupRefused,
+    SempRefused,
+    SempUnreachable,
+)
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import GroupName, QueueName
+from lbg_runtime.semp.address import SempApi
+
+CONTROL = "lbg-control/orders"
+SPEC = GroupSpec(
+    shape=GroupShape(GroupName("orders"), "orders-hash", 5, 2),
+    hash_function=HashFunction.CRC32,
+    key="topic",
+    username="members",
+    password="secret",
+    queue_spool_mb=100,
+    client_profile=None,
+    creates_queues=False,
+)
+SHARED = replace(SPEC, username="default")
+
+
+async def create(client, spec=SPEC):
+    admin = GroupAdmin(client, "default")
+    await admin.create(await admin.plan(spec, CONTROL, is_new=True))
+    return admin
+
+
+async def everything(client):
+    """All objects of the VPN, as the broker tells of them."""
+    found = {}
+    for kind in ObjectKind:
+        if kind is not ObjectKind.SUBSCRIPTION:
+            for each in await client.find_all(SempApi.CONFIG, ("msgVpns", "default", kind.value)):
+                found[kind.value, *sorted(map(str, each.attributes.values()))] = dict(each.attributes)
+    for name in [row["queueName"] for key, row in found.items() if key[0] == "queues"]:
+        path = ("msgVpns", "default", "queues", name, "subscriptions")
+        topics = sorted(each.text("subscriptionTopic") for each in await client.find_all(SempApi.CONFIG, path))
+        found["topics", name] = {"topics": topics}
+    return found
+
+
+def log_in(broker, username="members", password="secret", name="ann"):  # noqa: S107
+    return broker.engine.connect("default", username, password, name)[0]
+
+
+def publish(broker):
+    client = log_in(broker, "default", "", "publisher")
+    flow = broker.engine.open_publisher(client, "").flow
+    broker.engine.publish(flow, 1, Published("orders-hash/3/new", 1, 1))
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """Counts the requests that change something; may fail one before or after the broker has it."""
+
+    def __init__(self, inner, fail_at=None, error=None, after=False):
+        self._inner = inner
+        self._fail_at = fail_at
+        self._error = error
+        self._after = after
+        self.changes = 0
+
+    async def handle_async_request(self, request):
+        if request.method == "GET":
+            return await self._inner.handle_async_request(request)
+        self.changes += 1
+        fails = self.changes == self._fail_at
+        if fails and not self._after:
+            raise self._error
+        answer = await self._inner.handle_async_request(request)
+        if fails:
+            raise self._error
+        return answer
+
+
+# -- creation
+
+
+async def test_a_group_is_created_and_its_members_can_work(broker, client):
+    admin = await create(client)
+    assert broker.engine.queue_names("default") == ("orders/0", "orders/1")
+    assert broker.engine.queue_status("default", QueueName("orders/1")).subscriptions == (
+        "orders-hash/1/>",
+        "orders-hash/3/>",
+    )
+    member = log_in(broker)
+    broker.engine.bind(member, QueueName("orders/0"))
+    publish(broker)
+    assert await admin.fills(["orders/0", "orders/1"]) == {"orders/0": (0, 1), "orders/1": (1, 0)}
+    with pytest.raises(BrokerRefusal, match="Permission Not Allowed"):
+        broker.engine.bind(log_in(broker, "default", "", "stranger"), QueueName("orders/1"))
+    with pytest.raises(BrokerRefusal, match="Unauthorized"):
+        log_in(broker, password="guess")
+
+
+async def test_a_created_group_is_as_planned_and_known(client):
+    admin = await create(client)
+    plan = await admin.plan(SPEC, CONTROL)
+    assert plan.is_clean
+    assert [group.to_spec().marker() for group in await admin.stored_groups()] == [SPEC.marker()]
+
+
+async def test_a_group_of_the_shared_username_has_no_account(broker, client):
+    admin = await create(client, SHARED)
+    assert (await admin.plan(SHARED, CONTROL)).is_clean
+    assert [account.name for account in broker.engine.administration.accounts("default").all()] == ["default"]
+    broker.engine.bind(log_in(broker, "anybody", "", "ann"), QueueName("orders/0"))
+
+
+@pytest.mark.parametrize(
+    ("path", "attributes", "where"),
+    [
+        (("queues",), {"queueName": "orders/1"}, "queue orders/1"),
+        (("clientUsernames",), {"clientUsername": "members"}, "client username members"),
+        (("aclProfiles",), {"aclProfileName": "lbg-orders"}, "ACL profile lbg-orders"),
+        (("clientProfiles",), {"clientProfileName": "lbg-orders"}, "client profile lbg-orders"),
+        (("jndiQueues",), {"queueName": "lbg/orders"}, "stored settings lbg/orders"),
+    ],
+)
+async def test_a_name_that_is_taken_stops_a_creation_before_the_first_write(broker, client, path, attributes, where):
+    await client.create(("msgVpns", "default", *path), attributes)
+    before = await everything(client)
+    with pytest.raises(GroupRefused) as caught:
+        await create(client)
+    assert where in [problem.where for problem in caught.value.problems]
+    assert await everything(client) == before
+
+
+CHANGES = 1 + 1 + 1 + 2 + 5 + 2 + 1 + 1
+"""ACL profile, client profile, username, queues, subscriptions, queues switched on, settings, username switched on."""
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(1, CHANGES + 1))
+async def test_a_creation_that_fails_is_taken_back(broker, client, number, after):
+    before = await everything(client)
+    broker.transport = Wire(broker.transport, number, httpx.ReadTimeout("gone"), after)
+    async with broker.client() as failing:
+        with pytest.raises(SempUnreachable):
+            await create(failing)
+    assert await everything(client) == before
+
+
+async def test_a_creation_that_is_interrupted_is_taken_back(broker, client):
+    before = await everything(client)
+    broker.transport = Wire(broker.transport, 9, asyncio.CancelledError(), after=True)
+    async with broker.client() as failing:
+        with pytest.raises(asyncio.CancelledError):
+            await create(failing)
+    assert await everything(client) == before
+
+
+class Killed(BaseException):
+    """Nobody catches it, so nothing is taken back."""
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(1, CHANGES + 1))
+async def test_a_creation_that_is_killed_is_finished_by_apply(broker, client, number, after):
+    inner = broker.transport
+    broker.transport = Wire(inner, number, Killed(), after)
+    async with broker.client() as killed:
+        with pytest.raises(Killed):
+            await create(killed)
+    admin = GroupAdmin(client, "default")
+    await admin.apply(await admin.plan(SPEC, CONTROL))
+    found = await everything(client)
+    assert (await admin.plan(SPEC, CONTROL)).is_clean
+
+    await admin.delete(SPEC)
+    await create(client)
+    assert await everything(client) == found
+
+
+async def test_there_are_as_many_changes_as_the_tests_of_interruptions_think(broker):
+    wire = broker.transport = Wire(broker.transport)
+    async with broker.client() as client:
+        await create(client)
+        assert wire.changes == CHANGES
+
+
+# -- rights
+
+
+async def test_an_administrator_of_the_vpn_needs_a_client_profile_that_exists(broker, client):
+    async with broker.operator() as operator:
+        with pytest.raises(GroupRefused) as caught:
+            await create(operator)
+        assert [problem.where for problem in caught.value.problems] == ["semp.client_profile"]
+        with pytest.raises(GroupRefused, match="no client profile missing"):
+            await create(operator, replace(SPEC, client_profile="missing"))
+        spec = replace(SPEC, client_profile="default")
+        admin = await create(operator, spec)
+        assert (await admin.plan(spec, CONTROL)).is_clean
+        assert await admin.delete(spec) == []
+    assert [
+        each.text("clientProfileName")
+        for each in await client.find_all(SempApi.CONFIG, ("msgVpns", "default", "clientProfiles"))
+    ] == ["default"]
+
+
+async def test_an_administrator_of_the_vpn_deletes_all_but_a_client_profile(broker, client):
+    await create(client)
+    async with broker.operator() as operator:
+        kept = await GroupAdmin(operator, "default").delete(SPEC)
+    assert [str(ref) for ref in kept] == ["client profile lbg-orders"]
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_who_may_not_write_is_told_before_the_first_write(broker):
+    async with broker.watcher() as watcher:
+        with pytest.raises(GroupRefused, match="may not change the VPN"):
+            await create(watcher)
+        rights = await read_rights(watcher, "default")
+        assert (rights.may_write_vpn, rights.may_write_broker) == (False, False)
+    async with broker.operator() as operator:
+        assert not (await read_rights(operator, "elsewhere")).may_write_vpn
+
+
+# -- drift
+
+
+async def test_drift_is_found_and_mended(broker, client):
+    admin = await create(client)
+    queue = ("msgVpns", "default", "queues", "orders/0")
+    await client.update(queue, {"egressEnabled": False, "maxTtl": 5})
+    await client.create((*queue, "subscriptions"), {"subscriptionTopic": "others/>"})
+    await client.delete((*queue, "subscriptions", "orders-hash/2/>"))
+    await client.delete(("msgVpns", "default", "queues", "orders/1"))
+    plan = await admin.plan(SPEC, CONTROL)
+    assert len(plan.steps) == 1 + 2 + 1 + 1 + 2
+    await admin.apply(plan)
+    assert (await admin.plan(SPEC, CONTROL)).is_clean
+    assert broker.engine.queue_status("default", QueueName("orders/0")).settings.remarks == {"maxTtl": 5}
+
+
+async def test_a_queue_that_the_group_should_not_have_is_told_and_left(broker, client):
+    admin = await create(client)
+    broker.engine.create_queue("default", QueueName("orders/7"), QueueSettings())
+    broker.engine.create_queue("default", QueueName("orders/07"), QueueSettings())
+    plan = await admin.plan(SPEC, CONTROL)
+    assert (plan.steps, plan.surplus, plan.is_clean) == ((), ("orders/7",), False)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"shape": GroupShape(GroupName("orders"), "orders-hash", 6, 2)}, "group.hash_count"),
+        ({"shape": GroupShape(GroupName("orders"), "other", 5, 2)}, "group.hash_prefix"),
+        ({"hash_function": HashFunction.JAVA_STRING}, "group.hash_function"),
+        ({"username": "others"}, "connection.username"),
+        ({"shape": GroupShape(GroupName("orders"), "orders-hash", 5, 3)}, "queue orders/0"),
+    ],
+)
+async def test_what_would_send_keys_elsewhere_is_no_business_of_apply(client, change, where):
+    admin = await create(client)
+    before = await everything(client)
+    plan = await admin.plan(replace(SPEC, **change), CONTROL)
+    assert where in [problem.where for problem in plan.problems]
+    with pytest.raises(GroupRefused):
+        await admin.apply(plan)
+    assert await everything(client) == before
+
+
+async def test_another_number_of_queues_is_stored_once_the_shards_lie_there(broker, client):
+    admin = await create(client)
+    wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
+    for index in range(3):
+        name = QueueName(f"orders/{index}")
+        if index == 2:
+            broker.engine.create_queue("default", name, QueueSettings())
+        for topic in broker.engine.queue_status("default", name).subscriptions:
+            broker.engine.remove_queue_subscription("default", name, topic)
+        for topic in wider.shape.subscriptions(index):
+            broker.engine.add_queue_subscription("default", name, topic)
+    await admin.apply(await admin.plan(wider, CONTROL))
+    assert (await admin.plan(wider, CONTROL)).is_clean
+    (stored,) = await admin.stored_groups()
+    assert stored.shape.queue_count == 3
+
+
+async def test_a_group_that_is_being_re_striped_is_left_alone(broker, client):
+    admin = await create(client)
+    topic = f"{CONTROL}/restripe/1/2/3/secret"
+    broker.engine.add_queue_subscription("default", QueueName("orders/0"), topic)
+    plan = await admin.plan(SPEC, CONTROL)
+    assert "re-striped" in str(plan.problems[0])
+
+
+async def test_a_partitioned_queue_keeps_no_order(client):
+    spec, state = SPEC, await read_state(client, "default", SPEC)
+    state[Ref(ObjectKind.QUEUE, "orders/0")] = {"partitionCount": 4}
+    assert "partitioned" in str(next(iter(find_problems(spec, state, CONTROL))))
+
+
+async def test_somebody_elses_username_is_not_taken_over(client):
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
+    plan = await GroupAdmin(client, "default").plan(SPEC, CONTROL)
+    assert [problem.where for problem in plan.problems] == ["client username members"]
+
+
+async def test_somebody_elses_settings_are_not_overwritten(client):
+    entry = {"queueName": "lbg/orders", "physicalName": "their/queue"}
+    await client.create(("msgVpns", "default", "jndiQueues"), entry)
+    admin = GroupAdmin(client, "default")
+    assert [problem.where for problem in (await admin.plan(SPEC, CONTROL)).problems] == [str(marker_ref(SPEC))]
+    assert await admin.stored_groups() == []
+
+
+# -- deletion
+
+
+async def test_a_deletion_leaves_what_was_there_before(client):
+    before = await everything(client)
+    admin = await create(client)
+    assert await admin.delete(SPEC) == []
+    assert await everything(client) == before
+    with pytest.raises(GroupMissing):
+        await admin.delete(SPEC)
+
+
+async def test_a_group_with_messages_or_flows_is_kept_as_it_was(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    broker.engine.bind(log_in(broker), QueueName("orders/0"))
+    publish(broker)
+    broker.effects.clear()
+    with pytest.raises(GroupInUse) as caught:
+        await admin.delete(SPEC)
+    assert caught.value.left == {"orders/0": (0, 1), "orders/1": (1, 0)}
+    assert await everything(client) == before
+    assert broker.effects == []
+
+
+async def test_force_drops_messages_and_disconnects_members(broker, client):
+    admin = await create(client)
+    member = log_in(broker)
+    broker.engine.bind(member, QueueName("orders/0"))
+    publish(broker)
+    await admin.delete(SPEC, force=True)
+    assert [effect.client for effect in broker.effects if isinstance(effect, ClientEnded)] == [member]
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_a_message_that_comes_while_a_group_is_deleted_saves_it(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    looks = 0
+
+    class Late(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            nonlocal looks
+            answer = await inner.handle_async_request(request)
+            looks += "monitor" in request.url.path
+            if looks == 2:  # Every queue has been looked at once.
+                looks += 1
+                publish(broker)
+            return answer
+
+    inner, broker.transport = broker.transport, Late()
+    async with broker.client() as watched:
+        with pytest.raises(GroupInUse):
+            await GroupAdmin(watched, "default").delete(SPEC)
+    assert await everything(client) == before
+    assert (await admin.plan(SPEC, CONTROL)).is_clean
+
+
+DELETIONS = 2 + 1 + 1 + 2 + 2 + 1 + 1 + 1
+"""Ingress, username, settings, egress, queues, username, ACL profile, client profile."""
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(1, DELETIONS + 1))
+async def test_a_deletion_that_is_killed_is_finished_by_the_next(broker, client, number, after):
+    before = await everything(client)
+    await create(client)
+    inner = broker.transport
+    broker.transport = Wire(inner, number, Killed(), after)
+    async with broker.client() as killed:
+        with pytest.raises(Killed):
+            await GroupAdmin(killed, "default").delete(SPEC)
+    try:
+        await GroupAdmin(client, "default").delete(SPEC)
+    except GroupMissing:
+        assert (number, after) == (DELETIONS, True)
+    assert await everything(client) == before
+
+
+async def test_a_deletion_does_not_take_a_username_that_is_not_known_to_be_the_groups(client):
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
+    before = await everything(client)
+    with pytest.raises(GroupMissing):
+        await GroupAdmin(client, "default").delete(SPEC)
+    assert await everything(client) == before
+
+
+# -- what stands in the way for a moment
+
+
+async def test_what_is_still_in_use_is_tried_again_for_a_while(broker, client):
+    await create(client)
+    refusals = 3
+
+    class Slow(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            nonlocal refusals
+            if request.method == "DELETE" and "aclProfiles" in request.url.path and refusals:
+                refusals -= 1
+                error = {"code": 89, "status": "NOT_ALLOWED", "description": "in use"}
+                return httpx.Response(400, json={"meta": {"responseCode": 400, "error": error}})
+            return await inner.handle_async_request(request)
+
+    inner, broker.transport = broker.transport, Slow()
+    loop = asyncio.get_running_loop()
+    async with broker.client() as slow:
+        began = loop.time()
+        await GroupAdmin(slow, "default").delete(SPEC)
+        assert loop.time() - began == pytest.approx(sum(PAUSES_S[:3]))
+
+
+async def test_what_stays_in_use_is_an_error(client):
+    await create(client)
+    other = {"clientUsername": "other", "enabled": True, "aclProfileName": "lbg-orders"}
+    await client.create(("msgVpns", "default", "clientUsernames"), other)
+    with pytest.raises(SempRefused) as caught:
+        await GroupAdmin(client, "default").delete(SPEC)
+    assert caught.value.code == 89
+
+
+# -- from settings
+
+
+def test_settings_say_what_a_group_is_to_be():
+    sections = {
+        "group": {
+            "name": "orders",
+            "hash_prefix": "orders-hash",
+            "hash_count": 5,
+            "queue_count": 2,
+            "key": "topic",
+            "provision": "create_missing",
+        },
+        "connection": {"username": "members", "password": "secret"},
+        "semp": {"url": "http://broker", "queue_spool_mb": 100},
+    }
+    assert spec_of(parse_settings(sections, "test")) == replace(SPEC, creates_queues=True)
+    del sections["semp"]
+    with pytest.raises(ConfigError, match="semp"):
+        spec_of(parse_settings(sections, "test"))

@@ -1,0 +1,205 @@
+"""The plans: simulated on a model of a broker that refuses what PubSub+ refuses."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.admin.objects import NEVER_READ, ObjectKind, Ref, desired_state, marker_ref, username_ref
+from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, state_after
+from lbg_runtime.admin.problems import find_problems, find_taken_names
+from lbg_runtime.admin.spec import SHARED_USERNAME, GroupSpec
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import GroupName, QueueName
+
+CONTROL = "lbg-control/orders"
+QUEUE, SUBSCRIPTION = ObjectKind.QUEUE, ObjectKind.SUBSCRIPTION
+USERNAME = ObjectKind.CLIENT_USERNAME
+
+
+def make_spec(queue_count=3, hash_count=7, username="members", profile=None):
+    return GroupSpec(
+        shape=GroupShape(GroupName("orders"), "h", hash_count, queue_count),
+        hash_function=HashFunction.CRC32,
+        key="shard",
+        username=username,
+        password="secret",
+        queue_spool_mb=100,
+        client_profile=profile,
+        creates_queues=False,
+    )
+
+
+SPECS = st.builds(
+    lambda queues, more, username, profile: make_spec(queues, queues + more, username, profile),
+    st.integers(1, 5),
+    st.integers(0, 9),
+    st.sampled_from(["members", SHARED_USERNAME]),
+    st.sampled_from([None, "existing"]),
+)
+
+
+def world_of(spec):
+    """What a VPN has before: a client profile to use."""
+    return {Ref(ObjectKind.CLIENT_PROFILE, "existing"): {}} if spec.client_profile and spec.has_account else {}
+
+
+def done(state, steps):
+    for step in steps:
+        check(state, step)
+        state = state_after(state, step)
+    return state
+
+
+def check(state, step):
+    """What must hold before a step, whatever was interrupted before it."""
+    ref = step.ref
+    match step:
+        case Create():
+            assert ref not in state
+            assert ref.queue is None or Ref(QUEUE, ref.queue) in state
+        case Change():
+            assert ref in state
+        case Delete():
+            assert ref in state
+    if ref.kind is USERNAME and isinstance(step, Create | Change):
+        attributes = {**state.get(ref, {}), **step.attributes}
+        assert Ref(ObjectKind.ACL_PROFILE, attributes["aclProfileName"]) in state
+        assert Ref(ObjectKind.CLIENT_PROFILE, attributes["clientProfileName"]) in state
+    if isinstance(step, Delete) and ref.kind in (ObjectKind.ACL_PROFILE, ObjectKind.CLIENT_PROFILE):
+        assert not any(each.kind is USERNAME for each in state)
+    if isinstance(step, Delete) and ref.kind in (USERNAME, QUEUE):
+        assert not any(value for name, value in state[ref].items() if name.endswith("nabled") and value is True)
+
+
+def is_as_desired(desired, state):
+    return all(
+        ref in state
+        and all(state[ref].get(name) == value for name, value in attributes.items() if name not in NEVER_READ)
+        for ref, attributes in desired.items()
+    )
+
+
+@given(SPECS)
+def test_a_plan_makes_a_group_and_a_second_one_has_nothing_to_do(spec):
+    desired = desired_state(spec)
+    state = done(world_of(spec), plan_apply(desired, world_of(spec)))
+    assert is_as_desired(desired, state)
+    assert plan_apply(desired, state) == ()
+    assert not list(find_problems(spec, state, CONTROL))
+    assert find_taken_names(spec, {}) is not None
+
+
+@given(SPECS, st.data())
+def test_wherever_a_creation_is_killed_the_next_plan_ends_where_it_would_have(spec, data):
+    desired, world = desired_state(spec), world_of(spec)
+    steps = plan_apply(desired, world)
+    state = done(world, steps[: data.draw(st.integers(0, len(steps)))])
+    assert not list(find_problems(spec, state, CONTROL))
+    assert done(state, plan_apply(desired, state)) == done(world, steps)
+
+
+@given(SPECS, st.data())
+def test_wherever_a_deletion_is_killed_the_next_one_leaves_nothing(spec, data):
+    desired = desired_state(spec)
+    state = done(world_of(spec), plan_apply(desired, world_of(spec)))
+    own = {ref: attributes for ref, attributes in state.items() if ref.name != "existing"}
+    steps = plan_delete(own)
+    cut = data.draw(st.integers(0, len(steps)))
+    left = done(state, steps[:cut])
+    # An enabled username without stored settings would be taken for somebody else's.
+    assert marker_ref(spec) in left or not left.get(username_ref(spec), {}).get("enabled")
+    own = {ref: attributes for ref, attributes in left.items() if ref.name != "existing"}
+    assert done(left, plan_delete(own)) == world_of(spec)
+
+
+@given(SPECS, st.data())
+def test_nothing_is_reachable_before_it_is_whole(spec, data):
+    desired, state = desired_state(spec), world_of(spec)
+    for step in plan_apply(desired, state):
+        state = state_after(state, step)
+        for ref, attributes in state.items():
+            if ref.kind is QUEUE and attributes["ingressEnabled"]:
+                topics = {each.name for each in state if each.queue == ref.name}
+                assert topics == {each.name for each in desired if each.queue == ref.name}
+        queues = [attributes for ref, attributes in state.items() if ref.kind is QUEUE]
+        if marker_ref(spec) in state:
+            assert len(queues) == spec.shape.queue_count
+            assert all(attributes["egressEnabled"] for attributes in queues)
+        if state.get(username_ref(spec), {}).get("enabled"):
+            assert marker_ref(spec) in state
+
+
+DRIFT = st.sampled_from(
+    ["queue gone", "topic gone", "topic added", "switch", "attribute", "marker", "account", "profile gone"]
+)
+
+
+@given(SPECS, st.lists(DRIFT, max_size=6), st.data())
+@settings(max_examples=200)
+def test_drift_is_mended_and_nothing_else_is_touched(spec, drifts, data):
+    desired = desired_state(spec)
+    state = {**done(world_of(spec), plan_apply(desired, world_of(spec))), Ref(QUEUE, "others"): {"x": 1}}
+    state[Ref(SUBSCRIPTION, "other/>", QueueName("others"))] = {}
+    for drift in drifts:
+        state = drifted(state, drift, data)
+    after = done(state, plan_apply(desired, state))
+    assert is_as_desired(desired, after)
+    assert plan_apply(desired, after) == ()
+    for ref, attributes in state.items():
+        if ref not in desired and ref.queue not in [each.name for each in desired]:
+            assert after[ref] == attributes
+    for ref, attributes in after.items():
+        kept = {name: value for name, value in state.get(ref, {}).items() if name not in desired.get(ref, {})}
+        assert {name: attributes.get(name) for name in kept} == kept
+
+
+def drifted(state, drift, data):
+    def pick(kind):
+        return data.draw(
+            st.sampled_from([ref for ref in state if ref.kind is kind and "other" not in ref.name] or [None])
+        )
+
+    after = dict(state)
+    queue, topic = pick(QUEUE), pick(SUBSCRIPTION)
+    match drift:
+        case "queue gone" if queue:
+            return state_after(state, Delete(queue))
+        case "topic gone" if topic:
+            del after[topic]
+        case "topic added" if queue:
+            after[Ref(SUBSCRIPTION, data.draw(st.sampled_from([">", "h/99/>", "x"])), QueueName(queue.name))] = {}
+        case "switch" if queue:
+            after[queue] = {**after[queue], "ingressEnabled": False, "note": 1}
+        case "attribute" if queue:
+            after[queue] = {**after[queue], "owner": "somebody", "accessType": "non-exclusive"}
+        case "marker":
+            after = {ref: attributes for ref, attributes in after.items() if ref.kind is not ObjectKind.MARKER}
+        case "account" if username := pick(USERNAME):
+            after[username] = {**after[username], "enabled": False, "subscriptionManagerEnabled": True}
+        case "profile gone" if acl := pick(ObjectKind.ACL_PROFILE):
+            after[acl] = {**after[acl], "publishTopicDefaultAction": "disallow"}
+        case _:
+            pass
+    return after
+
+
+def test_a_change_says_whether_it_interrupts():
+    ref = Ref(QUEUE, "orders/0")
+    assert Change(ref, {"owner": "a"}, {"owner": "b"}).interrupts
+    assert not Change(ref, {"maxMsgSpoolUsage": 1}, {"maxMsgSpoolUsage": 2}).interrupts
+    assert Change(Ref(USERNAME, "u"), {"aclProfileName": "a"}, {}).interrupts
+
+
+def test_a_password_is_set_once_and_never_compared():
+    spec = make_spec()
+    desired = desired_state(spec)
+    (made,) = [step for step in plan_apply(desired, {}) if isinstance(step, Create) and step.ref.kind is USERNAME]
+    assert (made.attributes["password"], made.attributes["enabled"]) == ("secret", False)
+    state = done({}, plan_apply(desired, {}))
+    state[username_ref(spec)] = {name: v for name, v in state[username_ref(spec)].items() if name != "password"}
+    assert plan_apply(desired, state) == ()
+
+
+def test_what_is_off_already_is_not_switched_off_again():
+    assert plan_quiet({Ref(QUEUE, "orders/0"): {"ingressEnabled": False}}) == ()
+    assert len(plan_quiet({Ref(QUEUE, "orders/0"): {}})) == 1

@@ -1,0 +1,243 @@
+import httpx
+import pytest
+
+from lbg_runtime.admin.queues import Permission, QueueAccess, SempQueueAdmin, open_queue_admin
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings
+from lbg_runtime.broker.engine.settings import Permission as EnginePermission
+from lbg_runtime.broker.engine.settings import RejectOnDiscard
+from lbg_runtime.broker.semp.server import SempServer
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import BrokerRefusal, ConfigError, QueueInUse, QueueMissing, QueueUnfit, SempRefused
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.semp.client import SempAccount, SempClient
+
+QUEUE = QueueName("orders/0")
+TOPIC = "orders-hash/0/>"
+GROUP = {"name": "orders", "hash_prefix": "orders-hash", "hash_count": 8, "queue_count": 2}
+
+
+@pytest.fixture
+def admin(client):
+    return SempQueueAdmin(client, "default", QueueAccess("members"))
+
+
+class Traffic:
+    def __init__(self, broker):
+        self.engine = broker.engine
+        self.client, _ = self.engine.connect("default", "members", "", "ann")
+        self.publisher = self.engine.open_publisher(self.client, "").flow
+        self.sent = 0
+
+    def publish(self):
+        self.sent += 1
+        return self.engine.publish(self.publisher, self.sent, Published("orders-hash/0/new", self.sent, 1))
+
+    def bind(self):
+        flow = self.engine.bind(self.client, QUEUE)[0].flow
+        self.engine.open_window(flow, DeliveryId(0), 255)
+        return flow
+
+
+@pytest.fixture
+def traffic(broker):
+    return Traffic(broker)
+
+
+async def test_a_new_queue_is_ready_for_a_group(broker, admin):
+    await admin.create_queue(QUEUE)
+    settings = broker.engine.queue_status("default", QUEUE).settings
+    assert settings.access_type is AccessType.EXCLUSIVE
+    assert (settings.owner, settings.permission) == ("members", EnginePermission.CONSUME)
+    assert settings.ingress_enabled
+    assert settings.egress_enabled
+    assert settings.reject_on_discard is RejectOnDiscard.ALWAYS
+
+
+async def test_a_queue_can_be_closed_to_everybody_but_its_owner(broker, client):
+    admin = SempQueueAdmin(client, "default", QueueAccess("members", Permission.NO_ACCESS))
+    await admin.create_queue(QUEUE)
+    assert broker.engine.queue_status("default", QUEUE).settings.permission is EnginePermission.NO_ACCESS
+
+
+async def test_a_queue_that_is_there_keeps_its_settings_and_is_enabled(broker, admin):
+    there = QueueSettings(owner="other", ingress_enabled=False, egress_enabled=False, max_bind_count=3)
+    broker.engine.create_queue("default", QUEUE, there)
+    for _ in range(2):
+        await admin.create_queue(QUEUE)
+    settings = broker.engine.queue_status("default", QUEUE).settings
+    assert (settings.ingress_enabled, settings.egress_enabled) == (True, True)
+    assert (settings.owner, settings.max_bind_count) == ("other", 3)
+
+
+async def test_a_queue_that_is_not_exclusive_is_refused(broker, admin):
+    broker.engine.create_queue("default", QUEUE, QueueSettings(AccessType.NON_EXCLUSIVE))
+    with pytest.raises(QueueUnfit, match="exclusive"):
+        await admin.create_queue(QUEUE)
+
+
+async def test_subscriptions_come_and_go_any_number_of_times(admin, traffic):
+    assert await admin.subscriptions(QUEUE) is None
+    await admin.create_queue(QUEUE)
+    assert await admin.subscriptions(QUEUE) == frozenset()
+    for _ in range(2):
+        await admin.subscribe(QUEUE, TOPIC)
+    traffic.publish()
+    assert await admin.subscriptions(QUEUE) == {TOPIC}
+    for _ in range(2):
+        await admin.unsubscribe(QUEUE, TOPIC)
+    traffic.publish()
+    assert await admin.subscriptions(QUEUE) == frozenset()
+    assert await admin.depth(QUEUE) == 1
+
+
+async def test_many_subscriptions_are_all_seen(admin):
+    await admin.create_queue(QUEUE)
+    wanted = {f"orders-hash/{shard}/>" for shard in range(230)}
+    for topic in sorted(wanted):
+        await admin.subscribe(QUEUE, topic)
+    assert await admin.subscriptions(QUEUE) == wanted
+
+
+async def test_what_needs_a_queue_says_that_there_is_none(admin):
+    with pytest.raises(QueueMissing, match="orders/0"):
+        await admin.subscribe(QUEUE, TOPIC)
+    with pytest.raises(QueueMissing):
+        await admin.depth(QUEUE)
+    await admin.unsubscribe(QUEUE, TOPIC)
+    await admin.delete_queue(QUEUE)
+
+
+async def test_the_depth_counts_what_members_hold(admin, traffic):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    traffic.bind()
+    traffic.publish()
+    assert await admin.depth(QUEUE) == 1
+
+
+async def test_a_queue_is_deleted_when_nothing_is_left(broker, admin):
+    await admin.create_queue(QUEUE)
+    await admin.delete_queue(QUEUE)
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_a_queue_with_messages_is_kept_as_it_was(broker, admin, traffic):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    traffic.publish()
+    with pytest.raises(QueueInUse) as caught:
+        await admin.delete_queue(QUEUE)
+    assert (caught.value.message_count, caught.value.flow_count) == (1, 0)
+    assert broker.engine.queue_status("default", QUEUE).settings.ingress_enabled
+
+
+async def test_a_queue_with_flows_is_kept_and_they_notice_nothing(broker, admin, traffic):
+    await admin.create_queue(QUEUE)
+    traffic.bind()
+    broker.effects.clear()
+    with pytest.raises(QueueInUse) as caught:
+        await admin.delete_queue(QUEUE)
+    assert (caught.value.message_count, caught.value.flow_count) == (0, 1)
+    assert broker.effects == []
+
+
+class BetweenLooks(httpx.AsyncBaseTransport):
+    """Lets something happen after the first look at a queue."""
+
+    def __init__(self, inner, act):
+        self._inner = inner
+        self._act = act
+
+    async def handle_async_request(self, request):
+        answer = await self._inner.handle_async_request(request)
+        if "monitor" in request.url.path and self._act is not None:
+            act, self._act = self._act, None
+            act()
+        return answer
+
+
+async def test_a_message_that_comes_between_look_and_deletion_saves_the_queue(broker, admin, traffic):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    broker.transport = BetweenLooks(broker.transport, traffic.publish)
+    async with broker.client() as client:
+        with pytest.raises(QueueInUse):
+            await SempQueueAdmin(client, "default", QueueAccess("members")).delete_queue(QUEUE)
+    settings = broker.engine.queue_status("default", QUEUE).settings
+    assert (settings.ingress_enabled, settings.egress_enabled) == (True, True)
+    traffic.publish()
+    assert await admin.depth(QUEUE) == 2
+
+
+async def test_a_publisher_is_told_when_a_queue_is_about_to_go(admin, client, traffic):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    await client.update(("msgVpns", "default", "queues", QUEUE), {"ingressEnabled": False})
+    with pytest.raises(BrokerRefusal, match="Queue Shutdown"):
+        traffic.publish()
+
+
+async def test_an_administrator_of_the_vpn_is_enough(broker):
+    async with broker.operator() as client:
+        admin = SempQueueAdmin(client, "default", QueueAccess("members"))
+        await admin.create_queue(QUEUE)
+        await admin.subscribe(QUEUE, TOPIC)
+        await admin.delete_queue(QUEUE)
+
+
+async def test_other_refusals_are_passed_on(broker):
+    async with broker.operator() as client:
+        admin = SempQueueAdmin(client, "elsewhere", QueueAccess("members"))
+        for call in (admin.create_queue(QUEUE), admin.subscriptions(QUEUE), admin.unsubscribe(QUEUE, "a")):
+            with pytest.raises(SempRefused, match="UNAUTHORIZED"):
+                await call
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("username", "permission"),
+    [
+        ("default", EnginePermission.CONSUME),
+        ("members", EnginePermission.NO_ACCESS),
+        ("stranger", EnginePermission.CONSUME),
+    ],
+)
+async def test_it_is_made_from_settings(username, permission):
+    engine = Engine()
+    async with SempServer(engine, lambda effects: None, port=0) as server:
+        async with SempClient(SempAccount(server.url, "admin", "admin")) as client:
+            await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members"})
+        sections = {
+            "group": GROUP,
+            "connection": {"username": username},
+            "semp": {"url": server.url, "password": "admin"},
+        }
+        async with open_queue_admin(parse_settings(sections, "test")) as admin:
+            await admin.create_queue(QUEUE)
+    settings = engine.queue_status("default", QUEUE).settings
+    assert (settings.owner, settings.permission) == (username, permission)
+
+
+async def test_settings_without_an_administrator_are_refused():
+    with pytest.raises(ConfigError, match="semp: not set"):
+        async with open_queue_admin(parse_settings({"group": GROUP}, "test")):
+            pass
+
+
+@pytest.mark.parametrize(
+    "url", ["broker:8080", "ftp://broker", "http://admin:admin@broker", "http://broker/SEMP", 8080]
+)
+def test_an_address_that_cannot_be_is_refused_without_showing_a_password(url):
+    with pytest.raises(ConfigError, match=r"semp\.url") as caught:
+        parse_settings({"group": GROUP, "semp": {"url": url}}, "test")
+    assert "admin:admin" not in str(caught.value)
+
+
+async def test_certificates_that_cannot_be_read_are_a_setting_to_mend(tmp_path):
+    (tmp_path / "broken.pem").write_text("nothing")
+    tls = {"trust_store": str(tmp_path)}
+    settings = parse_settings({"group": GROUP, "semp": {"url": "https://broker:943", "tls": tls}}, "test")
+    with pytest.raises(ConfigError, match=r"semp\.tls\.trust_store"):
+        async with open_queue_admin(settings):
+            pass

@@ -1,0 +1,103 @@
+import json
+
+import pytest
+
+from lbg_runtime.admin.spec import GroupSpec, profile_name_of, read_marker
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import GroupName
+
+
+def make_spec(name="orders", *, prefix="orders-hash", username="members", profile=None, key="shard"):
+    return GroupSpec(
+        shape=GroupShape(GroupName(name), prefix, 96, 8),
+        hash_function=HashFunction.CRC32,
+        key=key,
+        username=username,
+        password="secret",
+        queue_spool_mb=5_000,
+        client_profile=profile,
+        creates_queues=False,
+    )
+
+
+def test_what_is_stored_says_everything_but_the_password():
+    spec = make_spec(profile="existing")
+    assert "secret" not in spec.marker()
+    assert "secret" not in repr(spec)
+    stored = read_marker(spec.marker_name, spec.marker())
+    assert stored is not None
+    assert stored.to_spec().marker() == spec.marker()
+    assert stored.as_object()["name"] == "orders"
+    assert read_marker(make_spec().marker_name, make_spec().marker()).client_profile is None
+
+
+def test_what_is_stored_fits_200_characters_or_is_refused_before_anything_is_done():
+    room = 200 - len(make_spec(username="").marker())
+    assert len(make_spec(username="ü" * room).marker()) == 200
+    with pytest.raises(UserError, match="201 characters"):
+        make_spec(username="u" * (room + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lbg/orders", "no JSON"),
+        ("lbg/orders", "[]"),
+        ("lbg/orders", "{}"),
+        ("lbg/orders", "[" * 10_000),
+        ("lbg/orders", '{"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+        ("lbg/orders", '{"V":2,"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+        ("lbg/orders", '{"V":1,"HP":"h","HC":true,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+        ("lbg/orders", '{"V":1,"HP":"h","HC":8,"QC":2,"QS":1,"CU":7,"HF":"crc32","KY":"shard"}'),
+        ("lbg/orders", '{"V":1,"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"md5","KY":"shard"}'),
+        ("lbg/orders", '{"V":1,"HP":"h","HC":1,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+        ("orders", '{"V":1,"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+    ],
+)
+def test_entries_of_others_are_passed_over(name, text):
+    assert read_marker(name, text) is None
+
+
+def test_additions_of_a_later_version_are_passed_over():
+    text = json.dumps({**json.loads(make_spec().marker()), "ZZ": 1})
+    assert read_marker("lbg/orders", text) is not None
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        ("orders", "lbg-orders"),
+        ("a/b", "lbg-a-b-61a18ce7"),
+        ("a-b", "lbg-a-b"),
+        ("x" * 28, "lbg-" + "x" * 28),
+        ("x" * 29, "lbg-xxxxxxxxxxxxxxxxxxx-12eb8051"),
+    ],
+)
+def test_profiles_have_a_short_name_of_the_groups_own(group, name):
+    found = profile_name_of(group)
+    assert len(found) <= 32
+    assert found == name or found.rpartition("-")[0] == name.rpartition("-")[0]
+
+
+def test_names_that_differ_only_in_what_profiles_cannot_say_get_different_profiles():
+    assert len({profile_name_of(group) for group in ("a/b", "a-b", "a.b", "a:b")}) == 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "two words"},
+        {"name": "#system"},
+        {"name": "a//b"},
+        {"name": "a/"},
+        {"name": "tab\there"},
+        {"name": "x" * 199},
+        {"username": "u*"},
+        {"username": "u" * 190},
+    ],
+)
+def test_names_that_no_broker_takes_are_refused(settings):
+    with pytest.raises(UserError):
+        make_spec(**settings)

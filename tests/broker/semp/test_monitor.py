@@ -1,0 +1,83 @@
+from lbg_runtime.broker.engine.effects import ClientEnded
+
+CONFIG = "config/msgVpns/default/queues"
+QUEUES = "monitor/msgVpns/default/queues"
+CLIENTS = "monitor/msgVpns/default/clients"
+ACTION = "action/msgVpns/default"
+
+
+async def make_queue(desk, name="orders/0"):
+    await desk.post(CONFIG, queueName=name, permission="consume", ingressEnabled=True, egressEnabled=True)
+    await desk.post(CONFIG, name, "subscriptions", subscriptionTopic="a/>")
+
+
+async def test_the_depth_of_a_queue_is_the_count_of_its_messages(desk):
+    await make_queue(desk)
+    for _ in range(3):
+        desk.publish("a/1")
+    answer = await desk.ask("GET", QUEUES, "orders/0")
+    assert answer["collections"] == {"msgs": {"count": 3}, "subscriptions": {"count": 1}, "txFlows": {"count": 0}}
+    await desk.ask("PUT", ACTION, "queues", "orders/0", "msgs", "1", "delete", body={})
+    (listed,) = (await desk.ask("GET", QUEUES))["collections"]
+    assert listed["msgs"] == {"count": 2}
+    row = await desk.get(QUEUES, "orders/0")
+    assert (row["spooledMsgCount"], row["lowestMsgId"], row["lastSpooledMsgId"]) == (3, 2, 3)
+    assert row["msgSpoolUsage"] == 6
+
+
+async def test_who_of_the_bound_clients_is_active(desk):
+    await make_queue(desk)
+    for name in ("ann", "bob"):
+        desk.bind(desk.client(name), "orders/0")
+    desk.publish("a/1")
+    flows = await desk.get(QUEUES, "orders/0", "txFlows")
+    seen = {flow["clientName"]: (flow["activityState"], flow["unackedMsgCount"]) for flow in flows}
+    assert seen == {"ann": ("active-consumer", 1), "bob": ("inactive", 0)}
+    active = await desk.get(QUEUES, "orders/0", "txFlows", query="where=activityState==active-consumer")
+    assert [flow["clientName"] for flow in active] == ["ann"]
+    flow_id = str(active[0]["flowId"])
+    assert (await desk.get(QUEUES, "orders/0", "txFlows", flow_id))["usedWindowSize"] == 1
+    assert (await desk.get(QUEUES, "orders/0"))["bindCount"] == 2
+    assert await desk.code("GET", QUEUES, "orders/0", "txFlows", "99") == 6
+
+
+async def test_binds_are_counted_by_how_they_ended(desk):
+    await make_queue(desk)
+    ann = desk.client("ann")
+    desk.bind(ann, "orders/0")
+    row = await desk.get(QUEUES, "orders/0")
+    assert (row["bindRequestCount"], row["bindSuccessCount"], row["otherBindFailureCount"]) == (1, 1, 0)
+
+
+async def test_a_client_is_seen_with_its_flows_and_subscriptions(desk):
+    await make_queue(desk)
+    ann = desk.client("group/member", username="staff")
+    desk.bind(ann, "orders/0")
+    desk.engine.subscribe(ann, "news/>")
+    row = await desk.get(CLIENTS, "group/member")
+    assert (row["clientUsername"], row["originalClientUsername"]) == ("default", "staff")
+    assert row["clientAddress"] == "127.0.0.1"
+    (flow,) = await desk.get(CLIENTS, "group/member", "txFlows")
+    assert (flow["endpointName"], flow["endpointType"]) == ("orders/0", "queue")
+    (subscription,) = await desk.get(CLIENTS, "group/member", "subscriptions")
+    assert subscription["subscriptionTopic"] == "news/>"
+    assert await desk.code("GET", CLIENTS, "nobody", "txFlows") == 6
+
+
+async def test_messages_can_be_seen_and_deleted(desk):
+    await make_queue(desk)
+    desk.bind(desk.client("ann"), "orders/0")
+    desk.publish("a/1")
+    (message,) = await desk.get(QUEUES, "orders/0", "msgs")
+    assert (message["msgId"], message["attachmentSize"], message["undelivered"]) == (1, 3, False)
+    assert await desk.code("PUT", ACTION, "queues", "orders/0", "msgs", "2", "delete", body={}) == 6
+    assert set(await desk.ask("PUT", ACTION, "queues", "orders/0", "deleteMsgs", body={})) == {"meta"}
+    assert desk.status("orders/0").depth == 0
+    assert await desk.code("PUT", ACTION, "queues", "missing", "deleteMsgs", body={}) == 6
+
+
+async def test_a_client_is_disconnected(desk):
+    ann = desk.client("group/member")
+    assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 0
+    assert [effect.client for effect in desk.effects if isinstance(effect, ClientEnded)] == [ann]
+    assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 6

@@ -1,0 +1,119 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.query import Item, Query
+
+QUEUES = "config/msgVpns/default/queues"
+
+
+def item(name, **row):
+    return Item(("queues", name), {"name": name, **row})
+
+
+def names(page):
+    return [each.row["name"] for each in page.items]
+
+
+def chosen(query, *items):
+    return names(Query.parse(query).page_of(items))
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("name==b", ["b"]),
+        ("name!=b", ["a/1", "a/2"]),
+        ("name==a/*", ["a/1", "a/2"]),
+        ("name!=a/*", ["b"]),
+        ("name==*", ["a/1", "a/2", "b"]),
+        ("name>a/1", ["a/2", "b"]),
+        ("size>=2", ["a/2", "b"]),
+        ("size<2", ["a/1"]),
+        ("size==2", ["a/2"]),
+        ("size!=2", ["a/1", "b"]),
+        ("size<=1", ["a/1"]),
+        ("on==true", ["a/1", "b"]),
+        ("on!=TRUE", ["a/2"]),
+        ("name==a/*,size>1", ["a/2"]),
+        ("name%3D%3Da%2F1", ["a/1"]),
+        ("name==a,size==1", []),
+        ("name==c%2Cd", ["c,d"]),
+    ],
+)
+def test_conditions(where, wanted):
+    items = (
+        *([item("c,d", size=0, on=False)] if "%2C" in where else []),
+        item("b", size=10, on=True),
+        item("a/1", size=1, on=True),
+        item("a/2", size=2, on=False),
+    )
+    assert chosen(f"where={where}", *items) == wanted
+
+
+@pytest.mark.parametrize(
+    "query", ["where=name", "where=colour==red", "where=size==x", "count=0", "count=101", "count=x", "cursor=???"]
+)
+def test_what_cannot_be_understood_is_refused(query):
+    with pytest.raises(SempFault):
+        chosen(query, item("a", size=1))
+
+
+@pytest.mark.parametrize(
+    ("select", "wanted"),
+    [
+        ("", {"name", "size", "on"}),
+        ("*", {"name", "size", "on"}),
+        ("name,size", {"name", "size"}),
+        ("-size", {"name", "on"}),
+        ("*,-na*", {"size", "on"}),
+        ("s*", {"size"}),
+    ],
+)
+def test_selected_attributes(select, wanted):
+    assert set(Query.parse(f"select={select}").shown({"name": "a", "size": 1, "on": True})) == wanted
+
+
+def test_an_unknown_attribute_cannot_be_selected():
+    with pytest.raises(SempFault, match="colour"):
+        Query.parse("select=colour").shown({"name": "a"})
+    with pytest.raises(SempFault, match="256"):
+        Query.parse("select=" + "a," * 257)
+
+
+@given(st.sets(st.text(min_size=1), max_size=30), st.integers(1, 12), st.data())
+def test_pages_show_everything_that_stays_exactly_once(all_names, count, data):
+    coming = sorted(all_names)
+    there = set(data.draw(st.lists(st.sampled_from(coming)))) if coming else set()
+    stays = set(there)
+    seen, cursor = [], None
+    while True:
+        query = Query.parse(f"count={count}" + (f"&cursor={cursor}" if cursor else ""))
+        page = query.page_of(item(name) for name in there)
+        seen += names(page)
+        cursor = page.cursor
+        if cursor is None:
+            break
+        for name in data.draw(st.lists(st.sampled_from(coming), max_size=3)):
+            if name in there:
+                there.remove(name)
+                stays.discard(name)
+            else:
+                there.add(name)
+    assert len(seen) == len(set(seen))
+    assert stays <= set(seen)
+
+
+async def test_a_collection_is_walked_by_its_next_page_uris(desk):
+    for number in range(25):
+        await desk.post(QUEUES, queueName=f"orders/{number:02}")
+    await desk.post(QUEUES, queueName="other")
+    answer = await desk.ask("GET", QUEUES, query="where=queueName==orders*&select=queueName")
+    found = answer["data"]
+    assert len(found) == 10
+    while paging := answer["meta"].get("paging"):
+        assert paging["cursorQuery"] in paging["nextPageUri"]
+        answer = (await desk.http.get(paging["nextPageUri"], auth=("admin", "admin"))).json()
+        found += answer["data"]
+    assert found == [{"queueName": f"orders/{number:02}"} for number in range(25)]

@@ -1,0 +1,21 @@
+"""Processes of a test that do not outlive it, whatever becomes of it."""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+
+
+@contextmanager
+def running(command: Sequence[str | PathLike[str]], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """A process, with the options of `subprocess.Popen`; at the end it is killed, waited for, and its pipes closed.
+
+    Also where the test fails in between: a pipe that is left open would fail a later test, which has nothing to do with
+    it. One that was given to a child of the process as well ends with that child.
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,74 @@
+"""Processes side by side: started, started again, asked to leave together."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.runtime import siblings
+from lbg_runtime.runtime.siblings import USER_MISTAKE, Siblings
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+MEMBER = """
+import pathlib, signal, sys, time
+name, folder, end = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+starts = folder / name
+with starts.open("a") as log:
+    log.write("start\\n")
+if end and len(starts.read_text().splitlines()) == 1:
+    sys.exit(end)
+time.sleep(60)
+"""
+
+
+def command(folder: Path, name: str, end: int = 0) -> list[str]:
+    return [sys.executable, "-c", MEMBER, name, str(folder), str(end)]
+
+
+async def until_started(folder: Path, name: str, times: int) -> None:
+    async with asyncio.timeout(30):
+        while not (folder / name).exists() or len((folder / name).read_text().splitlines()) < times:
+            await asyncio.sleep(0.01)
+
+
+async def test_one_that_ends_is_started_again_and_all_leave_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
+    running = asyncio.create_task(Siblings([command(tmp_path, "a"), command(tmp_path, "b", end=70)]).run())
+    await until_started(tmp_path, "a", 1)
+    await until_started(tmp_path, "b", 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
+    assert (tmp_path / "a").read_text() == "start\n"
+
+
+async def test_a_users_mistake_ends_everybody(tmp_path: Path) -> None:
+    code = f"import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nsys.exit({USER_MISTAKE})"
+    wrong = [sys.executable, "-c", code, str(tmp_path / "a")]
+    assert await Siblings([command(tmp_path, "a"), wrong]).run() == USER_MISTAKE
+
+
+async def test_asked_to_leave_between_two_starts_nobody_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "RESTART_MIN_S", 60.0)
+    running = asyncio.create_task(Siblings([command(tmp_path, "a", end=70), command(tmp_path, "b")]).run())
+    await until_started(tmp_path, "a", 1)
+    await until_started(tmp_path, "b", 1)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await running in (0, 70)
+    assert (tmp_path / "a").read_text() == "start\n"
+
+
+async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) -> None:
+    stubborn = [sys.executable, "-c", "import signal, time; signal.pause()"]
+    running = asyncio.create_task(Siblings([stubborn, command(tmp_path, "a")]).run())
+    await until_started(tmp_path, "a", 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 128 + signal.SIGTERM

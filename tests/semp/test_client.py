@@ -1,0 +1,214 @@
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from lbg_runtime.model.errors import SempRefused, SempUnreachable
+from lbg_runtime.semp.address import SempApi, path_of
+from lbg_runtime.semp.client import PAUSES_S, SempAccount, SempClient
+
+ACCOUNT = SempAccount("https://broker:943/", "admin", "top secret")
+QUEUES = ("msgVpns", "default", "queues")
+
+
+def ok(data, **more):
+    return httpx.Response(200, json={"data": data, "meta": {"responseCode": 200, **more}})
+
+
+def refusal(code, status=400):
+    error = {"code": code, "status": "SOME", "description": "because\n of   it"}
+    return httpx.Response(status, json={"meta": {"responseCode": status, "error": error}})
+
+
+class Broker:
+    """Answers requests from a list, in order, and keeps them."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+
+    def __call__(self, request):
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self):
+        return SempClient(ACCOUNT, transport=httpx.MockTransport(self))
+
+
+@pytest.mark.parametrize(
+    ("segments", "path"),
+    [
+        (("msgVpns", "my vpn", "queues", "a/b"), "/SEMP/v2/config/msgVpns/my%20vpn/queues/a%2Fb"),
+        (("x", "*>?#&%+,ü"), "/SEMP/v2/config/x/%2A%3E%3F%23%26%25%2B%2C%C3%BC"),
+        (("x", "..", "."), "/SEMP/v2/config/x/%2E%2E/%2E"),
+        (("x", ("smf", "a,b/>")), "/SEMP/v2/config/x/smf,a%2Cb%2F%3E"),
+    ],
+)
+def test_nothing_in_a_name_can_look_like_a_path(segments, path):
+    assert path_of(SempApi.CONFIG, segments) == path
+
+
+async def test_a_name_reaches_the_wire_as_it_was_encoded():
+    broker = Broker(ok({"queueName": "a/b %2F"}))
+    async with broker.client() as client:
+        await client.get(SempApi.MONITOR, (*QUEUES, "a/b %2F*>"), select=("queueName", "msgs.count"))
+    (request,) = broker.requests
+    assert request.url.raw_path == (
+        b"/SEMP/v2/monitor/msgVpns/default/queues/a%2Fb%20%252F%2A%3E?select=queueName,msgs.count"
+    )
+    assert request.url.host == "broker"
+
+
+async def test_a_name_of_dots_is_no_step_back():
+    broker = Broker(ok(None))
+    async with broker.client() as client:
+        await client.delete((*QUEUES, ".."))
+    assert broker.requests[0].url.raw_path == b"/SEMP/v2/config/msgVpns/default/queues/%2E%2E"
+
+
+async def test_verbs_and_bodies():
+    broker = Broker(ok({"n": 1}), ok({"n": 2}), ok({"n": 3}), ok(None), ok(None))
+    async with broker.client() as client:
+        await client.create(QUEUES, {"queueName": "q"})
+        await client.update((*QUEUES, "q"), {"maxTtl": 1})
+        await client.replace((*QUEUES, "q"), {"maxTtl": 2})
+        await client.delete((*QUEUES, "q"))
+        await client.act((*QUEUES, "q", "deleteMsgs"))
+    asked = [(each.method, each.url.path, each.content) for each in broker.requests]
+    assert asked == [
+        ("POST", "/SEMP/v2/config/msgVpns/default/queues", b'{"queueName":"q"}'),
+        ("PATCH", "/SEMP/v2/config/msgVpns/default/queues/q", b'{"maxTtl":1}'),
+        ("PUT", "/SEMP/v2/config/msgVpns/default/queues/q", b'{"maxTtl":2}'),
+        ("DELETE", "/SEMP/v2/config/msgVpns/default/queues/q", b""),
+        ("PUT", "/SEMP/v2/action/msgVpns/default/queues/q/deleteMsgs", b"{}"),
+    ]
+    assert broker.requests[0].headers["authorization"].startswith("Basic ")
+
+
+async def test_attributes_are_checked_as_they_are_read():
+    answer = httpx.Response(
+        200,
+        json={
+            "data": {"queueName": "q", "maxTtl": 1, "egressEnabled": True},
+            "meta": {"responseCode": 200},
+            "collections": {"msgs": {"count": 4}},
+        },
+    )
+    async with Broker(answer).client() as client:
+        found = await client.get(SempApi.MONITOR, (*QUEUES, "q"))
+    assert (found.text("queueName"), found.number("maxTtl"), found.flag("egressEnabled")) == ("q", 1, True)
+    assert found.count("msgs") == 4
+    for read in (
+        lambda: found.text("maxTtl"),
+        lambda: found.number("egressEnabled"),
+        lambda: found.flag("maxTtl"),
+        lambda: found.text("missing"),
+        lambda: found.count("txFlows"),
+    ):
+        with pytest.raises(SempUnreachable, match="https://broker:943"):
+            read()
+
+
+async def test_all_pages_are_asked_for_at_the_same_broker():
+    # Only what identifies the page is taken from the address: a broker behind a proxy knows itself by another name.
+    def page(number):
+        return {
+            "cursorQuery": "%3Ccursor",
+            "nextPageUri": f"http://elsewhere/SEMP/x?count=100&cursor=%3Ccursor{number}",
+        }
+
+    broker = Broker(ok([{"n": 1}, {"n": 2}], paging=page(1)), ok([{"n": 3}], paging=page(2)), ok([]))
+    async with broker.client() as client:
+        found = await client.find_all(SempApi.CONFIG, QUEUES, where=("queueName==a,b/*", "n>1"), select=("n",))
+    assert [each.number("n") for each in found] == [1, 2, 3]
+    queries = [each.url.query for each in broker.requests]
+    assert queries == [
+        b"select=n&where=queueName%3D%3Da%2Cb%2F%2A,n%3E1&count=100",
+        b"count=100&cursor=%3Ccursor1",
+        b"count=100&cursor=%3Ccursor2",
+    ]
+    assert {each.url.host for each in broker.requests} == {"broker"}
+
+
+async def test_pages_without_an_end_are_an_error():
+    paging = {"cursorQuery": "c", "nextPageUri": "http://broker/?cursor=c"}
+    broker = Broker(*(ok([{"n": 1}], paging=paging) for _ in range(3)))
+    async with broker.client() as client:
+        with pytest.raises(SempUnreachable, match="no end"):
+            await client.find_all(SempApi.CONFIG, QUEUES)
+
+
+async def test_the_code_of_an_error_counts_and_not_the_http_status():
+    async with Broker(refusal(6), refusal(6, status=404)).client() as client:
+        for status in (400, 404):
+            with pytest.raises(SempRefused) as caught:
+                await client.delete((*QUEUES, "a/b"))
+            error = caught.value
+            assert (error.code, error.status, error.description) == (6, "SOME", "because of it")
+            assert error.http_status == status
+            assert error.request == "DELETE /SEMP/v2/config/msgVpns/default/queues/a%2Fb"
+
+
+async def test_a_wrong_password_is_a_refusal_of_its_own():
+    async with Broker(httpx.Response(401, text="<html>")).client() as client:
+        with pytest.raises(SempRefused, match="password refused") as caught:
+            await client.get(SempApi.CONFIG, ("about", "api"))
+    assert (caught.value.code, caught.value.http_status) == (0, 401)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, text="<html>"),
+        httpx.Response(404, text="not here"),
+        httpx.Response(302, headers={"location": "https://elsewhere/"}),
+        httpx.Response(500, json={"error": "other"}),
+        httpx.Response(200, json=[]),
+        ok([]),
+        ok(None),
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout(""),
+    ],
+)
+async def test_whatever_is_no_answer_of_semp_is_one_error(answer):
+    broker = Broker(answer)
+    async with broker.client() as client:
+        with pytest.raises(SempUnreachable) as caught:
+            await client.get(SempApi.CONFIG, (*QUEUES, "q"))
+    assert caught.value.retriable
+    assert len(broker.requests) == 1
+
+
+async def test_a_broker_that_is_not_ready_is_asked_again_for_a_while():
+    broker = Broker(httpx.Response(503), refusal(89, status=503), ok({"n": 1}))
+    loop = asyncio.get_running_loop()
+    async with broker.client() as client:
+        began = loop.time()
+        assert (await client.create(QUEUES, {})).number("n") == 1
+        assert loop.time() - began == pytest.approx(sum(PAUSES_S[:2]))
+
+
+async def test_a_broker_that_stays_unready_is_given_up():
+    broker = Broker(*(httpx.Response(503) for _ in range(len(PAUSES_S) + 1)))
+    async with broker.client() as client:
+        with pytest.raises(SempUnreachable, match="503"):
+            await client.create(QUEUES, {})
+    assert broker.answers == []
+
+
+async def test_no_error_shows_the_password():
+    quoting = {"code": 11, "status": "SOME", "description": "password hidden is not valid"}
+    quoted = httpx.Response(400, json={"meta": {"responseCode": 400, "error": quoting}})
+    broker = Broker(httpx.Response(401), quoted, httpx.ConnectError("refused"), httpx.Response(500))
+    async with broker.client() as client:
+        for _ in range(4):
+            with pytest.raises((SempRefused, SempUnreachable)) as caught:
+                await client.create(("msgVpns", "default", "clientUsernames"), {"password": "hidden"})
+            said = f"{caught.value} {caught.value!r} {json.dumps(caught.value.__dict__)}"
+            assert "secret" not in said
+            assert "hidden" not in said
+    assert "secret" not in repr(ACCOUNT)

@@ -1,0 +1,114 @@
+"""Asks a status API over a real socket, and pictures of members to show there."""
+
+import asyncio
+import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import orjson
+
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import FlowReport, KeySight, Life, MemberState, ReportedFlow
+from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.core.group.view import GroupView, MemberView
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.status.picture import FlowPicture, KeyPicture, MemberPicture, ViewPicture
+
+BOUND_S = 20
+
+HOME = Place(0, gives_way=False)
+STANDBY = Place(1, gives_way=False)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def told(self) -> dict[str, object]:
+        found = orjson.loads(self.body)
+        assert isinstance(found, dict)
+        return found
+
+
+async def ask(
+    port: int, path: str, *, method: str = "GET", host: str | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """One request on a connection of its own, from a thread: the loop may be the one that is asked about."""
+    return await asyncio.to_thread(ask_from_here, port, path, method, host, headers or {})
+
+
+def ask_from_here(
+    port: int, path: str, method: str = "GET", host: str | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND_S)
+    try:
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Host", f"127.0.0.1:{port}" if host is None else host)
+        for name, value in (headers or {}).items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        response = connection.getresponse()
+        return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+    finally:
+        connection.close()
+
+
+def flow(queue: int, state: FlowState, place: Place = HOME, epoch: int = 1) -> FlowPicture:
+    return FlowPicture(QueueName(f"orders/{queue}"), place, state, Epoch(epoch), None, 2, 7)
+
+
+def member(
+    *flows: FlowPicture,
+    owners: Mapping[int, str] | None = None,
+    state: OwnState = OwnState.ACTIVE,
+    is_placed: bool = True,
+    can_hear: bool = True,
+) -> MemberPicture:
+    """Member `a` of a group in which members talk to each other."""
+    ranks = {one.queue: (MemberId("a"), MemberId("b")) for one in flows}
+    group = GroupView(
+        tuple(
+            MemberView(MemberId(name), Life(5, 1), MemberState.ACTIVE, 1, name == "b", {}, "digest")
+            for name in ("a", "b")
+        ),
+        {QueueName(f"orders/{queue}"): MemberId(owner) for queue, owner in (owners or {}).items()},
+    )
+    view = ViewPicture(group, Placement(ranks) if is_placed else None, can_hear)
+    return MemberPicture(GroupName("orders"), MemberId("a"), 5, state, 1, flows, view)
+
+
+def counted(picture: MemberPicture) -> MemberPicture:
+    """The same in a group in which nobody talks."""
+    return replace(picture, view=None)
+
+
+def change(queue: int) -> OwnerRecord:
+    return OwnerRecord(queue, 1, "taken", None, None, "a", "elected", "broker", False, None, None, 0, 1_000, 2_000)
+
+
+class ShownMember:
+    """A `StatusSource` with fixed answers."""
+
+    def __init__(self, picture: MemberPicture, changes: int = 0) -> None:
+        self.shown = picture
+        self.recorded = tuple(change(queue) for queue in range(changes))
+
+    def picture(self) -> MemberPicture:
+        return self.shown
+
+    def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
+        return self.recorded[:limit]
+
+    def key(self, key: str) -> KeyPicture:
+        if key == "impossible":
+            raise UserError("key", key, "another one")
+        report = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
+        sight = KeySight(0, None, None)
+        return KeyPicture(MemberId("a"), key, 3, QueueName("orders/3"), MemberId("a"), report, sight)

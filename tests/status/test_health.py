@@ -1,0 +1,59 @@
+"""When a member has started, and when it is ready, from its picture."""
+
+import pytest
+
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.core.group.rebalance import AWAY
+from lbg_runtime.status.health import has_started, lacks
+from tests.status.asking import STANDBY, counted, flow, member
+
+ACTIVE = flow(0, FlowState.ACTIVE)
+UNBOUND = flow(1, FlowState.UNBOUND, epoch=0)
+NOT_ACTIVE = [state for state in FlowState if state is not FlowState.ACTIVE]
+
+
+def test_a_member_has_started_when_it_began_to_bind() -> None:
+    assert not has_started(member(UNBOUND))
+    assert not has_started(member(flow(0, FlowState.UNBOUND, AWAY, epoch=0), is_placed=False))
+    assert has_started(member(flow(0, FlowState.BINDING)))
+    assert has_started(counted(member(flow(0, FlowState.BINDING))))
+    assert has_started(member(flow(0, FlowState.UNBOUND))), "once started, always started"
+
+
+def test_a_member_without_a_place_has_started_once_it_knows_so() -> None:
+    nowhere = flow(0, FlowState.UNBOUND, AWAY, epoch=0)
+    assert has_started(member(nowhere))
+    assert lacks(member(nowhere)) == ()
+    assert [lack.reason for lack in lacks(member(nowhere, is_placed=False))] == ["it has no place in the group yet"]
+
+
+@pytest.mark.parametrize("state", NOT_ACTIVE)
+def test_a_queue_at_home_must_be_fed_to_the_member_or_have_another_owner(state: FlowState) -> None:
+    at_home = flow(1, state)
+    for owners in ({}, {1: "a"}):
+        (lack,) = lacks(member(ACTIVE, at_home, owners={0: "a", **owners}))
+        assert (lack.queue, lack.state) == ("orders/1", state)
+    assert lacks(member(ACTIVE, at_home, owners={0: "a", 1: "b"})) == ()
+    assert lacks(member(ACTIVE, flow(1, FlowState.ACTIVE), owners={})) == ()
+
+
+@pytest.mark.parametrize("state", FlowState)
+def test_what_becomes_of_the_queues_of_others_does_not_matter(state: FlowState) -> None:
+    assert lacks(member(ACTIVE, flow(1, state, STANDBY), flow(2, state, AWAY))) == ()
+
+
+@pytest.mark.parametrize("state", NOT_ACTIVE)
+def test_where_nobody_talks_a_standby_at_home_has_somebody_before_it(state: FlowState) -> None:
+    found = lacks(counted(member(ACTIVE, flow(1, state))))
+    assert [lack.queue for lack in found] == ([] if state is FlowState.STANDBY else ["orders/1"])
+
+
+@pytest.mark.parametrize("state", [state for state in OwnState if state is not OwnState.ACTIVE])
+def test_a_member_that_joins_or_leaves_is_not_ready(state: OwnState) -> None:
+    assert [lack.reason for lack in lacks(member(ACTIVE, state=state))] == [f"the member is {state.value}"]
+
+
+def test_what_is_known_of_other_owners_is_worth_nothing_while_the_broker_is_out_of_reach() -> None:
+    cut_off = member(UNBOUND, ACTIVE, owners={1: "b"}, can_hear=False)
+    assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]

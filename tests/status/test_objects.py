@@ -1,0 +1,79 @@
+"""What is told of a member, under the names that the journal and the commands have for it."""
+
+import orjson
+
+from lbg_runtime.cli.group_text import picture_as_object
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import FlowReport, KeySight, LaneHead, LastHandled, ReportedFlow
+from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from lbg_runtime.status.objects import changes_as_object, key_as_object, member_as_object
+from lbg_runtime.status.picture import KeyPicture
+from tests.cli.test_group import picture
+from tests.status.asking import STANDBY, change, counted, flow, member
+
+
+def test_a_member_is_told_with_its_flows_and_its_view() -> None:
+    shown = member(flow(0, FlowState.ACTIVE), flow(1, FlowState.STANDBY, STANDBY), owners={0: "a", 1: "b"})
+    told = orjson.loads(orjson.dumps(member_as_object(shown)))
+    assert (told["group"], told["member"], told["incarnation"], told["state"]) == ("orders", "a", 5, "active")
+    assert told["flows"]["orders/0"] == {
+        "role": "primary", "rank": 0, "state": "active", "cause": None, "epoch": 1, "in_flight": 2, "handled": 7,
+    }  # fmt: skip
+    assert (told["flows"]["orders/1"]["role"], told["flows"]["orders/1"]["rank"]) == ("secondary", 1)
+    assert told["view"]["owners"] == {"orders/0": "a", "orders/1": "b"}
+    assert told["view"]["placement"]["orders/1"] == ["a", "b"]
+    assert [one["suspect"] for one in told["view"]["members"]] == [False, True]
+    assert orjson.loads(orjson.dumps(member_as_object(counted(shown))))["view"] is None
+
+
+def test_a_member_has_the_names_that_lbg_group_status_has() -> None:
+    told = orjson.loads(orjson.dumps(picture_as_object(picture(), [])))
+    of_group = told["members"][0]
+    of_member = orjson.loads(orjson.dumps(member_as_object(member(flow(0, FlowState.ACTIVE)))))
+    assert of_group.keys() - of_member.keys() == {"suspect_for"}
+    assert of_group["flows"]["orders/0"].keys() <= of_member["flows"]["orders/0"].keys()
+
+
+def test_changes_are_told_as_the_journal_has_them() -> None:
+    told = changes_as_object(MemberId("a"), 5, [change(2), change(1)])
+    assert orjson.loads(orjson.dumps(told["changes"])) == [orjson.loads(orjson.dumps(change(2))), {
+        **orjson.loads(orjson.dumps(change(2))), "queue": 1,
+    }]  # fmt: skip
+
+
+def test_a_key_is_told_as_lbg_why_tells_it() -> None:
+    head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None)
+    owned = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
+    sight = KeySight(4, head, LastHandled(16, 2, 13))
+    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight)
+    assert orjson.loads(orjson.dumps(key_as_object(of_key))) == {
+        "key": "k",
+        "shard": 9,
+        "queue": "orders/1",
+        "known": True,
+        "owner": "a",
+        "answers": [
+            {
+                "member": "a",
+                "flow": {"state": "active", "epoch": 3, "in_flight": 12},
+                "waiting": 4,
+                "head": {
+                    "stage": "running", "attempts": 1, "redelivered": True, "number": 17,
+                    "received_ms": 250, "started_ms": 240, "retry_in_ms": None,
+                },
+                "last": {"number": 16, "attempts": 2, "ended_ms": 13},
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_only_the_owner_knows_a_key() -> None:
+    nothing, something = KeySight(0, None, None), KeySight(0, None, LastHandled(1, 1, 1))
+    owned = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
+    standby = FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
+    known = [
+        KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, report, sight).is_known
+        for report, sight in ((owned, something), (owned, nothing), (standby, something), (None, something))
+    ]
+    assert known == [True, False, False, False]
