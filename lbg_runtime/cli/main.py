@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from lbg_runtime.cli.bench.dispatch import dispatch
 from lbg_runtime.cli.bench.moves import moves
 from lbg_runtime.cli.bench.restripe import restripe
 from lbg_runtime.cli.broker import broker
@@ -28,6 +29,7 @@ app = typer.Typer(
     help="Ordered, elastic consumption on Solace PubSub+.",
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure on this machine; the documents quote these figures.")
+bench.command()(dispatch)
 bench.command()(moves)
 bench.command()(restripe)
 

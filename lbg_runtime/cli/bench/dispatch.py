@@ -1,0 +1,217 @@
+"""`lbg bench dispatch`: from a delivery to the end of its handler, without a broker.
+
+What is measured: a flow runner with its machine and the dispatcher of a member, fed batches of deliveries by a transport
+that only counts settlements; handlers that are awaited and do nothing. Beside it, in the same process and in turns: the
+loop that awaits the same handler on the same messages and does nothing else, and a task per message. Nothing else can
+be compared, as nothing else keeps keys in order, settles after handling, and can be drained.
+"""
+
+import asyncio
+import gc
+import random
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Annotated
+
+import orjson
+import typer
+
+from lbg_runtime.config.settings import DispatchSettings, FailureSettings
+from lbg_runtime.core.flow.events import FlowActive, FlowEvent, MessageReceived
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import DeliveryId, Epoch, GroupName, QueueName
+from lbg_runtime.model.keys import PARTITION_KEY
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.journal import MemberJournal
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.transport.base import FlowSink
+
+BATCH = 256
+"""Deliveries that a transport hands over at once."""
+MAX_IN_FLIGHT = 1_024
+SHAPE = GroupShape(GroupName("bench"), "bench", 100, 1)
+QUEUE = SHAPE.queue_name(0)
+
+Arm = Callable[[Sequence[Message]], Awaitable[float]]
+
+
+class BenchFailed(LbgError):
+    """The benchmark found that what it measured was not done right."""
+
+
+def dispatch(
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one measurement.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Measurements of each arm.")] = 5,
+    keys: Annotated[list[int] | None, typer.Option(min=1, help="Different keys; repeatable.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure what the runtime adds to a handler; 1, 100 and 10,000 keys unless told otherwise."""
+    import uvloop
+
+    results = {}
+    for count in keys or [1, 100, 10_000]:
+        results[str(count)] = uvloop.run(_measure(messages, rounds, count))
+    if json:
+        print(orjson.dumps({"python": sys.version.split()[0], "keys": results}).decode())
+        return
+    for key_count, rates in results.items():
+        told = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items() if not name.endswith("ratio"))
+        print(f"{key_count} keys: {told}")
+        print(f"  {rates['loop_ratio']:.3f} of the bare loop, {rates['task_ratio']:.1f} x a task per message")
+
+
+async def _measure(message_count: int, rounds: int, key_count: int) -> dict[str, float]:
+    messages = made_messages(message_count, key_count)
+    arms: dict[str, Arm] = {"runtime": _runtime, "bare loop": _bare_loop, "task per message": _task_per_message}
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(rounds):
+        for name, arm in arms.items():
+            gc.collect()
+            seconds[name].append(await arm(messages))
+    rates = {name: message_count / median(taken) for name, taken in seconds.items()}
+    return {
+        **rates,
+        "loop_ratio": rates["runtime"] / rates["bare loop"],
+        "task_ratio": rates["runtime"] / rates["task per message"],
+    }
+
+
+def made_messages(count: int, key_count: int) -> list[Message]:
+    """Messages as a hashed publisher makes them, keys in turn."""
+    return [
+        Message(
+            f"bench/{number % key_count % 100}/orders/new",
+            b"x" * 256,
+            {"JMSXGroupID": f"key-{number % key_count}", "lbg_key_sequence": number // key_count + 1},
+        )
+        for number in range(count)
+    ]
+
+
+async def _handle(_: Message) -> None:
+    """What every arm awaits."""
+
+
+async def _bare_loop(messages: Sequence[Message]) -> float:
+    began = perf_counter()
+    for message in messages:
+        await _handle(message)
+    return perf_counter() - began
+
+
+async def _task_per_message(messages: Sequence[Message]) -> float:
+    began = perf_counter()
+    for start in range(0, len(messages), BATCH):
+        await asyncio.gather(*(asyncio.create_task(_handle(message)) for message in messages[start : start + BATCH]))
+    return perf_counter() - began
+
+
+class _Flow:
+    """A flow handle that counts, and wakes who feeds it when half of what is in flight has been settled."""
+
+    def __init__(self) -> None:
+        self.settled = 0
+        self.wanted = 0
+        self.is_open = False
+        self.progress = asyncio.Event()
+
+    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
+        self.settled += 1
+        if self.settled == self.wanted:
+            self.progress.set()
+
+    def flush(self) -> None: ...
+
+    def stop_intake(self) -> None:
+        self.is_open = False
+
+    def start_intake(self) -> None:
+        self.is_open = True
+        self.progress.set()
+
+    async def unbind(self) -> None: ...
+
+
+class _Transport:
+    def __init__(self) -> None:
+        self.flow = _Flow()
+        self.sink: FlowSink | None = None
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> _Flow:
+        self.sink = sink
+        sink(FlowActive(epoch))
+        return self.flow
+
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None: ...
+
+
+async def _runtime(messages: Sequence[Message]) -> float:
+    handlers = Handlers()
+    @handlers.handler("orders/>")
+    async def handle(message: Message) -> None:
+        await _handle(message)
+
+    chance = random.Random(1)
+    dispatcher = Dispatcher(handlers, SHAPE, PARTITION_KEY, DispatchSettings(), FailureSettings(), chance)
+    rebind = RebindSettings(
+        interval_ms=60_000,
+        jitter=1.0,
+        drain_timeout_ms=10_000,
+        bind_backoff_min_ms=100,
+        bind_backoff_max_ms=1_000,
+        quiet_gap_ms=0,
+        rank_delay_ms=1,
+    )
+    transport = _Transport()
+    machine = FlowMachine(
+        QUEUE, Place(0, gives_way=False), rebind, MAX_IN_FLIGHT, chance, 0, StripeGate(0, SHAPE, "control/restripe/")
+    )
+    runner = FlowRunner(0, machine, transport, dispatcher, MemberJournal(None, 1))
+    flow = transport.flow
+    async with asyncio.TaskGroup() as group:
+        handling = group.create_task(dispatcher.run())
+        running = group.create_task(runner.run())
+        await flow.progress.wait()
+        sink = transport.sink
+        if sink is None:
+            raise BenchFailed("the flow was not bound")
+        began = perf_counter()
+        for start in range(0, len(messages), BATCH):
+            batch = messages[start : start + BATCH]
+            for number, message in enumerate(batch, start + 1):
+                sink(_received(number, message))
+            flow.wanted = start + len(batch)
+            if start >= MAX_IN_FLIGHT // 2:
+                flow.wanted -= MAX_IN_FLIGHT // 2
+            while flow.settled < flow.wanted:
+                flow.progress.clear()
+                await flow.progress.wait()
+        flow.wanted = len(messages)
+        while flow.settled < flow.wanted:
+            flow.progress.clear()
+            await flow.progress.wait()
+        taken = perf_counter() - began
+        runner.stop()
+        await running
+        handling.cancel()
+    if runner.handled != len(messages):
+        raise BenchFailed(f"{runner.handled} of {len(messages)} messages were handled")
+    return taken
+
+
+def _received(number: int, message: Message) -> FlowEvent:
+    return MessageReceived(Delivery(QUEUE, Epoch(1), DeliveryId(number), message, False, 0))
