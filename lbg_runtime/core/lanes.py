@@ -5,27 +5,33 @@ lanes decide what may start; runners do the handling. Called from the member's o
 """
 
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NewType
+from typing import Generic, NewType, Protocol, TypeVar
 
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Delivery
 
 LaneKey = NewType("LaneKey", str)
 """Names a lane: group and key, in one text that the caller composes."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneTurn:
-    """Leave to handle one delivery. Its lane is running until `finish` or `delay`."""
+class Queued(Protocol):
+    """What can stand in a lane: something of one flow handle."""
 
-    lane: LaneKey
-    delivery: Delivery
-    attempt: int
-    """Which try of this delivery it is, from 1."""
+    @property
+    def queue(self) -> QueueName:
+        """The queue it came from."""
+        ...
+
+    @property
+    def epoch(self) -> Epoch:
+        """The flow handle it came from."""
+        ...
+
+
+Q = TypeVar("Q", bound=Queued)
 
 
 class LaneStage(Enum):
@@ -40,10 +46,10 @@ class LaneStage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSight:
+class LaneSight(Generic[Q]):
     """How a lane stands, for those who ask."""
 
-    head: Delivery
+    head: Q
     stage: LaneStage
     waiting: int
     """Deliveries behind the head."""
@@ -51,34 +57,41 @@ class LaneSight:
     """When a delayed head is ready again."""
 
 
-@dataclass(slots=True)
-class _Lane:
-    """Exists only while it holds a delivery. The head is the one that runs, waits for its retry, or starts next."""
+@dataclass(slots=True, eq=False)
+class Lane(Generic[Q]):
+    """The deliveries of one key; exists only while there are any. Only the lanes change it.
 
-    deliveries: deque[Delivery]
-    state: LaneStage = LaneStage.READY
-    attempts: int = 0
-    """Tries of the head that were started."""
+    The head is the one that runs, waits for its retry, or starts next. What `next_ready` gives out is leave to handle
+    the head, until `finish` or `delay`.
+    """
+
+    key: LaneKey
+    deliveries: deque[Q]
+    stage: LaneStage = LaneStage.READY
+    attempt: int = 0
+    """Which try of the head was started last, from 1."""
     is_recalled: bool = False
     """The head runs while its flow took back all that had not started; it is not tried again."""
 
+    @property
+    def head(self) -> Q:
+        """The first delivery."""
+        return self.deliveries[0]
+
 
 @dataclass(slots=True)
-class KeyLanes:
+class KeyLanes(Generic[Q]):
     """Serial per key, fair between keys: lanes take turns in the order they became ready.
 
-    Constant time per call, but for `delay` and `release_due` (logarithmic in the delayed lanes) and `return_unstarted`
-    (linear in what waits in the lanes of that flow, and in the delayed lanes).
+    Constant time per call, but for `delay` and `release_due` (logarithmic in the delayed lanes), and `return_unstarted`
+    and `look` (linear in all that is held).
     """
 
-    _lanes: dict[LaneKey, _Lane] = field(default_factory=dict)
-    # An ordered dict, because its oldest entry and any other can be taken out in constant time.
-    _ready: OrderedDict[LaneKey, None] = field(default_factory=OrderedDict)
+    _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
+    _ready: deque[Lane[Q]] = field(default_factory=deque)
     _delayed: list[tuple[int, int, LaneKey]] = field(default_factory=list)
     """Heap of (until, serial number, lane); the serial number keeps equal times in order of arrival."""
     _delay_count: int = 0
-    _lanes_of_flow: dict[tuple[QueueName, Epoch], dict[LaneKey, int]] = field(default_factory=dict)
-    """How many deliveries of each flow lie in each lane, in order of arrival."""
     _running: int = 0
     _held: int = 0
 
@@ -94,64 +107,64 @@ class KeyLanes:
 
     @property
     def has_ready(self) -> bool:
-        """Whether `next_ready` would return a turn."""
+        """Whether `next_ready` would return a lane."""
         return bool(self._ready)
 
-    def look(self, lane_key: LaneKey) -> LaneSight | None:
-        """How a lane stands, or None where nothing of its key is here. Linear in the delayed lanes."""
+    def look(self, lane_key: LaneKey) -> LaneSight[Q] | None:
+        """How a lane stands, or None where nothing of its key is here."""
         lane = self._lanes.get(lane_key)
         if lane is None:
             return None
         retry_at_ms = next((until_ms for until_ms, _, delayed in self._delayed if delayed == lane_key), None)
-        return LaneSight(lane.deliveries[0], lane.state, len(lane.deliveries) - 1, retry_at_ms)
+        return LaneSight(lane.head, lane.stage, len(lane.deliveries) - 1, retry_at_ms)
 
-    def offer(self, lane_key: LaneKey, delivery: Delivery) -> None:
+    def offer(self, lane_key: LaneKey, delivery: Q) -> None:
         """Put a delivery at the end of its key's lane."""
         lane = self._lanes.get(lane_key)
         if lane is None:
-            self._lanes[lane_key] = _Lane(deque((delivery,)))
-            self._ready[lane_key] = None
+            self._lanes[lane_key] = lane = Lane(lane_key, deque((delivery,)))
+            self._ready.append(lane)
         else:
             lane.deliveries.append(delivery)
-        lanes = self._lanes_of_flow.setdefault((delivery.queue, delivery.epoch), {})
-        lanes[lane_key] = lanes.get(lane_key, 0) + 1
         self._held += 1
 
-    def next_ready(self) -> LaneTurn | None:
+    def next_ready(self) -> Lane[Q] | None:
         """Take the turn of the lane that has been ready longest, and mark it running; None where none is ready."""
         if not self._ready:
             return None
-        lane_key, _ = self._ready.popitem(last=False)
-        lane = self._lanes[lane_key]
-        lane.state = LaneStage.RUNNING
-        lane.attempts += 1
+        lane = self._ready.popleft()
+        lane.stage = LaneStage.RUNNING
+        lane.attempt += 1
         self._running += 1
-        return LaneTurn(lane_key, lane.deliveries[0], lane.attempts)
+        return lane
 
-    def finish(self, lane_key: LaneKey) -> None:
+    def finish(self, lane: Lane[Q]) -> None:
         """The running head is done, whatever its outcome; the next of its key may start.
 
         Tell the flow machine first and carry out what it orders: a head that ended without an outcome sends its
         successors back (L3), and none of them may start in between.
         """
-        lane = self._running_lane(lane_key)
+        if lane.stage is not LaneStage.RUNNING:
+            raise InvariantViolated(f"lane {lane.key} is not running")
         self._running -= 1
-        self._forget(lane_key, lane.deliveries.popleft())
-        self._end_turn(lane_key, lane)
+        self._held -= 1
+        lane.deliveries.popleft()
+        self._end_turn(lane)
 
-    def delay(self, lane_key: LaneKey, until_ms: int) -> bool:
+    def delay(self, lane: Lane[Q], until_ms: int) -> bool:
         """The running head is to be tried again at `until_ms`; its key waits, other keys do not.
 
         Returns False, and changes nothing, where its flow has meanwhile taken back all that had not started: the
         delivery then ends without an outcome, and `finish` must be called.
         """
-        lane = self._running_lane(lane_key)
+        if lane.stage is not LaneStage.RUNNING:
+            raise InvariantViolated(f"lane {lane.key} is not running")
         if lane.is_recalled:
             return False
-        lane.state = LaneStage.DELAYED
+        lane.stage = LaneStage.DELAYED
         self._running -= 1
         self._delay_count += 1
-        heapq.heappush(self._delayed, (until_ms, self._delay_count, lane_key))
+        heapq.heappush(self._delayed, (until_ms, self._delay_count, lane.key))
         return True
 
     def next_delayed_ms(self) -> int | None:
@@ -162,66 +175,59 @@ class KeyLanes:
         """Make the delayed lanes ready whose time has come."""
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, _, lane_key = heapq.heappop(self._delayed)
-            self._make_ready(lane_key, self._lanes[lane_key])
+            self._make_ready(self._lanes[lane_key])
 
-    def return_unstarted(self, queue: QueueName, epoch: Epoch) -> list[Delivery]:
+    def return_unstarted(self, queue: QueueName, epoch: Epoch) -> list[Q]:
         """Take out the deliveries of this flow that no handler holds, heads between two tries included.
 
         In each key they come back in their order. A delivery that is being handled stays, and is not tried again.
         """
-        returned: list[Delivery] = []
-        gone_delayed: set[LaneKey] = set()
-        for lane_key in list(self._lanes_of_flow.get((queue, epoch), ())):
-            lane = self._lanes[lane_key]
-            head = lane.deliveries[0]
-            head_is_taken = head.queue == queue and head.epoch == epoch
-            kept: deque[Delivery] = deque()
-            if lane.state is LaneStage.RUNNING:
-                kept.append(lane.deliveries.popleft())
-                lane.is_recalled = lane.is_recalled or head_is_taken
-            for delivery in lane.deliveries:
-                if delivery.queue == queue and delivery.epoch == epoch:
-                    returned.append(delivery)
-                    self._forget(lane_key, delivery)
-                else:
-                    kept.append(delivery)
-            lane.deliveries = kept
-            if head_is_taken and lane.state is not LaneStage.RUNNING:
-                if lane.state is LaneStage.DELAYED:
-                    gone_delayed.add(lane_key)
-                self._end_turn(lane_key, lane)
-        if gone_delayed:
-            self._delayed = [entry for entry in self._delayed if entry[2] not in gone_delayed]
+        returned: list[Q] = []
+        for lane in list(self._lanes.values()):
+            returned += self._return_from(lane, queue, epoch)
+        self._held -= len(returned)
+        if returned:
+            self._ready = deque(lane for lane in self._ready if lane.deliveries)
+            self._delayed = [entry for entry in self._delayed if self._is_delayed(entry[2])]
             heapq.heapify(self._delayed)
         return returned
 
-    def _running_lane(self, lane_key: LaneKey) -> _Lane:
+    def _return_from(self, lane: Lane[Q], queue: QueueName, epoch: Epoch) -> list[Q]:
+        is_running = lane.stage is LaneStage.RUNNING
+        head_is_taken = lane.head.queue == queue and lane.head.epoch == epoch
+        returned: list[Q] = []
+        kept: deque[Q] = deque()
+        for position, delivery in enumerate(lane.deliveries):
+            is_taken = delivery.queue == queue and delivery.epoch == epoch
+            (returned if is_taken and not (is_running and position == 0) else kept).append(delivery)
+        lane.deliveries = kept
+        if head_is_taken and is_running:
+            lane.is_recalled = True
+        elif head_is_taken:
+            # In its place in the line of those that are ready, if it stands there.
+            was_delayed = lane.stage is LaneStage.DELAYED
+            lane.attempt = 0
+            if not kept:
+                del self._lanes[lane.key]
+            elif was_delayed:
+                self._make_ready(lane)
+        return returned
+
+    def _is_delayed(self, lane_key: LaneKey) -> bool:
         lane = self._lanes.get(lane_key)
-        if lane is None or lane.state is not LaneStage.RUNNING:
-            raise InvariantViolated(f"lane {lane_key} is not running")
-        return lane
+        return lane is not None and lane.stage is LaneStage.DELAYED
 
-    def _end_turn(self, lane_key: LaneKey, lane: _Lane) -> None:
+    def _end_turn(self, lane: Lane[Q]) -> None:
         """Start afresh with a new head, or end the lane where there is none."""
-        lane.attempts = 0
-        lane.is_recalled = False
         if lane.deliveries:
-            self._make_ready(lane_key, lane)
+            lane.attempt = 0
+            lane.is_recalled = False
+            self._make_ready(lane)
         else:
-            del self._lanes[lane_key]
-            self._ready.pop(lane_key, None)
+            # Whoever still holds it may not finish it twice.
+            lane.stage = LaneStage.READY
+            del self._lanes[lane.key]
 
-    def _make_ready(self, lane_key: LaneKey, lane: _Lane) -> None:
-        lane.state = LaneStage.READY
-        self._ready[lane_key] = None
-
-    def _forget(self, lane_key: LaneKey, delivery: Delivery) -> None:
-        """Count a delivery out that has left its lane."""
-        flow = (delivery.queue, delivery.epoch)
-        lanes = self._lanes_of_flow[flow]
-        lanes[lane_key] -= 1
-        if not lanes[lane_key]:
-            del lanes[lane_key]
-        if not lanes:
-            del self._lanes_of_flow[flow]
-        self._held -= 1
+    def _make_ready(self, lane: Lane[Q]) -> None:
+        lane.stage = LaneStage.READY
+        self._ready.append(lane)

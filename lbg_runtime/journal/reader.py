@@ -23,6 +23,7 @@ from lbg_runtime.validator.schema import (
     JOURNALS,
     LEDGERS,
     OWNERS,
+    STRIPES,
     UNCONFIRMED,
     RunTables,
 )
@@ -33,7 +34,15 @@ LEDGER_PATTERN = "*.ledger.jsonl"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 16 << 20
 
-_CLOCKS = {"dispatch": ("t_done", "done_mono_ns"), "flow": ("t", "mono_ns"), "owner": ("t", "mono_ns")}
+_MEMBER_KINDS = {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES}
+_PUBLISHER_KINDS = {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
+
+_CLOCKS = {
+    "dispatch": ("t_done", "done_mono_ns"),
+    "flow": ("t", "mono_ns"),
+    "owner": ("t", "mono_ns"),
+    "stripes": ("t", "mono_ns"),
+}
 """Columns that show the same moment on the wall clock (microseconds) and on the monotonic clock (nanoseconds)."""
 
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
@@ -50,11 +59,11 @@ def read_run(directory: Path) -> RunTables:
         raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
     try:
         journals = [
-            _read_file(path, "journal", number, {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS})
+            _read_file(path, "journal", number, _MEMBER_KINDS)
             for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))
         ]
         ledgers = [
-            _read_file(path, "ledger", number, {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED})
+            _read_file(path, "ledger", number, _PUBLISHER_KINDS)
             for number, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))
         ]
     except OSError as error:
@@ -67,6 +76,7 @@ def read_run(directory: Path) -> RunTables:
         journals=pa.Table.from_pylist([file.row(JOURNALS) for file in journals], JOURNALS),
         ledgers=pa.Table.from_pylist([file.row(LEDGERS) for file in ledgers], LEDGERS),
         owners=_gather(journals, "owner", OWNERS),
+        stripes=_gather(journals, "stripes", STRIPES),
     )
 
 

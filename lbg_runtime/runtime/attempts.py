@@ -6,8 +6,11 @@ from enum import Enum
 
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.clock import call_at_ms, now_ms
-from lbg_runtime.runtime.handling import Handling, HandlingId
+from lbg_runtime.runtime.handling import Handling
+
+
+CLOCK_RESOLUTION_S = 0.001
+"""A timer may fire that much early."""
 
 
 class Interruption(Enum):
@@ -22,12 +25,13 @@ class Interruption(Enum):
 class Attempt:
     """One run of a handler inside a runner's task."""
 
-    __slots__ = ("cancel_count", "deadline_ms", "handling", "interruption", "overdue_count", "task")
+    __slots__ = ("cancel_count", "deadline_s", "handling", "interruption", "overdue_count", "task")
 
-    def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_ms: int) -> None:
+    def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
         self.task = task
-        self.deadline_ms = deadline_ms
+        self.deadline_s = deadline_s
+        """On the loop's clock."""
         self.interruption: Interruption | None = None
         self.cancel_count = 0
         self.overdue_count = 0
@@ -53,20 +57,22 @@ class RunningAttempts:
     """
 
     def __init__(self, timeout_ms: int, on_stuck: Callable[[Handling], None]) -> None:
-        self._timeout_ms = timeout_ms
+        self._timeout_s = timeout_ms / 1_000
         self._on_stuck = on_stuck
-        self._attempts: dict[HandlingId, Attempt] = {}
+        self._attempts: dict[Attempt, None] = {}
+        """In the order of deadlines."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, handling: Handling) -> Attempt:
         """Watch an attempt that begins now in the current task. Call `end` when the handler is out."""
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         if task is None:
             raise InvariantViolated("a handler was started outside a task")
-        attempt = Attempt(handling, task, now_ms() + self._timeout_ms)
-        self._attempts[handling.handling_id] = attempt
+        attempt = Attempt(handling, task, loop.time() + self._timeout_s)
+        self._attempts[attempt] = None
         if self._timer is None:
-            self._timer = call_at_ms(attempt.deadline_ms, self._check_deadlines)
+            self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
         return attempt
 
     def end(self, attempt: Attempt) -> None:
@@ -74,7 +80,7 @@ class RunningAttempts:
 
         The others are meant for the runner. A handler that swallowed one would have it lost, so it is raised again.
         """
-        del self._attempts[attempt.handling.handling_id]
+        del self._attempts[attempt]
         for _ in range(attempt.cancel_count):
             attempt.task.uncancel()
         if attempt.task.cancelling():
@@ -82,19 +88,19 @@ class RunningAttempts:
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel the running handlers of one flow handle."""
-        for attempt in self._attempts.values():
+        for attempt in self._attempts:
             delivery = attempt.handling.delivery
             if delivery.queue == queue and delivery.epoch == epoch:
                 attempt.interrupt(Interruption.RECALL)
 
     def recall_all(self) -> None:
         """Cancel every running handler."""
-        for attempt in self._attempts.values():
+        for attempt in self._attempts:
             attempt.interrupt(Interruption.RECALL)
 
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines."""
-        return [attempt.handling for attempt in self._attempts.values()]
+        return [attempt.handling for attempt in self._attempts]
 
     def close(self) -> None:
         """Stop watching."""
@@ -103,16 +109,18 @@ class RunningAttempts:
             self._timer = None
 
     def _check_deadlines(self) -> None:
-        now = now_ms()
-        for handling_id, attempt in list(self._attempts.items()):
-            if attempt.deadline_ms > now:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time() + CLOCK_RESOLUTION_S
+        for attempt in list(self._attempts):
+            if attempt.deadline_s > now_s:
                 break
             attempt.overdue_count += 1
             if attempt.overdue_count == 2:
                 self._on_stuck(attempt.handling)
             attempt.interrupt(Interruption.TIMEOUT)
             # To the end of the order, for a handler that goes on all the same.
-            attempt.deadline_ms = now + self._timeout_ms
-            self._attempts[handling_id] = self._attempts.pop(handling_id)
-        oldest = next(iter(self._attempts.values()), None)
-        self._timer = None if oldest is None else call_at_ms(oldest.deadline_ms, self._check_deadlines)
+            attempt.deadline_s = now_s + self._timeout_s
+            del self._attempts[attempt]
+            self._attempts[attempt] = None
+        oldest = next(iter(self._attempts), None)
+        self._timer = None if oldest is None else loop.call_at(oldest.deadline_s, self._check_deadlines)

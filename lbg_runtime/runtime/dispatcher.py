@@ -17,7 +17,7 @@ import structlog
 
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneSight, LaneTurn
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey, LaneSight
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.keys import KeySource
@@ -26,7 +26,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.attempts import Attempt, Interruption, RunningAttempts
 from lbg_runtime.runtime.backoff import retry_delay_ms
 from lbg_runtime.runtime.clock import call_at_ms, now_ms, wall_us
-from lbg_runtime.runtime.handling import Handling, HandlingId
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, Handling, Route
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.runner_pool import RunnerPool
 from lbg_runtime.runtime.seen_keys import SeenKeys
@@ -35,6 +35,9 @@ _log = structlog.get_logger(__name__)
 
 MAX_TOPICS_REMEMBERED = 1_000
 """Of the topics without a handler: bounds memory, should every message have its own."""
+
+MAX_ROUTES_REMEMBERED = 10_000
+"""Topics whose handler is looked up once; where there are more, they are looked up again now and then."""
 
 Report = Callable[[Handling], None]
 
@@ -56,11 +59,12 @@ class Dispatcher:
         self._key_source = key_source
         self._failure = failure
         self._random = random
-        self._lanes = KeyLanes()
+        self._lanes: KeyLanes[Handling] = KeyLanes()
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self._attempts = RunningAttempts(failure.timeout_ms, self._replace_stuck_runner)
         self._seen_keys = SeenKeys()
-        self._handlings: dict[HandlingId, Handling] = {}
+        self._routes: dict[str, Route] = {}
+        self._handlings: set[Handling] = set()
         self._reports: dict[QueueName, Report] = {}
         self._starts = 0
         self._is_closed = False
@@ -77,17 +81,17 @@ class Dispatcher:
     def dispatch(self, delivery: Delivery) -> None:
         """Put a delivery at the end of its key's lane."""
         handling = self._prepare(delivery)
-        self._handlings[handling.handling_id] = handling
+        self._handlings.add(handling)
         if self._is_closed:
             self._end(handling, None)
             return
-        self._lanes.offer(handling.lane, delivery)
+        self._lanes.offer(handling.lane, handling)
         self._pool.wake()
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
         """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
-        for delivery in self._lanes.return_unstarted(queue, epoch):
-            self._end(self._handlings[(queue, epoch, delivery.delivery_id)], None)
+        for handling in self._lanes.return_unstarted(queue, epoch):
+            self._end(handling, None)
         self._set_retry_timer()
         # A lane whose head went back may be ready for another flow's delivery.
         self._pool.wake()
@@ -106,7 +110,7 @@ class Dispatcher:
             self._attempts.close()
             if self._retry_timer is not None:
                 self._retry_timer.cancel()
-            for handling in list(self._handlings.values()):
+            for handling in list(self._handlings):
                 self._end(handling, None)
 
     def cancel_everything(self) -> None:
@@ -115,7 +119,7 @@ class Dispatcher:
         What waits ends at once, what runs as soon as its handler lets go.
         """
         self._is_closed = True
-        handles = dict.fromkeys((each.delivery.queue, each.delivery.epoch) for each in self._handlings.values())
+        handles = dict.fromkeys((each.delivery.queue, each.delivery.epoch) for each in self._handlings)
         for queue, epoch in handles:
             self.return_unstarted(queue, epoch)
             self.cancel_handling(queue, epoch)
@@ -126,46 +130,49 @@ class Dispatcher:
 
     # -- what those who ask are told
 
-    def look(self, key: str) -> tuple[Handling, LaneSight] | None:
-        """The delivery of the key that is handled or is next, and its lane; None where nothing of the key is here."""
-        lane = self._lanes.look(_lane_of_key(key))
-        if lane is None:
-            return None
-        head = lane.head
-        return self._handlings[(head.queue, head.epoch, head.delivery_id)], lane
+    def look(self, key: str) -> LaneSight[Handling] | None:
+        """How the lane of the key stands; None where nothing of the key is here."""
+        return self._lanes.look(_lane_of_key(key))
 
     # -- one delivery, step by step
 
     def _prepare(self, delivery: Delivery) -> Handling:
         message = delivery.message
-        split = self._shape.split_topic(message.topic)
-        shard, topic = split if split is not None else (None, message.topic)
-        key = self._key_source.extract(topic, message.properties, message.payload)
+        route = self._routes.get(message.topic) or self._find_route(message.topic)
+        key = self._key_source.extract(route.topic, message.properties, message.payload)
         if key is not None:
             lane = _lane_of_key(key)
-        elif shard is not None:
-            lane = LaneKey(f"shard {shard}")
+        elif route.shard is not None:
+            lane = LaneKey(f"shard {route.shard}")
         else:
             lane = LaneKey(f"queue {delivery.queue}")
-        handling_id = (delivery.queue, delivery.epoch, delivery.delivery_id)
-        return Handling(handling_id, delivery, message, lane, key, shard, topic)
+        return Handling(delivery, lane, key, route)
 
-    async def _handle_turn(self, turn: LaneTurn) -> None:
-        delivery = turn.delivery
-        handling = self._handlings[(delivery.queue, delivery.epoch, delivery.delivery_id)]
+    def _find_route(self, full_topic: str) -> Route:
+        split = self._shape.split_topic(full_topic)
+        shard, topic = split if split is not None else (None, full_topic)
+        if len(self._routes) >= MAX_ROUTES_REMEMBERED:
+            self._routes.clear()
+        route = self._routes[full_topic] = Route(self._handlers.find(topic), shard, topic)
+        return route
+
+    async def _handle_turn(self, lane: Lane[Handling]) -> None:
+        handling = lane.deliveries[0]
         if handling.attempts == 0:
+            delivery = handling.delivery
             self._starts += 1
             handling.local_seq = self._starts
             handling.start_mono_ns = monotonic_ns()
             if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = replace(handling.message, is_first_of_key=True)
-        handling.attempts = turn.attempt
-        handler = self._handlers.find(handling.topic)
+        handling.attempts = lane.attempt
+        handler = handling.route.handler
         if handler is None:
             self._warn_of_topic(handling)
-            self._try_again_later(turn, handling)
+            self._try_again_later(lane, handling)
             return
         failure: BaseException | None = None
+        CURRENT_HANDLING.set(handling)
         attempt = self._attempts.start(handling)
         try:
             await handler.function(handling.message)
@@ -173,17 +180,19 @@ class Dispatcher:
             failure = error
         # Raises where the runner itself is to end; its delivery then ends in `run`.
         self._attempts.end(attempt)
-        self._conclude(turn, handling, attempt, failure)
+        self._conclude(lane, handling, attempt, failure)
 
-    def _conclude(self, turn: LaneTurn, handling: Handling, attempt: Attempt, failure: BaseException | None) -> None:
+    def _conclude(
+        self, lane: Lane[Handling], handling: Handling, attempt: Attempt, failure: BaseException | None
+    ) -> None:
         if attempt.is_stuck:
             self._pool.stand_down()
-        if attempt.interruption is Interruption.RECALL:
-            self._lanes.finish(turn.lane)
-            self._end(handling, None)
-        elif failure is None and attempt.interruption is None:
-            self._lanes.finish(turn.lane)
+        if failure is None and attempt.interruption is None:
+            self._lanes.finish(lane)
             self._end(handling, Outcome.ACCEPTED)
+        elif attempt.interruption is Interruption.RECALL:
+            self._lanes.finish(lane)
+            self._end(handling, None)
         else:
             # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
             timed_out = attempt.interruption is Interruption.TIMEOUT
@@ -195,19 +204,19 @@ class Dispatcher:
                 # Once is enough to find the place; the attempts after it say the reason alone.
                 exc_info=failure if handling.attempts == 1 and not timed_out else None,
             )
-            self._try_again_later(turn, handling)
+            self._try_again_later(lane, handling)
 
-    def _try_again_later(self, turn: LaneTurn, handling: Handling) -> None:
+    def _try_again_later(self, lane: Lane[Handling], handling: Handling) -> None:
         delay_ms = retry_delay_ms(self._failure.backoff, handling.attempts, self._random)
-        if self._lanes.delay(turn.lane, now_ms() + delay_ms):
+        if self._lanes.delay(lane, now_ms() + delay_ms):
             self._set_retry_timer()
         else:
-            self._lanes.finish(turn.lane)
+            self._lanes.finish(lane)
             self._end(handling, None)
 
     def _end(self, handling: Handling, outcome: Outcome | None) -> None:
         """The one place where a delivery ends (L8)."""
-        del self._handlings[handling.handling_id]
+        self._handlings.remove(handling)
         handling.done_mono_ns = monotonic_ns()
         handling.done_at_us = wall_us()
         handling.outcome = outcome

@@ -35,6 +35,7 @@ from lbg_runtime.core.flow.events import (
     FlowInactive,
     HandlingFinished,
     MachineEvent,
+    MessageReceived,
     ReleaseCause,
     StopRequested,
     UnbindFinished,
@@ -43,8 +44,9 @@ from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.model.errors import BindFailed, InvariantViolated
-from lbg_runtime.model.ids import Epoch
-from lbg_runtime.model.outcome import Settlement
+from lbg_runtime.model.ids import DeliveryId, Epoch
+from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
@@ -134,7 +136,7 @@ class FlowRunner:
         self._timer_ms: int | None = None
         self._flow: BoundFlow | None = None
         self._flow_epoch = Epoch(0)
-        self._settlements: list[Settlement] = []
+        self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
         dispatcher.attach(machine.queue, self.finish_handling)
@@ -179,6 +181,8 @@ class FlowRunner:
             event = self._events.popleft()
             if isinstance(event, Handling):
                 self._take_end(event, children, now)
+            elif isinstance(event, MessageReceived) and self.machine.admit(event.delivery):
+                self._dispatch(event.delivery)
             else:
                 self._take_event(event, children, now)
         deadline_ms = self.machine.deadline_ms
@@ -210,16 +214,20 @@ class FlowRunner:
 
     def _take_end(self, handling: Handling, children: asyncio.TaskGroup, now: int) -> None:
         self.unanswered -= 1
-        delivery = handling.delivery
-        assignment = self._assignments.get(delivery.epoch)
-        if assignment is not None:
+        delivery, outcome = handling.delivery, handling.outcome
+        epoch, delivery_id = delivery.epoch, delivery.delivery_id
+        if self._assignments and (assignment := self._assignments.get(epoch)) is not None:
             assignment.unanswered -= 1
-        before = self.machine.state
-        settlement_count = len(self._settlements)
-        commands = self.machine.handle(HandlingFinished(delivery.epoch, delivery.delivery_id, handling.outcome), now)
-        self._record_state(before)
-        self._carry_out(commands, children)
-        is_settled = len(self._settlements) > settlement_count
+        if outcome is Outcome.ACCEPTED and self.machine.accept(epoch, delivery_id):
+            self._settlements.append((epoch, delivery_id, outcome))
+            is_settled = True
+        else:
+            before = self.machine.state
+            settlement_count = len(self._settlements)
+            commands = self.machine.handle(HandlingFinished(epoch, delivery_id, outcome), now)
+            self._record_state(before)
+            self._carry_out(commands, children)
+            is_settled = len(self._settlements) > settlement_count
         self._journal.handled(self.queue_index, handling, is_settled=is_settled)
         if is_settled:
             self.handled += 1
@@ -227,17 +235,19 @@ class FlowRunner:
         elif self._stop_requested:
             self.left_behind += 1
 
+    def _dispatch(self, delivery: Delivery) -> None:
+        self.unanswered += 1
+        if self._assignments and (assignment := self._assignments.get(delivery.epoch)) is not None:
+            assignment.unanswered += 1
+        self._dispatcher.dispatch(delivery)
+
     def _carry_out(self, commands: list[Command], children: asyncio.TaskGroup) -> None:
         for command in commands:
             match command:
                 case Dispatch(delivery):
-                    self.unanswered += 1
-                    assignment = self._assignments.get(delivery.epoch)
-                    if assignment is not None:
-                        assignment.unanswered += 1
-                    self._dispatcher.dispatch(delivery)
+                    self._dispatch(delivery)
                 case Settle(settlement):
-                    self._settlements.append(settlement)
+                    self._settlements.append((settlement.epoch, settlement.delivery_id, settlement.outcome))
                 case Bind(epoch):
                     children.create_task(self._bind(epoch))
                 case Unbind(epoch, _):
@@ -275,12 +285,12 @@ class FlowRunner:
                     self._on_probe(probe)
 
     def _settle(self, flow: BoundFlow) -> None:
-        for settlement in self._settlements:
-            if settlement.epoch != self._flow_epoch:
+        for epoch, delivery_id, outcome in self._settlements:
+            if epoch != self._flow_epoch:
                 raise InvariantViolated(
                     f"{self.machine.queue}: a settlement of another epoch was about to be sent (L4)"
                 )
-            flow.settle(settlement.delivery_id, settlement.outcome)
+            flow.settle(delivery_id, outcome)
         self._settlements.clear()
         if self._on_settled is not None:
             for handling in self._settled:

@@ -54,14 +54,14 @@ class KeyBook:
         looked = self._dispatcher.look(key)
         last = self._last.get(key)
         return KeySight(
-            waiting=0 if looked is None else looked[1].waiting,
-            head=None if looked is None else _head(*looked, now_ns),
+            waiting=0 if looked is None else looked.waiting,
+            head=None if looked is None else _head(looked, now_ns),
             last=None if last is None else LastHandled(last[0], last[1], _since_ms(last[2], now_ns)),
         )
 
 
-def _head(handling: Handling, lane: LaneSight, now_ns: int) -> LaneHead:
-    delivery = handling.delivery
+def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
+    handling, delivery = lane.head, lane.head.delivery
     retry_in_ms = None if lane.retry_at_ms is None else max(0, lane.retry_at_ms - now_ms())
     return LaneHead(
         stage=lane.stage,

@@ -4,18 +4,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from lbg_runtime.core.lanes import KeyLanes, LaneTurn
+from lbg_runtime.core.lanes import KeyLanes, Lane
+from lbg_runtime.runtime.handling import Handling
 
 TURNS_WITHOUT_A_PAUSE = 32
 """Handlers that never wait would otherwise keep the loop from everything else."""
 
-TurnHandler = Callable[[LaneTurn], Awaitable[None]]
+TurnHandler = Callable[[Lane[Handling]], Awaitable[None]]
 
 
 class RunnerPool:
     """Belongs to one dispatcher. A turn's handler must not raise, but to end the process or when it is cancelled."""
 
-    def __init__(self, lanes: KeyLanes, runner_count: int, handle_turn: TurnHandler) -> None:
+    def __init__(self, lanes: KeyLanes[Handling], runner_count: int, handle_turn: TurnHandler) -> None:
         self._lanes = lanes
         self._runner_count = runner_count
         self._handle_turn = handle_turn
@@ -61,14 +62,14 @@ class RunnerPool:
     async def _take_turns(self) -> None:
         turns = 0
         while True:
-            turn = self._lanes.next_ready()
-            if turn is None:
+            lane = self._lanes.next_ready()
+            if lane is None:
                 await self._wait_for_turn()
                 turns = 0
                 continue
             # Handed over before the handler may wait, so that one that waits strands no other key.
             self.wake()
-            await self._handle_turn(turn)
+            await self._handle_turn(lane)
             if self._surplus:
                 self._surplus -= 1
                 self.wake()

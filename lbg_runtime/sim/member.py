@@ -24,19 +24,20 @@ from lbg_runtime.core.flow.events import (
     FlowRequest,
     HandlingFinished,
     MachineEvent,
+    MessageReceived,
     SettlementsReached,
     StopRequested,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.group.rebalance import AWAY
-from lbg_runtime.core.lanes import LaneKey, LaneTurn
+from lbg_runtime.core.lanes import Lane, LaneKey
 from lbg_runtime.core.restripe.records import record_prefix
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
-from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.model.outcome import Outcome, Settlement
 from lbg_runtime.sim.broker import CONTROL_TOPIC, SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
@@ -82,7 +83,8 @@ class _Flow:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    turn: LaneTurn
+    lane: Lane[Delivery]
+    delivery: Delivery
     heeds_cancellation: bool
     has_ended: bool = False
 
@@ -280,6 +282,11 @@ class SimMember:
             self._history.append(ActivityLost(now_ms, self._name(flow, event.epoch)))
         elif isinstance(event, FlowDown):
             self._history.append(HandleLost(now_ms, self._name(flow, event.epoch)))
+        elif isinstance(event, MessageReceived) and flow.machine.admit(event.delivery):
+            # As runtime/flow_runner.py does it, and so for what is accepted.
+            self._dispatch(event.delivery)
+            self._start_ready()
+            return
         self._advance(flow, lambda local_ms: flow.machine.handle(event, local_ms))
         self._exit_if_stopped()
 
@@ -363,18 +370,18 @@ class SimMember:
 
     def _start_ready(self) -> None:
         while self.is_alive and self._lanes.running < self._settings.runners:
-            turn = self._lanes.next_ready()
-            if turn is None:
+            lane = self._lanes.next_ready()
+            if lane is None:
                 return
-            self._start(turn)
+            self._start(lane)
 
-    def _start(self, turn: LaneTurn) -> None:
-        delivery, now_ms = turn.delivery, self._schedule.now_ms
+    def _start(self, lane: Lane[Delivery]) -> None:
+        delivery, now_ms = lane.head, self._schedule.now_ms
         handle = Handle(self.life, delivery.queue, delivery.epoch)
         stamp = stamp_in(delivery)
-        self._history.append(HandlingStarted(now_ms, handle, delivery.delivery_id, stamp, turn.attempt))
-        running = _Running(turn, heeds_cancellation=self._chance.happens(0.8))
-        self._running[turn.lane] = running
+        self._history.append(HandlingStarted(now_ms, handle, delivery.delivery_id, stamp, lane.attempt))
+        running = _Running(lane, delivery, heeds_cancellation=self._chance.happens(0.8))
+        self._running[lane.key] = running
         duration_ms, result = self._behaviour(stamp)
         self.process.after(duration_ms, lambda: self._finish(running, result))
 
@@ -391,7 +398,7 @@ class SimMember:
 
     def _cancel(self, queue: QueueName, epoch: Epoch) -> None:
         for running in list(self._running.values()):
-            delivery = running.turn.delivery
+            delivery = running.delivery
             if delivery.queue == queue and delivery.epoch == epoch and running.heeds_cancellation:
                 self.process.after(self._chance.between(0, 30), self._cancellation(running))
 
@@ -402,7 +409,7 @@ class SimMember:
         if running.has_ended:
             return
         running.has_ended = True
-        turn, delivery, now_ms = running.turn, running.turn.delivery, self._schedule.now_ms
+        lane, delivery, now_ms = running.lane, running.delivery, self._schedule.now_ms
         handle = Handle(self.life, delivery.queue, delivery.epoch)
         self._history.append(HandlingEnded(now_ms, handle, delivery.delivery_id, stamp_in(delivery), result))
         outcome: Outcome | None
@@ -411,20 +418,20 @@ class SimMember:
                 outcome = Outcome.ACCEPTED
             case Result.CANCELLED:
                 outcome = None
-            case Result.FAILED if turn.attempt >= self._settings.handlers.attempts:
+            case Result.FAILED if lane.attempt >= self._settings.handlers.attempts:
                 outcome = Outcome.REJECTED
             case Result.FAILED:
                 retry_at_ms = self.clock.now_ms + self._settings.handlers.retry_ms
-                if self._lanes.delay(turn.lane, retry_at_ms):
-                    del self._running[turn.lane]
+                if self._lanes.delay(lane, retry_at_ms):
+                    del self._running[lane.key]
                     self.process.after(self.clock.wait_ms(retry_at_ms), self._retry_due)
                     return
                 outcome = None
             case _:
                 assert_never(result)
         self._answer(delivery, outcome)
-        del self._running[turn.lane]
-        self._lanes.finish(turn.lane)
+        del self._running[lane.key]
+        self._lanes.finish(lane)
         self._start_ready()
         self._exit_if_stopped()
 
@@ -435,7 +442,11 @@ class SimMember:
     def _answer(self, delivery: Delivery, outcome: Outcome | None) -> None:
         handle = Handle(self.life, delivery.queue, delivery.epoch)
         self._history.append(Answered(self._schedule.now_ms, handle, delivery.delivery_id, outcome))
-        self._tell(self._flows[delivery.queue], HandlingFinished(delivery.epoch, delivery.delivery_id, outcome))
+        flow, epoch, delivery_id = self._flows[delivery.queue], delivery.epoch, delivery.delivery_id
+        if outcome is Outcome.ACCEPTED and flow.machine.accept(epoch, delivery_id):
+            self._obey(flow, [Settle(Settlement(delivery.queue, epoch, delivery_id, outcome))])
+        else:
+            self._tell(flow, HandlingFinished(epoch, delivery_id, outcome))
 
 
 def stamp_in(delivery: Delivery) -> Stamp:

@@ -7,6 +7,7 @@ from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.model.message import Delivery
 from lbg_runtime.sim.control import MakeRebalance
 
 MakeMachine = Callable[..., FlowMachine]
@@ -18,6 +19,6 @@ class Parts:
     """What is under test; tests put broken ones in, to see that the laws find out."""
 
     make_machine: MakeMachine = FlowMachine
-    make_lanes: Callable[[], KeyLanes] = KeyLanes
+    make_lanes: Callable[[], KeyLanes[Delivery]] = KeyLanes
     make_rebalance: MakeRebalance = RebalanceMachine
     make_gate: MakeGate = StripeGate

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from lbg_runtime.validator.arrow import ints, is_one_of
 from lbg_runtime.validator.book import Book
-from lbg_runtime.validator.columns import NONE, Columns, ints, is_one_of
+from lbg_runtime.validator.columns import NONE, Columns
 from lbg_runtime.validator.custody import Hole, fits_in_hole
 from lbg_runtime.validator.findings import Accounts, Law, Witness
-from lbg_runtime.validator.messages import Messages, group_messages, late_messages
+from lbg_runtime.validator.messages import Messages, late_messages
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import (
     FAR_FUTURE,
@@ -22,22 +23,28 @@ from lbg_runtime.validator.segments import (
     positions_in_ranges,
     preceding,
 )
+from lbg_runtime.validator.stays import read_stays
 
 _CONFIRM_DELAY_MS = 50
 """A message can be handled so long before its publisher learns that it was confirmed."""
 
 
 def check_messages(
-    book: Book, tables: RunTables, columns: Columns, exposed: Flags, holes: list[Hole]
+    book: Book,
+    tables: RunTables,
+    columns: Columns,
+    messages: Messages,
+    exposed: Flags,
+    holes: list[Hole],
+    unplaced: Flags | None,
 ) -> tuple[Accounts, pa.Table, pa.Table]:
     """Write the findings on order and duplicates; return the counts and what `judge` needs for loss.
 
     `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`), `holes` are
-    the times for which a journal may be missing (`custody.find_holes`).
+    the times for which a journal may be missing (`custody.find_holes`), `unplaced` what `turns.check_turns` said.
     """
     handlings = columns.handlings
-    messages = group_messages(handlings)
-    _check_order(book, columns, messages)
+    _check_order(book, columns, messages, unplaced)
     resendable = _unknown_messages(tables, columns)
     excused = _check_duplicates(book, columns, messages, exposed, resendable)
     published, unhandled, unlisted = _compare_with_ledgers(tables, columns, messages, holes)
@@ -55,9 +62,13 @@ def check_messages(
     return accounts, unhandled, unlisted
 
 
-def _check_order(book: Book, columns: Columns, messages: Messages) -> None:
+def _check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flags | None) -> None:
     handlings = columns.handlings
     late, ahead = late_messages(messages, handlings)
+    if unplaced is not None:
+        # The member that may have let the shard go may have handled the late message, before one came back to another.
+        proven = ~unplaced[ahead] | (handlings.queue[late] == handlings.queue[ahead])
+        late, ahead = late[proven], ahead[proven]
     margin = handlings.start_ns[late] - handlings.start_ns[ahead]
     late, ahead = book.without_doubt(late, ahead, handlings.journal[late], handlings.journal[ahead], margin)
 
@@ -75,16 +86,16 @@ def _check_duplicates(
     """Write the findings on duplicates; return how many were excused by a possible second sending."""
     handlings = columns.handlings
     repeats, before = messages.repeats, messages.before_repeat
-    faultless = handlings.complete[before] & ~exposed[before]
+    faultless = handlings.complete[before] & ~exposed[before] | ~messages.came_back
     unflagged = ~handlings.redelivered[repeats]
 
     def find(row: int, repeat: int) -> tuple[str, tuple[Witness, ...]]:
         first, second = book.handling(row), book.handling(repeat)
         flag = "flagged" if second.redelivered else "not flagged"
-        text = (
-            f"{second.publisher}/{second.key}/{second.seq} handled by {first.member}, again by {second.member}, {flag}"
-        )
-        return text, (first, second)
+        givers = f"handled by {first.member}, again by {second.member}"
+        if first.queue != second.queue:
+            givers = f"handled by {first.member} in queue {first.queue}, again by {second.member} in {second.queue}"
+        return f"{second.publisher}/{second.key}/{second.seq} {givers}, {flag}", (first, second)
 
     excused = np.zeros(len(repeats), dtype=np.bool_)
     for law, broken in ((Law.DUPLICATE_WITHOUT_FAULT, faultless), (Law.DUPLICATE_UNFLAGGED, unflagged)):
@@ -174,8 +185,14 @@ def _may_be_unseen(
     order = np.lexsort((first_seq, confirmed_group))
     row = order[preceding(confirmed_group[order], first_seq[order], group, first)]
     published = ints(tables.confirmed, "t_first")[row] * 1000 - columns.lives.wall_ns - _CONFIRM_DELAY_MS * 1_000_000
-    queue = ints(tables.confirmed, "shard")[row] % columns.lives.queue_count
-    return fits_in_hole(holes, queue, np.maximum(earliest, published), latest)
+    shard, earliest = ints(tables.confirmed, "shard")[row], np.maximum(earliest, published)
+    if not columns.layouts.steps:
+        return fits_in_hole(holes, shard % columns.lives.queue_count, earliest, latest)
+    stays, fits = read_stays(columns.layouts, shard, holes), np.zeros(len(shard), dtype=np.bool_)
+    for queue, begin, end in zip(stays.queue, stays.begin_ns, stays.end_ns, strict=True):
+        first, last = np.maximum(earliest, begin), np.minimum(latest, end)
+        fits |= (first < last) & fits_in_hole(holes, queue, first, last)
+    return fits
 
 
 def _at(values: Ints, positions: Ints) -> Ints:

@@ -68,6 +68,20 @@ class Book:
             redelivered=bool(handlings.redelivered[row]),
         )
 
+    def stripes(self, row: int) -> Witness:
+        """A record of a re-striping as a witness."""
+        lives, layouts = self._columns.lives, self._columns.layouts
+        journal = int(layouts.journal[row])
+        return Witness(
+            record="stripes",
+            member=lives.member[journal],
+            incarnation=int(lives.incarnation[journal]),
+            queue=int(layouts.queue[row]),
+            epoch=int(layouts.bind_epoch[row]),
+            shard=int(layouts.shard[row]),
+            start_mono_ns=int(layouts.moment_ns[row]) - int(lives.offset_ns[journal]),
+        )
+
     def flow(self, epoch: int, start_ns: int, done_ns: int | None = None) -> Witness:
         """A flow record, or the span between two, as a witness."""
         lives, journal = self._columns.lives, int(self._epochs.journal[epoch])

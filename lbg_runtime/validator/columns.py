@@ -4,49 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lbg_runtime.validator.arrow import flags, ints, is_one_of, present, texts
+from lbg_runtime.validator.layouts import Layouts, read_layouts
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints
 
 NONE = -1
 """Code of a missing text or shard."""
-
-
-def ints(table: pa.Table, name: str, missing: int = 0) -> Ints:
-    """A column as 64-bit integers."""
-    column = table.column(name)
-    if column.null_count:
-        column = pc.fill_null(column, missing)
-    values: npt.NDArray[np.int64] = column.to_numpy().astype(np.int64, copy=False)
-    return values
-
-
-def present(table: pa.Table, name: str) -> Flags:
-    """Where a column is not null."""
-    values: npt.NDArray[np.bool_] = table.column(name).is_valid().to_numpy()
-    return values
-
-
-def flags(table: pa.Table, name: str) -> Flags:
-    """A boolean column; null is false."""
-    column = table.column(name)
-    values: npt.NDArray[np.bool_] = pc.fill_null(column, False).to_numpy()
-    return values
-
-
-def texts(table: pa.Table, name: str) -> list[str | None]:
-    """A column of a small table as Python strings."""
-    values: list[str | None] = table.column(name).to_pylist()
-    return values
-
-
-def is_one_of(table: pa.Table, name: str, *values: str) -> Flags:
-    """Where a text column has one of the values."""
-    found: npt.NDArray[np.bool_] = pc.is_in(table.column(name), value_set=pa.array(values, pa.string())).to_numpy()
-    return found
 
 
 class Lexicon:
@@ -100,6 +67,8 @@ class Handlings:
 
     journal: Ints
     queue: Ints
+    part: Ints
+    """Code of the part of the run that the queue belongs to: the queue itself, unless shards moved between queues."""
     bind_epoch: Ints
     shard: Ints
     key: Ints
@@ -122,6 +91,7 @@ class Columns:
     """One examination's input."""
 
     lives: Lives
+    layouts: Layouts
     handlings: Handlings
     keys: Lexicon
     """Columns: key of dispatches, confirmed, unconfirmed."""
@@ -132,6 +102,7 @@ class Columns:
 def read_columns(tables: RunTables) -> Columns:
     """Everything that more than one law needs; the tables themselves are not copied."""
     lives = _lives(tables.journals)
+    layouts = read_layouts(tables.stripes, lives.offset_ns)
     dispatches = tables.dispatches
     publisher_of_ledger = tables.ledgers.column("publisher").combine_chunks()
     keys = Lexicon(dispatches.column("key"), tables.confirmed.column("key"), tables.unconfirmed.column("key"))
@@ -140,7 +111,7 @@ def read_columns(tables: RunTables) -> Columns:
         pa.chunked_array([publisher_of_ledger.take(tables.confirmed.column("ledger").combine_chunks())]),
         pa.chunked_array([publisher_of_ledger.take(tables.unconfirmed.column("ledger").combine_chunks())]),
     )
-    journal = ints(dispatches, "journal")
+    journal, queue = ints(dispatches, "journal"), ints(dispatches, "queue")
     offset = lives.offset_ns[journal]
     done = ints(dispatches, "done_mono_ns") + offset
     settled = present(dispatches, "t_settle")
@@ -148,7 +119,8 @@ def read_columns(tables: RunTables) -> Columns:
     settle = done + (ints(dispatches, "t_settle") - ints(dispatches, "t_done")) * 1000
     handlings = Handlings(
         journal=journal,
-        queue=ints(dispatches, "queue"),
+        queue=queue,
+        part=layouts.parts_of(queue),
         bind_epoch=ints(dispatches, "bind_epoch"),
         shard=ints(dispatches, "shard", NONE),
         key=keys.columns[0],
@@ -162,7 +134,7 @@ def read_columns(tables: RunTables) -> Columns:
         settle_ns=np.where(settled, settle, FAR_FUTURE),
         complete=is_one_of(dispatches, "outcome", "accepted", "rejected"),
     )
-    return Columns(lives, handlings, keys, publishers)
+    return Columns(lives, layouts, handlings, keys, publishers)
 
 
 def _lives(journals: pa.Table) -> Lives:

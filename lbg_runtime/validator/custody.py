@@ -12,8 +12,10 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from lbg_runtime.validator.columns import Lives, is_one_of
+from lbg_runtime.validator.arrow import is_one_of
+from lbg_runtime.validator.columns import Lives
 from lbg_runtime.validator.epochs import Epochs, Tenures
+from lbg_runtime.validator.layouts import Layouts
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints
 
 LONGEST_HANDOVER_MS = 100
@@ -32,9 +34,9 @@ class Hole:
     to_ns: int
 
 
-def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) -> list[Hole]:
+def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives, layouts: Layouts) -> list[Hole]:
     """The holes of every queue that anyone held, up to the last moment of any journal."""
-    holdings = sorted(_holdings(epochs, tenures, flows, lives))
+    holdings = sorted(_holdings(epochs, tenures, flows, lives, layouts))
     run_end = max((int(moment) for moment in lives.last_ns), default=0)
     holes = []
     for queue, group in groupby(holdings, key=lambda holding: holding[0]):
@@ -57,13 +59,27 @@ def fits_in_hole(holes: list[Hole], queues: Ints, earliest_ns: Ints, latest_ns: 
     return fits
 
 
-def _holdings(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) -> Iterator[tuple[int, int, int, int]]:
+def earliest_in_hole(holes: list[Hole], queues: Ints, since_ns: int) -> Ints:
+    """Per queue, the first moment from `since_ns` on at which an unknown member may have had it, or `FAR_FUTURE`."""
+    distinct, place = np.unique(queues, return_inverse=True)
+    moments = np.where(np.isin(distinct, [hole.queue for hole in holes]), FAR_FUTURE, since_ns)
+    for hole in holes:
+        if hole.to_ns > since_ns:
+            moments[distinct == hole.queue] = np.minimum(moments[distinct == hole.queue], max(hole.from_ns, since_ns))
+    earliest: Ints = moments[place]
+    return earliest
+
+
+def _holdings(
+    epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives, layouts: Layouts
+) -> Iterator[tuple[int, int, int, int]]:
     """Per tenure: queue, start, until when it surely and until when it possibly kept an unknown member out.
 
     Between the two lies what known members take to hand a queue over. If nobody known is there afterwards, an unknown
     one may have had the queue from the earlier on. A tenure without an end on record lasted as long as its life.
     """
     handover = LONGEST_HANDOVER_MS * 1_000_000
+    signs = _last_stripes(layouts)
     ends: dict[int, list[int]] = defaultdict(list)
     for row in np.flatnonzero(is_one_of(flows, "event", "inactive", "down", "released")).tolist():
         ends[int(epochs.of_flow[row])].append(int(epochs.flow_ns[row]))
@@ -74,8 +90,18 @@ def _holdings(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives) -
         end = min((moment for moment in ends[epoch] if moment >= start), default=None)
         if end is not None:
             # The next owner can be fed a little before the end of a release is recorded.
-            yield queue, start, max(end - handover, start), end + handover
+            sign = signs.get((int(journal), queue, int(epochs.number[epoch])), FAR_PAST)
+            yield queue, start, max(end - handover, start, min(sign, end)), end + handover
         else:
             last = max(int(lives.last_ns[journal]), start)
             unseen = _DEATH_UNSEEN_MS * 1_000_000 if lives.ended_uncleanly[journal] else 0
             yield queue, start, last, last + unseen + handover
+
+
+def _last_stripes(layouts: Layouts) -> dict[tuple[int, int, int], int]:
+    """Per handle (journal, queue, epoch), its last record of a re-striping: a queue tells that only to its owner."""
+    last: dict[tuple[int, int, int], int] = {}
+    columns = (layouts.journal, layouts.queue, layouts.bind_epoch, layouts.moment_ns)
+    for journal, queue, epoch, moment in zip(*(column.tolist() for column in columns), strict=True):
+        last[journal, queue, epoch] = max(moment, last.get((journal, queue, epoch), moment))
+    return last

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lbg_runtime.validator.columns import Handlings, Lives, ints, is_one_of, texts
+from lbg_runtime.validator.arrow import ints, is_one_of, texts
+from lbg_runtime.validator.columns import Handlings, Lives
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense
 
 

@@ -23,6 +23,8 @@ class Law(Enum):
     TWO_ACTIVE = "two_active"
     KEY_ON_TWO_SHARDS = "key_on_two_shards"
     SHARD_IN_WRONG_QUEUE = "shard_in_wrong_queue"
+    SHARD_HANDLED_AFTER_LEAVING = "shard_handled_after_leaving"
+    SHARD_HANDLED_BEFORE_ARRIVING = "shard_handled_before_arriving"
 
 
 class VerdictKind(Enum):
@@ -43,7 +45,7 @@ class Witness:
     """One record that a finding rests on, with what is needed to find it in its file; None where it does not apply."""
 
     record: str
-    """`dispatch`, `flow`, or `confirmed`."""
+    """`dispatch`, `flow`, `stripes`, or `confirmed`."""
     member: str | None = None
     incarnation: int | None = None
     queue: int | None = None
@@ -53,7 +55,7 @@ class Witness:
     key: str | None = None
     seq: int | None = None
     start_mono_ns: int | None = None
-    """Start of the handling, or of the activity."""
+    """Start of the handling or of the activity; the moment of a `stripes` record."""
     done_mono_ns: int | None = None
     settle_mono_ns: int | None = None
     complete: bool | None = None
@@ -87,6 +89,17 @@ class Move:
     to_incarnation: int
     to_epoch: int
     """With these two and the member's name, the flow handle that the queue came to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restriping:
+    """The queue count of the group changed while it went on."""
+
+    generation: int
+    from_count: int
+    to_count: int
+    moved: int
+    """Shards that are on record as having left their old queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,15 @@ class Examination:
     findings: tuple[Finding, ...]
     doubtful: int
     """Violations that rest on the clocks of two hosts agreeing better than clocks do; they are not in `counts`."""
+    unplaced: int
+    """Handlings that would break `shard_handled_before_arriving`, did not a member whose journal is missing perhaps
+    have the queue that the shard left. They are not in `counts`."""
+    parts: frozenset[int]
+    """Codes of the parts it was given; no part may be split between two examinations."""
+    restripings: tuple[Restriping, ...]
+    """Those of the whole run."""
+    contradictions: tuple[str, ...]
+    """What records of re-stripings say that cannot be; of the whole run."""
     moves: tuple[Move, ...]
     accounts: Accounts
     unhandled: pa.Table
@@ -146,3 +168,4 @@ class Verdict:
     """Why the verdict cannot be valid, one sentence each; empty when every record is there."""
     findings: tuple[Finding, ...]
     moves: tuple[Move, ...]
+    restripings: tuple[Restriping, ...]

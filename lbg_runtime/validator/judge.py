@@ -7,13 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_runtime.validator.columns import Lexicon, flags, ints, texts
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.validator.arrow import flags, ints, texts
+from lbg_runtime.validator.columns import Lexicon
 from lbg_runtime.validator.findings import (
     WITNESSED_FINDINGS,
     Accounts,
     Examination,
     Finding,
     Law,
+    Restriping,
     Verdict,
     VerdictKind,
     Witness,
@@ -22,8 +25,15 @@ from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import changes, gaps, merged_ranges, positions_in_ranges
 
-_NEEDS_EVERY_JOURNAL = (Law.LOSS, Law.ORDER, Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
-"""A record that is missing could be the handling, the first handling or the fault that is missed."""
+_NEEDS_EVERY_JOURNAL = (
+    Law.LOSS,
+    Law.ORDER,
+    Law.DUPLICATE_WITHOUT_FAULT,
+    Law.DUPLICATE_UNFLAGGED,
+    Law.SHARD_HANDLED_AFTER_LEAVING,
+    Law.SHARD_HANDLED_BEFORE_ARRIVING,
+)
+"""A record that is missing could be the handling, the first handling, the fault or the leaving that is missed."""
 
 _NEEDS_EVERY_LEDGER = (Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
 """A record that is missing could be the second sending."""
@@ -35,7 +45,11 @@ def validate(tables: RunTables, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> V
 
 
 def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -> Verdict:
-    """The verdict on a run from the examinations of its queues, each queue in exactly one, and the files' tables."""
+    """The verdict on a run from the examinations of its parts, each part in exactly one, and the files' tables.
+
+    Raises `InvariantViolated` where a part is in two: what crosses from one to the other would not be seen.
+    """
+    _refuse_split_parts(parts)
     counts = Counter[Law](dict.fromkeys(Law, 0))
     for part in parts:
         counts.update(part.counts)
@@ -48,12 +62,19 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     mixed = _mixed_files(journals, ledgers)
     journal_reasons, ledger_reasons = _incomplete_journals(journals), _incomplete_ledgers(ledgers)
     reasons = mixed + journal_reasons + ledger_reasons + _unclosed_ledgers(ledgers)
-    reasons += _disagreement("hash_count", journals, ledgers) + _disagreement("queue_count", journals)
+    restripings = tuple(dict.fromkeys(restriping for part in parts for restriping in part.restripings))
+    reasons += _disagreement("hash_count", journals, ledgers) + _unexplained_queue_counts(restripings, journals)
+    reasons += dict.fromkeys(contradiction for part in parts for contradiction in part.contradictions)
     reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), len(unlisted), strangers)
     if unseen:
         reasons.append(
             f"a member's journal may be missing: {unseen} messages without a handling fit into times in which their "
             "queue had no owner on record"
+        )
+    if unplaced := sum(part.unplaced for part in parts):
+        reasons.append(
+            f"a member's journal may be missing: {unplaced} handlings of moved shards came before any record that "
+            "their old queue had let them go, and it had no owner on record for a time"
         )
     weak: set[Law] = set(Law) if mixed else set()
     weak |= {Law.LOSS} if unseen == counts[Law.LOSS] else set()
@@ -72,7 +93,14 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         reasons=tuple(reasons),
         findings=_first_of_each_law(findings),
         moves=tuple(sorted((move for part in parts for move in part.moves), key=lambda m: (m.start_mono_ns, m.queue))),
+        restripings=restripings,
     )
+
+
+def _refuse_split_parts(parts: Sequence[Examination]) -> None:
+    split = [code for code, count in Counter(code for part in parts for code in part.parts).items() if count > 1]
+    if split:
+        raise InvariantViolated(f"part {min(split)} of the run was given to two examinations")
 
 
 def _settle_loss(
@@ -168,6 +196,17 @@ def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
 def _disagreement(name: str, *tables: pa.Table) -> list[str]:
     values = sorted({str(value) for table in tables for value in table.column(name).to_pylist() if value is not None})
     return [f"the files disagree on {name}: {', '.join(values)}"] if len(values) > 1 else []
+
+
+def _unexplained_queue_counts(restripings: Sequence[Restriping], journals: pa.Table) -> list[str]:
+    """Headers name the queue count that their member was started with, which may be that of any layout."""
+    known = {count for restriping in restripings for count in (restriping.from_count, restriping.to_count)}
+    named = set(journals.column("queue_count").to_pylist()) - {None}
+    if not known or named <= known:
+        return [] if known else _disagreement("queue_count", journals)
+    strange = ", ".join(str(count) for count in sorted(named - known))
+    layouts = ", ".join(str(count) for count in sorted(known))
+    return [f"the files disagree on queue_count: headers name {strange}, the records of re-stripings {layouts}"]
 
 
 def _incomplete_journals(journals: pa.Table) -> list[str]:

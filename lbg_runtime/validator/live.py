@@ -1,7 +1,9 @@
 """Order and ownership as they happen, from the notes that members send of what they handled.
 
 The source article's validation client. Notes are direct messages and one can be lost on its way, so a gap here is a
-hint, not a proof; the verdict on a run comes from its journals. Pure: the caller receives, prints and stops.
+hint, not a proof; the verdict on a run comes from its journals. A shard that a re-striping moves to another queue keeps
+its order and its keys: the notes of its old owner were sent before its new one may handle anything of it. Pure: the
+caller receives, prints and stops.
 """
 
 from collections import OrderedDict
@@ -58,14 +60,19 @@ class SequenceError:
 
 @dataclass(frozen=True, slots=True)
 class ShardMove:
-    """A shard is handled by another member than before."""
+    """A shard is handled by another member than before: its queue was handed over, or it moved to another queue."""
 
     shard: int
     old_member: str
+    old_queue: str
     note: Note
 
     def __str__(self) -> str:
-        return f"shard {self.shard} was {self.old_member}, now {self.note.member} (topic {self.note.topic})"
+        note = self.note
+        old, new = self.old_member, note.member
+        if note.queue != self.old_queue:
+            old, new = f"{old} in {self.old_queue}", f"{new} in {note.queue}"
+        return f"shard {self.shard} was {old}, now {new} (topic {note.topic})"
 
 
 LiveFinding = SequenceError | ShardMove
@@ -92,7 +99,7 @@ class LiveValidator:
         """Keys dropped for want of room; their next number is taken as it comes."""
         self._max_keys = max_keys
         self._keys: OrderedDict[tuple[str, str], _KeyState] = OrderedDict()
-        self._member_of_shard: dict[int, str] = {}
+        self._last_of_shard: dict[int, tuple[str, str]] = {}
 
     def feed(self, payload: bytes) -> list[LiveFinding]:
         """Take a note as a member sent it; one that is not a note is counted and changes nothing else."""
@@ -144,9 +151,9 @@ class LiveValidator:
     def _follow_shard(self, note: Note) -> ShardMove | None:
         if note.shard is None:
             return None
-        before = self._member_of_shard.get(note.shard)
-        self._member_of_shard[note.shard] = note.member
-        return None if before in (None, note.member) else ShardMove(note.shard, before or "", note)
+        old_member, old_queue = self._last_of_shard.get(note.shard, (note.member, note.queue))
+        self._last_of_shard[note.shard] = (note.member, note.queue)
+        return None if old_member == note.member else ShardMove(note.shard, old_member, old_queue, note)
 
     def _remember(self, key: tuple[str, str], number: int) -> None:
         self._keys[key] = _KeyState(number, number)

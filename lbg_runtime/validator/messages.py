@@ -5,19 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from lbg_runtime.validator.columns import Handlings
-from lbg_runtime.validator.segments import FAR_PAST, Ints, changes, dense, running_max
+from lbg_runtime.validator.segments import FAR_PAST, Flags, Ints, changes, dense, running_max
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """One row per distinct numbered message of a queue, sorted by queue, publisher, key, number.
+    """One row per distinct numbered message of a part, sorted by part, publisher, key, number.
 
-    Handlings of a message are sorted by start. The queue is part of the identity: a message that reached two queues is
-    a finding of its own, and the same records then give the same result one queue at a time.
+    Handlings of a message are sorted by start. The part (nearly always: the queue) belongs to the identity: a message
+    that reached two parts is a finding of its own, and the same records then give the same result part by part.
     """
 
     sequence: Ints
-    """Code of queue, publisher and key: the order domain."""
+    """Code of part, publisher and key: the order domain."""
     seq: Ints
     started: Ints
     """The handling that started first."""
@@ -26,13 +26,16 @@ class Messages:
     repeats: Ints
     """Handlings that came after the first accepted or rejected one of their message, one entry each."""
     before_repeat: Ints
-    """Per repeat, the handling of the message right before it."""
+    """Per repeat, the handling of the message right before it on its queue; one on another queue where there is none.
+    """
+    came_back: Flags
+    """Per repeat, whether `before_repeat` is on its queue. Else a second copy was handled: there a shard moved."""
 
 
 def group_messages(handlings: Handlings) -> Messages:
     """Sort the numbered handlings into messages; the one large sort of an examination."""
     rows = np.flatnonzero(handlings.numbered)
-    sequence = dense(handlings.queue[rows], handlings.publisher[rows], handlings.key[rows])
+    sequence = dense(handlings.part[rows], handlings.publisher[rows], handlings.key[rows])
     seq, start, done = handlings.seq[rows], handlings.start_ns[rows], handlings.done_ns[rows]
     order = np.lexsort((done, start, seq, sequence))
     rows, sequence, seq = rows[order], sequence[order], seq[order]
@@ -48,14 +51,41 @@ def group_messages(handlings: Handlings) -> Messages:
     repeat = np.flatnonzero(position > first_complete[message]) if len(rows) else position
     handled = np.full(len(first), -1, dtype=np.int64)
     handled[done_message] = rows[first_complete[done_message]]
+    before, came_back = _before_repeats(handlings.queue[rows], message, first_complete, repeat)
     return Messages(
         sequence=sequence[first],
         seq=seq[first],
         started=rows[first],
         handled=handled,
         repeats=rows[repeat],
-        before_repeat=rows[repeat - 1],
+        before_repeat=rows[before],
+        came_back=came_back,
     )
+
+
+def _before_repeats(queue: Ints, message: Ints, first_complete: Ints, repeats: Ints) -> tuple[Ints, Flags]:
+    """Per repeat, the last handling of its message before it, from the first complete one on; if one is there, on its
+    queue. And whether it is on its queue.
+
+    Arguments and result are positions in the order of messages.
+    """
+    before = repeats - 1
+    came_back: Flags = queue[before] == queue[repeats]
+    other = np.flatnonzero(~came_back)
+    if len(other):
+        # Only messages that came through two queues are looked at again.
+        wanted = np.zeros(len(first_complete), dtype=np.bool_)
+        wanted[message[repeats[other]]] = True
+        rows = np.flatnonzero(wanted[message])
+        rows = rows[rows >= first_complete[message[rows]]]
+        rows = rows[np.lexsort((rows, queue[rows], message[rows]))]
+        follows = ~changes(message[rows], queue[rows])
+        previous = np.full(len(queue), -1, dtype=np.int64)
+        previous[rows[1:][follows[1:]]] = rows[:-1][follows[1:]]
+        found = previous[repeats[other]]
+        came_back[other] = found >= 0
+        before[other] = np.where(found >= 0, found, before[other])
+    return before, came_back
 
 
 def late_messages(messages: Messages, handlings: Handlings) -> tuple[Ints, Ints]:

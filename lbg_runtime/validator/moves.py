@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from lbg_runtime.validator.columns import Lives, read_columns
 from lbg_runtime.validator.findings import Move
+from lbg_runtime.validator.layouts import Layouts
 from lbg_runtime.validator.messages import group_messages
 from lbg_runtime.validator.schema import RunTables
 
@@ -77,6 +79,8 @@ def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerCh
         journal, queue, epoch = side.handle
         old = before.get(queue)
         before[queue] = side
+        if old is not None and _was_removed(columns.layouts, queue, old.at_ns, side.at_ns):
+            old = None
         if old is not None and old.handle[0] == journal:
             # It was given up and came back: an interruption, no change.
             continue
@@ -85,6 +89,12 @@ def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerCh
         change = _change(side, old, gift, lives, move, duplicates[side.handle])
         found.append(change)
     return found
+
+
+def _was_removed(layouts: Layouts, queue: int, earlier_ns: int, later_ns: int) -> bool:
+    """Whether a re-striping removed the queue between two moments, so that it is another one now."""
+    before, after = layouts.removals(np.full(2, queue), np.array([earlier_ns, later_ns])).tolist()
+    return bool(before != after)
 
 
 def _sides(owners: pa.Table, lives: Lives) -> tuple[list[_Side], dict[_Handle, _Side]]:

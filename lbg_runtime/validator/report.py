@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from lbg_runtime.validator.findings import Finding, Law, Move, Verdict
+from lbg_runtime.validator.findings import Finding, Law, Move, Restriping, Verdict
 
 _MOVES_SHOWN = 20
 _FINDINGS_SHOWN = 5
@@ -30,6 +30,7 @@ def as_object(verdict: Verdict) -> dict[str, object]:
         "unproven": [law.value for law in verdict.unproven],
         "reasons": list(verdict.reasons),
         "moves": [_move(move) for move in verdict.moves],
+        "restripings": [_restriping(restriping) for restriping in verdict.restripings],
         "witnesses": [_finding(finding) for finding in verdict.findings],
     }
 
@@ -61,6 +62,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             yield from (line for finding in shown for line in _finding_lines(finding))
             if counts[law] > len(shown):
                 yield f"  and {counts[law] - len(shown)} more"
+    for restriping in verdict.restripings:
+        yield f"queues {restriping.from_count} -> {restriping.to_count}: {restriping.moved} shards moved"
     yield f"owner changes: {len(verdict.moves)}"
     for move in verdict.moves[:_MOVES_SHOWN]:
         yield (
@@ -83,6 +86,15 @@ def _finding(finding: Finding) -> dict[str, object]:
         {name: value for name, value in asdict(witness).items() if value is not None} for witness in finding.witnesses
     ]
     return {"law": finding.law.value, "text": finding.text, "records": witnesses}
+
+
+def _restriping(restriping: Restriping) -> dict[str, object]:
+    return {
+        "generation": restriping.generation,
+        "from": restriping.from_count,
+        "to": restriping.to_count,
+        "shards_moved": restriping.moved,
+    }
 
 
 def _move(move: Move) -> dict[str, object]:

@@ -59,6 +59,22 @@ OWNERS = pa.schema(
 )
 """What members say of owner changes; read by `moves.py` only, by no law."""
 
+STRIPES = pa.schema(
+    [
+        pa.field("journal", pa.int32(), nullable=False),
+        pa.field("queue", pa.int32(), nullable=False),
+        pa.field("bind_epoch", pa.int32(), nullable=False),
+        pa.field("event", pa.string(), nullable=False),
+        pa.field("generation", pa.int64(), nullable=False),
+        pa.field("from_count", pa.int32(), nullable=False),
+        pa.field("to_count", pa.int32(), nullable=False),
+        pa.field("shard", pa.int32()),
+        pa.field("t", pa.int64(), nullable=False),
+        pa.field("mono_ns", pa.int64(), nullable=False),
+    ]
+)
+"""What queues say of re-stripings; a run in which the queue count stays has none."""
+
 CONFIRMED = pa.schema(
     [
         pa.field("ledger", pa.int32(), nullable=False),
@@ -129,3 +145,4 @@ class RunTables:
     journals: pa.Table
     ledgers: pa.Table
     owners: pa.Table = field(default_factory=OWNERS.empty_table)
+    stripes: pa.Table = field(default_factory=STRIPES.empty_table)

@@ -1,6 +1,6 @@
 import pytest
 
-from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneSight, LaneStage, LaneTurn
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey, LaneSight, LaneStage
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
@@ -14,65 +14,74 @@ def delivery(number: int, epoch: int = 1, queue: QueueName = QUEUE) -> Delivery:
     return Delivery(queue, Epoch(epoch), DeliveryId(number), MESSAGE, redelivered=False, received_at_ns=0)
 
 
-def lanes_with(*offers: tuple[LaneKey, int]) -> KeyLanes:
-    lanes = KeyLanes()
+def lanes_with(*offers: tuple[LaneKey, int]) -> KeyLanes[Delivery]:
+    lanes: KeyLanes[Delivery] = KeyLanes()
     for lane_key, number in offers:
         lanes.offer(lane_key, delivery(number))
     return lanes
 
 
-def start(lanes: KeyLanes) -> LaneTurn:
-    turn = lanes.next_ready()
-    assert turn is not None
-    return turn
+def start(lanes: KeyLanes[Delivery]) -> Lane[Delivery]:
+    lane = lanes.next_ready()
+    assert lane is not None
+    return lane
+
+
+def turn_of(lanes: KeyLanes[Delivery]) -> tuple[LaneKey, Delivery, int]:
+    lane = start(lanes)
+    return lane.key, lane.head, lane.attempt
+
+
+def lane_of(lanes: KeyLanes[Delivery], lane_key: LaneKey) -> Lane[Delivery]:
+    return lanes._lanes[lane_key]
 
 
 def test_the_second_of_a_key_waits_for_the_first() -> None:
     lanes = lanes_with((A, 1), (A, 2))
-    assert start(lanes) == LaneTurn(A, delivery(1), attempt=1)
+    assert turn_of(lanes) == (A, delivery(1), 1)
     assert lanes.next_ready() is None
     assert (lanes.running, lanes.waiting) == (1, 1)
-    lanes.finish(A)
-    assert start(lanes) == LaneTurn(A, delivery(2), attempt=1)
+    lanes.finish(lane_of(lanes, A))
+    assert turn_of(lanes) == (A, delivery(2), 1)
 
 
 def test_keys_take_turns_in_the_order_they_became_ready() -> None:
     lanes = lanes_with((A, 1), (A, 2), (B, 3), (C, 4))
-    assert start(lanes).lane == A
-    lanes.finish(A)
-    assert [start(lanes).lane for _ in range(3)] == [B, C, A]
+    assert start(lanes).key == A
+    lanes.finish(lane_of(lanes, A))
+    assert [start(lanes).key for _ in range(3)] == [B, C, A]
 
 
 def test_an_idle_lane_holds_no_memory() -> None:
     lanes = lanes_with((A, 1))
     start(lanes)
-    lanes.finish(A)
+    lanes.finish(lane_of(lanes, A))
     assert lanes == KeyLanes()
 
 
 def test_a_key_that_is_tried_again_waits_and_no_other_does() -> None:
     lanes = lanes_with((A, 1), (A, 2), (B, 3))
     start(lanes)
-    assert lanes.delay(A, until_ms=500)
-    assert start(lanes).lane == B
+    assert lanes.delay(lane_of(lanes, A), until_ms=500)
+    assert start(lanes).key == B
     assert lanes.next_ready() is None
     assert (lanes.running, lanes.waiting, lanes.next_delayed_ms()) == (1, 2, 500)
     lanes.release_due(499)
     assert lanes.next_ready() is None
     lanes.release_due(500)
     assert lanes.next_delayed_ms() is None
-    assert start(lanes) == LaneTurn(A, delivery(1), attempt=2)
-    lanes.finish(A)
-    assert start(lanes) == LaneTurn(A, delivery(2), attempt=1)
+    assert turn_of(lanes) == (A, delivery(1), 2)
+    lanes.finish(lane_of(lanes, A))
+    assert turn_of(lanes) == (A, delivery(2), 1)
 
 
 def test_delayed_keys_come_back_in_the_order_of_their_times() -> None:
     lanes = lanes_with((A, 1), (B, 2), (C, 3))
     for lane_key, until_ms in [(A, 30), (B, 10), (C, 10)]:
         start(lanes)
-        lanes.delay(lane_key, until_ms)
+        lanes.delay(lane_of(lanes, lane_key), until_ms)
     lanes.release_due(30)
-    assert [start(lanes).lane for _ in range(3)] == [B, C, A]
+    assert [start(lanes).key for _ in range(3)] == [B, C, A]
 
 
 def test_a_redelivered_message_waits_behind_the_handler_of_an_older_handle() -> None:
@@ -81,8 +90,8 @@ def test_a_redelivered_message_waits_behind_the_handler_of_an_older_handle() -> 
     lanes.offer(A, delivery(7, epoch=2))
     assert lanes.return_unstarted(QUEUE, Epoch(1)) == []
     assert lanes.next_ready() is None
-    lanes.finish(A)
-    assert start(lanes).delivery == delivery(7, epoch=2)
+    lanes.finish(lane_of(lanes, A))
+    assert start(lanes).head == delivery(7, epoch=2)
 
 
 def test_what_has_not_started_is_returned_in_order_and_what_runs_stays() -> None:
@@ -91,7 +100,7 @@ def test_what_has_not_started_is_returned_in_order_and_what_runs_stays() -> None
     assert lanes.return_unstarted(QUEUE, Epoch(1)) == [delivery(2), delivery(3), delivery(4)]
     assert (lanes.running, lanes.waiting) == (1, 0)
     assert lanes.next_ready() is None
-    lanes.finish(A)
+    lanes.finish(lane_of(lanes, A))
     assert lanes == KeyLanes()
 
 
@@ -99,12 +108,12 @@ def test_a_head_between_two_tries_is_returned() -> None:
     lanes = lanes_with((A, 1), (A, 2), (B, 3))
     start(lanes)
     start(lanes)
-    lanes.delay(A, until_ms=10)
-    lanes.delay(B, until_ms=20)
+    lanes.delay(lane_of(lanes, A), until_ms=10)
+    lanes.delay(lane_of(lanes, B), until_ms=20)
     lanes.offer(B, delivery(9, epoch=2))
     assert lanes.return_unstarted(QUEUE, Epoch(1)) == [delivery(1), delivery(2), delivery(3)]
     assert lanes.next_delayed_ms() is None
-    assert start(lanes) == LaneTurn(B, delivery(9, epoch=2), attempt=1)
+    assert turn_of(lanes) == (B, delivery(9, epoch=2), 1)
 
 
 def test_a_running_head_is_not_tried_again_once_its_flow_took_back_the_rest() -> None:
@@ -112,11 +121,11 @@ def test_a_running_head_is_not_tried_again_once_its_flow_took_back_the_rest() ->
     start(lanes)
     lanes.return_unstarted(QUEUE, Epoch(1))
     lanes.offer(A, delivery(7, epoch=2))
-    assert not lanes.delay(A, until_ms=10)
+    assert not lanes.delay(lane_of(lanes, A), until_ms=10)
     assert lanes.running == 1
-    lanes.finish(A)
+    lanes.finish(lane_of(lanes, A))
     start(lanes)
-    assert lanes.delay(A, until_ms=10)
+    assert lanes.delay(lane_of(lanes, A), until_ms=10)
 
 
 def test_other_flows_keep_what_waits() -> None:
@@ -126,7 +135,7 @@ def test_other_flows_keep_what_waits() -> None:
     lanes.offer(A, delivery(1, queue=other_queue))
     assert lanes.return_unstarted(QUEUE, Epoch(1)) == [delivery(1)]
     assert lanes.return_unstarted(QUEUE, Epoch(1)) == []
-    assert start(lanes).delivery == delivery(2, epoch=2)
+    assert start(lanes).head == delivery(2, epoch=2)
     assert lanes.return_unstarted(other_queue, Epoch(1)) == [delivery(1, queue=other_queue)]
 
 
@@ -134,13 +143,15 @@ def test_other_flows_keep_what_waits() -> None:
 def test_a_lane_that_does_not_run_cannot_end_its_turn(call: str) -> None:
     lanes = lanes_with((A, 1))
     with pytest.raises(InvariantViolated, match="not running"):
-        lanes.finish(A) if call == "finish" else lanes.delay(A, 5)
+        lanes.finish(lane_of(lanes, A)) if call == "finish" else lanes.delay(lane_of(lanes, A), 5)
+    lane = start(lanes)
+    lanes.finish(lane)
     with pytest.raises(InvariantViolated, match="not running"):
-        lanes.finish(B)
+        lanes.finish(lane)
 
 
 def test_a_look_at_a_lane_tells_its_head_and_what_waits_and_changes_nothing():
-    lanes = KeyLanes()
+    lanes: KeyLanes[Delivery] = KeyLanes()
     assert lanes.look(LaneKey("k")) is None
     first, second = delivery(1), delivery(2)
     lanes.offer(LaneKey("k"), first)
@@ -148,9 +159,9 @@ def test_a_look_at_a_lane_tells_its_head_and_what_waits_and_changes_nothing():
     assert lanes.look(LaneKey("k")) == LaneSight(first, LaneStage.READY, 1, None)
     lanes.next_ready()
     assert lanes.look(LaneKey("k")) == LaneSight(first, LaneStage.RUNNING, 1, None)
-    lanes.delay(LaneKey("k"), 500)
+    lanes.delay(lane_of(lanes, LaneKey("k")), 500)
     assert lanes.look(LaneKey("k")) == LaneSight(first, LaneStage.DELAYED, 1, 500)
     lanes.release_due(500)
     lanes.next_ready()
-    lanes.finish(LaneKey("k"))
+    lanes.finish(lane_of(lanes, LaneKey("k")))
     assert lanes.look(LaneKey("k")) == LaneSight(second, LaneStage.READY, 0, None)

@@ -19,7 +19,7 @@ EPOCHS = st.sampled_from([Epoch(1), Epoch(2)])
 class LanesAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = KeyLanes()
+        self.lanes: KeyLanes[Delivery] = KeyLanes()
         self.now_ms = 0
         self.offered = 0
         self.model: dict[LaneKey, list[Delivery]] = defaultdict(list)
@@ -43,17 +43,17 @@ class LanesAgainstModel(RuleBasedStateMachine):
         turn = self.lanes.next_ready()
         assert (turn is None) == (not ready)
         if turn is not None:
-            assert turn.lane in ready
-            assert turn.delivery == self.model[turn.lane][0]
-            self.attempts[turn.lane] += 1
-            assert turn.attempt == self.attempts[turn.lane]
-            self.running[turn.lane] = turn.attempt
+            assert turn.key in ready
+            assert turn.head == self.model[turn.key][0]
+            self.attempts[turn.key] += 1
+            assert turn.attempt == self.attempts[turn.key]
+            self.running[turn.key] = turn.attempt
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
-        self.lanes.finish(key)
+        self.lanes.finish(self.lanes._lanes[key])
         del self.running[key]
         self._drop_head(key)
 
@@ -61,7 +61,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data(), wait_ms=st.integers(0, 20))
     def delay(self, data: st.DataObject, wait_ms: int) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
-        assert self.lanes.delay(key, self.now_ms + wait_ms) == (key not in self.recalled)
+        assert self.lanes.delay(self.lanes._lanes[key], self.now_ms + wait_ms) == (key not in self.recalled)
         if key not in self.recalled:
             del self.running[key]
             self.delayed[key] = self.now_ms + wait_ms
@@ -112,15 +112,15 @@ class LanesAgainstModel(RuleBasedStateMachine):
             self.finish_key(key)
         self.pass_all_time()
         while (turn := self.lanes.next_ready()) is not None:
-            assert turn.delivery == self.model[turn.lane][0]
-            self.lanes.finish(turn.lane)
-            self._drop_head(turn.lane)
+            assert turn.head == self.model[turn.key][0]
+            self.lanes.finish(turn)
+            self._drop_head(turn.key)
         assert not self.model
         # The serial number of delays is the only thing that stays.
         assert self.lanes == KeyLanes(_delay_count=self.lanes._delay_count)
 
     def finish_key(self, key: LaneKey) -> None:
-        self.lanes.finish(key)
+        self.lanes.finish(self.lanes._lanes[key])
         del self.running[key]
         self._drop_head(key)
 

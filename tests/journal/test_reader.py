@@ -16,7 +16,10 @@ from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.schema import RunTables
-from tests.validator.history import Run, runs, story
+from tests.validator.history import runs, story
+from tests.validator.run_files import Run
+from tests.validator.script import Life
+from tests.validator.striping import striped_runs, striped_story
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def rows(table: object) -> list[dict[str, object]]:
 
 
 def assert_equal(one: RunTables, other: RunTables) -> None:
-    for name in ("dispatches", "flows", "confirmed", "unconfirmed", "ledgers"):
+    for name in ("dispatches", "flows", "stripes", "confirmed", "unconfirmed", "ledgers"):
         found, expected = getattr(one, name), getattr(other, name)
         place = found.schema.get_field_index("file")
         if place >= 0:
@@ -83,7 +86,47 @@ def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: P
     assert validate(tables).kind is VerdictKind.VALID
 
 
-@given(run=runs())
+def test_records_of_restripings_become_a_table(tmp_path: Path) -> None:
+    run = striped_story(8, 12, 6)
+    run.write(tmp_path)
+
+    tables = read_run(tmp_path)
+
+    assert_equal(tables, run.tables())
+    assert {row["shard"] for row in tables.stripes.to_pylist() if row["event"] == "planned"} == {None}
+    assert validate(tables).kind is VerdictKind.VALID
+
+
+def test_a_journal_whose_last_record_is_of_a_restriping_goes_up_to_its_moment(tmp_path: Path) -> None:
+    life = Life(Run(), "a").flow("active", 1).stripes("left", 5000, shard=1)
+    run = Run(journals=[life.journal])
+    run.write(tmp_path)
+
+    (journal,) = read_run(tmp_path).journals.to_pylist()
+
+    assert journal["last_mono_ns"] == run.tables().journals.to_pylist()[0]["last_mono_ns"]
+
+
+@pytest.mark.parametrize("facts", [{"queue": -1}, {"generation": "1"}, {"to_count": None}, {"shard": 1.5}])
+def test_an_impossible_record_of_a_restriping_is_a_defect_and_the_others_still_count(
+    tmp_path: Path, facts: dict[str, object]
+) -> None:
+    run = striped_story(8, 12, 6)
+    run.write(tmp_path)
+    path = tmp_path / "00.member.jsonl"
+    lines = lines_of(path)
+    place = next(place for place, line in enumerate(lines) if b'"stripes"' in line)
+    path.write_bytes(b"".join(changed(place, **facts)(lines)))
+
+    tables = read_run(tmp_path)
+
+    expected = f"line {place + 1}: a stripes record with a missing or impossible value"
+    assert tables.journals.to_pylist()[0]["defect"] == expected
+    assert tables.stripes.num_rows == run.tables().stripes.num_rows - 1
+    assert validate(tables).kind is not VerdictKind.VALID
+
+
+@given(run=st.one_of(runs(), striped_runs()))
 @settings(deadline=None, max_examples=15)
 def test_a_correct_run_is_valid_through_its_files(tmp_path_factory: pytest.TempPathFactory, run: Run) -> None:
     folder = tmp_path_factory.mktemp("run")
@@ -92,7 +135,7 @@ def test_a_correct_run_is_valid_through_its_files(tmp_path_factory: pytest.TempP
     assert validate(read_run(folder)) == validate(run.tables())
 
 
-@given(run=runs(), data=st.data())
+@given(run=st.one_of(runs(), striped_runs()), data=st.data())
 @settings(deadline=None, max_examples=25)
 def test_a_journal_cut_anywhere_never_raises_and_is_never_whole(
     tmp_path_factory: pytest.TempPathFactory, run: Run, data: st.DataObject

@@ -6,7 +6,15 @@ from typing import get_args
 import orjson
 import pytest
 
-from lbg_runtime.model.record import RECORD_SCHEMA, CloseRecord, ConfirmedRecord, JournalHeader, LedgerHeader, Record
+from lbg_runtime.model.record import (
+    RECORD_SCHEMA,
+    CloseRecord,
+    ConfirmedRecord,
+    JournalHeader,
+    LedgerHeader,
+    Record,
+    StripesRecord,
+)
 
 KINDS = get_args(Record)
 
@@ -33,6 +41,22 @@ def test_a_record_becomes_one_line_of_json_with_its_kind() -> None:
         "t_first": 4,
         "t_last": 5,
         "kind": "confirmed",
+    }
+
+
+def test_a_record_of_a_restriping_names_what_it_leads_from_and_to() -> None:
+    line = orjson.dumps(StripesRecord(3, 2, "left", 1, 8, 12, 11, 4, 5))
+    assert orjson.loads(line) == {
+        "queue": 3,
+        "bind_epoch": 2,
+        "event": "left",
+        "generation": 1,
+        "from_count": 8,
+        "to_count": 12,
+        "shard": 11,
+        "t": 4,
+        "mono_ns": 5,
+        "kind": "stripes",
     }
 
 

@@ -12,7 +12,7 @@ from lbg_runtime.core.flow.commands import Command, Note, ReturnUnstarted, Settl
 from lbg_runtime.core.flow.events import FlowInactive, HandlingFinished, MachineEvent, ReleaseCause
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.lanes import KeyLanes, LaneKey
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome, Settlement
@@ -159,9 +159,9 @@ class LanePerEpoch(KeyLanes):
 class LaneGoesOnWhileOneIsDelayed(KeyLanes):
     """A message that is tried again goes to the end of its lane, so that its successors pass it."""
 
-    def delay(self, lane_key: LaneKey, until_ms: int) -> bool:
-        self._lanes[lane_key].deliveries.rotate(-1)
-        return super().delay(lane_key, until_ms)
+    def delay(self, lane: Lane, until_ms: int) -> bool:
+        lane.deliveries.rotate(-1)
+        return super().delay(lane, until_ms)
 
 
 @pytest.mark.parametrize(

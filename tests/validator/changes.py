@@ -5,15 +5,16 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from lbg_runtime.model.record import ConfirmedRecord, DispatchRecord, FlowRecord
+from lbg_runtime.model.record import ConfirmedRecord, DispatchRecord, FlowRecord, StripesRecord
 from lbg_runtime.validator.findings import Law
-from tests.validator.history import HASH_COUNT, MS, QUEUE_COUNT, SECOND, Journal, Run, wall_us
+from tests.validator.history import HASH_COUNT, QUEUE_COUNT
+from tests.validator.run_files import MS, SECOND, Journal, Run, wall_us
 
 Change = Callable[[Run], bool]
 """Alters the run in place; returns whether the run had a place for it."""
 
 
-def _all(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
+def all_handlings(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
     """Handlings with their places, in order of time."""
     places = [
         (journal, place, record)
@@ -28,13 +29,13 @@ def _message(record: DispatchRecord) -> tuple[str | None, str | None, int | None
     return record.publisher, record.key, record.seq
 
 
-def _handled_once(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
-    every = _all(run)
+def handled_once(run: Run) -> list[tuple[Journal, int, DispatchRecord]]:
+    every = all_handlings(run)
     messages = [_message(record) for _, _, record in every]
     return [item for item in every if messages.count(_message(item[2])) == 1 and item[2].outcome != "cancelled"]
 
 
-def _resendable(run: Run) -> set[tuple[str | None, str | None, int | None]]:
+def resendable_messages(run: Run) -> set[tuple[str | None, str | None, int | None]]:
     """Messages of which the publisher may have sent a second copy: one repeat of each is excused."""
     return {
         (ledger.header.publisher, record.key, record.seq)
@@ -54,7 +55,7 @@ def lose_last_of_key(run: Run) -> bool:
     last = {
         (ledger.header.publisher, record.key): record.last_seq for ledger in run.ledgers for record in ledger.confirmed
     }
-    for journal, place, record in _handled_once(run):
+    for journal, place, record in handled_once(run):
         if last.get((record.publisher or "", record.key or "")) == record.seq:
             del journal.records[place]
             return True
@@ -78,7 +79,7 @@ def confirm_one_more(run: Run) -> bool:
 
 def only_cancel(run: Run) -> bool:
     """A message's only handling was cancelled."""
-    for journal, place, record in _handled_once(run):
+    for journal, place, record in handled_once(run):
         if any(
             entry.key == record.key and entry.first_seq <= (record.seq or 0) <= entry.last_seq
             for ledger in run.ledgers
@@ -92,7 +93,7 @@ def only_cancel(run: Run) -> bool:
 
 def swap_two(run: Run) -> bool:
     """Two messages of a key change places."""
-    once = _handled_once(run)
+    once = handled_once(run)
     for (one, place, first), (other, other_place, second) in _neighbours(once):
         if first.publisher == second.publisher:
             one.records[place] = replace(first, seq=second.seq)
@@ -115,7 +116,7 @@ def _neighbours(
 
 def run_into_next(run: Run) -> bool:
     """A handling lasts into the next one of its key, in one life and epoch."""
-    for (journal, place, first), (other, _, second) in _neighbours(_all(run)):
+    for (journal, place, first), (other, _, second) in _neighbours(all_handlings(run)):
         if journal is other and first.bind_epoch == second.bind_epoch and first.outcome != "cancelled":
             done = second.start_mono_ns + 1
             settle = None if first.t_settle is None else wall_us(done) + 1
@@ -126,7 +127,7 @@ def run_into_next(run: Run) -> bool:
 
 def outlive_flow(run: Run) -> bool:
     """A cut-off member's handler still runs when the next owner handles the key."""
-    for (journal, place, first), (other, _, second) in _neighbours(_all(run)):
+    for (journal, place, first), (other, _, second) in _neighbours(all_handlings(run)):
         broken = {"inactive", "down"} & set(_events(journal, first))
         if journal is not other and broken and journal.close is not None:
             done = second.start_mono_ns + 1
@@ -137,8 +138,8 @@ def outlive_flow(run: Run) -> bool:
 
 def repeat_settled(run: Run) -> bool:
     """A message comes again although its settlement had long arrived."""
-    resendable = _resendable(run)
-    for journal, place, record in _handled_once(run):
+    resendable = resendable_messages(run)
+    for journal, place, record in handled_once(run):
         events = _events(journal, record)
         is_settled = journal.close is not None and "released" in events and not {"inactive", "down"} & set(events)
         if is_settled and _message(record) not in resendable:
@@ -151,9 +152,9 @@ def repeat_settled(run: Run) -> bool:
 
 def clear_flag(run: Run) -> bool:
     """A repeat after a crash is not flagged."""
-    resendable = _resendable(run)
+    resendable = resendable_messages(run)
     seen = set()
-    for journal, place, record in _all(run):
+    for journal, place, record in all_handlings(run):
         message = _message(record)
         if message in seen and message not in resendable and record.redelivered:
             journal.records[place] = replace(record, redelivered=False)
@@ -165,7 +166,7 @@ def clear_flag(run: Run) -> bool:
 
 def settle_after_release(run: Run) -> bool:
     """A settlement is sent after the flow was released."""
-    for journal, place, record in _handled_once(run):
+    for journal, place, record in handled_once(run):
         released = _events(journal, record).get("released")
         if released is not None and journal.close is not None:
             journal.records[place] = replace(record, t_settle=released.t + 3)
@@ -175,7 +176,7 @@ def settle_after_release(run: Run) -> bool:
 
 def settle_in_next_epoch(run: Run) -> bool:
     """A settlement is sent after the next epoch of the life became active, and the release record is missing."""
-    for journal, place, record in _handled_once(run):
+    for journal, place, record in handled_once(run):
         later = [
             flow
             for flow in journal.flows
@@ -200,7 +201,7 @@ def activate_early(run: Run) -> bool:
         ),
         key=lambda item: item[:2],
     )
-    for journal, _, record in _handled_once(run):
+    for journal, _, record in handled_once(run):
         following = [item for item in actives if item[0] == record.queue and item[1] > record.start_mono_ns]
         if following and following[0][3] is not journal:
             _, _, flow, other = following[0]
@@ -222,9 +223,9 @@ def scatter_key(run: Run) -> bool:
 
 def shift_stripe(run: Run) -> bool:
     """A key's shard lies in a queue that is not its own."""
-    if not _all(run):
+    if not all_handlings(run):
         return False
-    key, shard = _all(run)[0][2].key, (_all(run)[0][2].shard or 0) + 1
+    key, shard = all_handlings(run)[0][2].key, (all_handlings(run)[0][2].shard or 0) + 1
     for journal in run.journals:
         journal.records = [
             replace(record, shard=shard) if isinstance(record, DispatchRecord) and record.key == key else record
@@ -266,7 +267,7 @@ def noise(draw: st.DrawFn, run: Run) -> Run:
         kind = draw(st.sampled_from(["drop", "copy", "time", "fact"]))
         if kind == "drop":
             del journal.records[place]
-        elif isinstance(record, FlowRecord):
+        elif isinstance(record, FlowRecord | StripesRecord):
             moment = record.mono_ns + shift
             journal.records[place] = replace(record, mono_ns=moment, t=wall_us(moment))
         elif isinstance(record, DispatchRecord):

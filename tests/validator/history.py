@@ -4,13 +4,11 @@ It is a simulation of its own on purpose: the validator's tests must not rest on
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
-import orjson
-import pyarrow as pa
 from hypothesis import strategies as st
 
 from lbg_runtime.model.record import (
@@ -23,132 +21,10 @@ from lbg_runtime.model.record import (
     StatusRecord,
     UnconfirmedRecord,
 )
-from lbg_runtime.validator.schema import (
-    CONFIRMED,
-    DISPATCHES,
-    FLOWS,
-    JOURNALS,
-    LEDGERS,
-    UNCONFIRMED,
-    RunTables,
-)
+from tests.validator.run_files import MS, SECOND, Journal, Ledger, Run, wall_us
 
-MS = 1_000_000
-SECOND = 1000 * MS
-WALL_OFFSET_NS = 1_700_000_000 * SECOND
 QUEUE_COUNT = 3
 HASH_COUNT = 12
-
-
-def wall_us(mono_ns: int) -> int:
-    return (mono_ns + WALL_OFFSET_NS) // 1000
-
-
-@dataclass
-class Journal:
-    """One member life's file."""
-
-    header: JournalHeader
-    records: list[DispatchRecord | FlowRecord | StatusRecord] = field(default_factory=list)
-    close: CloseRecord | None = None
-    wall_offset_ns: int = WALL_OFFSET_NS
-
-    @property
-    def dispatches(self) -> list[DispatchRecord]:
-        return [record for record in self.records if isinstance(record, DispatchRecord)]
-
-    @property
-    def flows(self) -> list[FlowRecord]:
-        return [record for record in self.records if isinstance(record, FlowRecord)]
-
-    @property
-    def last_mono_ns(self) -> int | None:
-        moments = [record.done_mono_ns for record in self.dispatches] + [record.mono_ns for record in self.flows]
-        walls = [record.t for record in self.records if isinstance(record, StatusRecord)]
-        walls += [self.close.t] if self.close else []
-        return max(moments + [wall * 1000 - self.wall_offset_ns for wall in walls]) if moments else None
-
-
-@dataclass
-class Ledger:
-    """One publisher life's file."""
-
-    header: LedgerHeader
-    confirmed: list[ConfirmedRecord] = field(default_factory=list)
-    unconfirmed: list[UnconfirmedRecord] = field(default_factory=list)
-    close: CloseRecord | None = None
-
-
-@dataclass
-class Run:
-    """All the files of a run."""
-
-    journals: list[Journal] = field(default_factory=list)
-    ledgers: list[Ledger] = field(default_factory=list)
-
-    def tables(self) -> RunTables:
-        """As the reader gives them."""
-
-        def rows(kind: str, number: int, records: Sequence[object]) -> list[dict[str, object]]:
-            return [{**asdict(record), kind: number} for record in records]  # type: ignore[call-overload]
-
-        def end(close: CloseRecord | None) -> dict[str, object]:
-            return {
-                "torn": close is None,
-                "clean": close.clean if close else False,
-                "dropped": close.dropped if close else 0,
-                "defect": None,
-            }
-
-        journals = [
-            {
-                **asdict(journal.header),
-                **end(journal.close),
-                "file": f"{number}.member.jsonl",
-                "last_mono_ns": journal.last_mono_ns,
-                "wall_offset_ns": journal.wall_offset_ns,
-            }
-            for number, journal in enumerate(self.journals)
-        ]
-        ledgers = [
-            {**asdict(ledger.header), **end(ledger.close), "file": f"{number}.ledger.jsonl"}
-            for number, ledger in enumerate(self.ledgers)
-        ]
-        return RunTables(
-            dispatches=_table(
-                [row for n, j in enumerate(self.journals) for row in rows("journal", n, j.dispatches)], DISPATCHES
-            ),
-            flows=_table([row for n, j in enumerate(self.journals) for row in rows("journal", n, j.flows)], FLOWS),
-            confirmed=_table(
-                [row for n, e in enumerate(self.ledgers) for row in rows("ledger", n, e.confirmed)], CONFIRMED
-            ),
-            unconfirmed=_table(
-                [row for n, e in enumerate(self.ledgers) for row in rows("ledger", n, e.unconfirmed)], UNCONFIRMED
-            ),
-            journals=_table(journals, JOURNALS),
-            ledgers=_table(ledgers, LEDGERS),
-        )
-
-    def write(self, folder: Path) -> None:
-        """As the writers leave them."""
-        for number, journal in enumerate(self.journals):
-            _write(folder / f"{number:02}.member.jsonl", [journal.header, *journal.records], journal.close)
-        for number, ledger in enumerate(self.ledgers):
-            _write(
-                folder / f"{number:02}.ledger.jsonl",
-                [ledger.header, *ledger.confirmed, *ledger.unconfirmed],
-                ledger.close,
-            )
-
-
-def _table(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema)
-
-
-def _write(path: Path, records: Sequence[object], close: CloseRecord | None) -> None:
-    lines = [*records, *([CloseRecord(len(records), close.dropped, close.clean, close.t)] if close else [])]
-    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in lines))
-
 
 # -- the toy group
 
@@ -165,10 +41,15 @@ class Step(Enum):
     DISCONNECT = "disconnect"
     CANCEL = "cancel"
     JOIN = "join"
+    RESTRIPE = "restripe"
+    """Only in a `StripedWorld`."""
+
+
+STEPS = tuple(step for step in Step if step is not Step.RESTRIPE)
 
 
 @dataclass
-class _Copy:
+class Copy:
     """A message on a queue."""
 
     publisher: int
@@ -180,7 +61,7 @@ class _Copy:
 
 @dataclass
 class _Settled:
-    copy: _Copy
+    copy: Copy
     settle_ns: int
 
 
@@ -189,24 +70,28 @@ class _Member:
         self.name = name
         self.incarnation = incarnation
         self.journal = journal
-        self.epochs = dict.fromkeys(range(QUEUE_COUNT), 0)
+        self.epochs: defaultdict[int, int] = defaultdict(int)
         self.local_seq = 0
 
 
 class World:
     """Plays steps; every step ends with nothing running, so that steps never interfere."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, queue_count: int = QUEUE_COUNT) -> None:
         self.run = Run()
+        self.queue_count = queue_count
+        """What a new member's settings say."""
         self._dice = random.Random(seed)
         self._now = 1000 * SECOND
         self._position = 0
         self._lives = 0
         self._keys = [(f"k{n}", n % HASH_COUNT) for n in range(6)]
         self._shards = dict(self._keys)
+        self._queue_of_shard = {shard: shard % queue_count for shard in range(HASH_COUNT)}
+        """Where the next message of a shard goes."""
         self._seqs: dict[tuple[int, str], int] = {}
-        self._queues: dict[int, list[_Copy]] = {queue: [] for queue in range(QUEUE_COUNT)}
-        self._recent: dict[int, list[_Settled]] = {queue: [] for queue in range(QUEUE_COUNT)}
+        self._queues: dict[int, list[Copy]] = {queue: [] for queue in range(queue_count)}
+        self._recent: dict[int, list[_Settled]] = {queue: [] for queue in range(queue_count)}
         self._owner: dict[int, _Member] = {}
         self._members: list[_Member] = []
         for publisher in range(2):
@@ -214,7 +99,7 @@ class World:
             self.run.ledgers.append(Ledger(header))
         for name in ("a", "b"):
             self._start(name)
-        for queue in range(QUEUE_COUNT):
+        for queue in range(queue_count):
             self._activate(queue, self._members[queue % 2])
         self._pass(100 * MS)
 
@@ -260,10 +145,10 @@ class World:
     def _handle(self) -> None:
         """Every owner handles some of each of its queues: keys at once, a key's messages one after another."""
         begin, longest = self._now, 0
-        for queue in range(QUEUE_COUNT):
+        for queue in sorted(self._queues):
             member = self._owner.get(queue) or self._activate(queue, self._dice.choice(self._members))
             free = {key: max(begin, self._now) for key, _ in self._keys}
-            for copy in self._queues[queue][: self._dice.randrange(1, 8)]:
+            for copy in self._ready(queue)[: self._dice.randrange(1, 8)]:
                 start = free[copy.key] + self._dice.randrange(1000, 2 * MS)
                 done = start + self._dice.randrange(1000, 20 * MS)
                 settle = done + self._dice.randrange(1000, 100_000)
@@ -276,9 +161,10 @@ class World:
                 self._recent[queue].append(_Settled(copy, settle))
         self._now = max(self._now, longest)
         self._pass(MS)
+        self._have_handled()
 
     def _move(self) -> None:
-        queue = self._dice.randrange(QUEUE_COUNT)
+        queue = self._dice.randrange(len(self._queues))
         if queue in self._owner:
             old = self._owner[queue]
             self._release(queue, old, "rebind")
@@ -307,7 +193,7 @@ class World:
         member = self._owner.pop(queue)
         cut = self._now - self._dice.randrange(0, SECOND)
         event = self._dice.choice(["inactive", "down"])
-        running = self._queues[queue][:1]
+        running = self._ready(queue)[:1]
         start = self._now
         self._pass(2 * MS)
         self._flow(member, queue, event, "" if event == "inactive" else "connection lost")
@@ -331,7 +217,7 @@ class World:
         self._pass(2 * MS)
         self._flow(member, queue, "draining", "stop")
         self._pass(5 * MS)
-        for copy in self._queues[queue][:1]:
+        for copy in self._ready(queue)[:1]:
             self._dispatch(member, queue, copy, start, self._now, None, "cancelled")
             copy.redelivered = True
         self._pass(MS)
@@ -343,6 +229,16 @@ class World:
         if len(self._members) < 4:
             self._start("c")
 
+    # -- what a re-striping adds
+
+    def _ready(self, queue: int) -> list[Copy]:
+        """What the owner of a queue may handle."""
+        return list(self._queues[queue])
+
+    def _have_handled(self) -> None: ...
+
+    def _have_activated(self, queue: int) -> None: ...
+
     # -- parts of steps
 
     def _pass(self, span_ns: int) -> None:
@@ -351,7 +247,7 @@ class World:
     def _start(self, name: str) -> None:
         self._lives += 1
         header = JournalHeader(
-            "run", "g", "h", HASH_COUNT, QUEUE_COUNT, name, self._lives, "host", 1, wall_us(self._now)
+            "run", "g", "h", HASH_COUNT, self.queue_count, name, self._lives, "host", 1, wall_us(self._now)
         )
         journal = Journal(header)
         self.run.journals.append(journal)
@@ -364,6 +260,7 @@ class World:
         self._flow(member, queue, "active", "")
         self._pass(MS)
         self._owner[queue] = member
+        self._have_activated(queue)
         return member
 
     def _release(self, queue: int, member: _Member, cause: str) -> None:
@@ -389,7 +286,7 @@ class World:
         )
 
     def _dispatch(
-        self, member: _Member, queue: int, copy: _Copy, start: int, done: int, settle: int | None, outcome: str
+        self, member: _Member, queue: int, copy: Copy, start: int, done: int, settle: int | None, outcome: str
     ) -> None:
         member.local_seq += 1
         member.journal.records.append(
@@ -423,7 +320,7 @@ class World:
 
     def _spool(self, publisher: int, key: str, seq: int) -> None:
         self._position += 1
-        self._queues[self._shards[key] % QUEUE_COUNT].append(_Copy(publisher, key, seq, self._position))
+        self._queues[self._queue_of_shard[self._shards[key]]].append(Copy(publisher, key, seq, self._position))
 
     def _confirm(self, publisher: int, key: str, seq: int) -> None:
         confirmed, now = self.run.ledgers[publisher].confirmed, wall_us(self._now)
@@ -455,7 +352,7 @@ def story(seed: int = 7) -> Run:
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
     """Random correct runs."""
-    steps = draw(st.lists(st.sampled_from(Step), max_size=40))
+    steps = draw(st.lists(st.sampled_from(STEPS), max_size=40))
     # Without these two nothing would be published or handled in most examples.
     busy = [step for each in steps for step in (Step.PUBLISH, each, Step.HANDLE)]
     return World(draw(st.integers(0, 1 << 32))).play([*busy, Step.PUBLISH])

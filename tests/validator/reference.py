@@ -4,11 +4,13 @@ Reads the records, not the tables, and shares no code with the kernel. Quadratic
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from math import gcd, inf
 
-from lbg_runtime.model.record import DispatchRecord, FlowRecord
-from tests.validator.history import MS, Run
+from lbg_runtime.model.record import DispatchRecord, FlowRecord, StripesRecord
+from tests.validator.run_files import MS, Run
 
 ACK_WINDOW_NS = 1500 * MS
 
@@ -56,10 +58,11 @@ def count(run: Run) -> dict[str, int]:
     by_epoch: dict[tuple[int, int, int], list[FlowRecord]] = defaultdict(list)
     for life, record in flows:
         by_epoch[life, record.queue, record.bind_epoch].append(record)
+    part_of = _parts(run)
     by_message: dict[tuple[int, tuple[str, str, int]], list[Handling]] = defaultdict(list)
     for handling in sorted(handlings, key=lambda h: (h.start, h.done)):
         if handling.message is not None:
-            by_message[handling.record.queue, handling.message].append(handling)
+            by_message[part_of(handling.record.queue), handling.message].append(handling)
 
     def is_exposed(handling: Handling) -> bool:
         return _is_exposed(run, handling, by_epoch[handling.epoch])
@@ -70,7 +73,9 @@ def count(run: Run) -> dict[str, int]:
         "settled_after_epoch": sum(_is_settled_late(h, by_epoch) for h in handlings),
         "two_active": _count_two_active(handlings, by_epoch),
         "shard_in_wrong_queue": sum(
-            h.record.shard is not None and h.record.shard % run.journals[h.life].header.queue_count != h.record.queue
+            h.record.shard is not None
+            and h.record.queue
+            not in {h.record.shard % n for n in [*_layouts(run), run.journals[h.life].header.queue_count]}
             for h in handlings
         ),
         "key_on_two_shards": _count_scattered_keys(run, handlings),
@@ -79,9 +84,68 @@ def count(run: Run) -> dict[str, int]:
         "fenced": sum(h.is_complete and h.settle is None for h in handlings),
         "unnumbered": sum(h.message is None for h in handlings),
     }
-    found |= _count_overlaps(handlings)
+    found |= _count_overlaps(handlings, part_of)
     found |= _count_duplicates(run, by_message, is_exposed)
     return found
+
+
+def _layouts(run: Run) -> list[int]:
+    """The queue counts one after the other; none without re-stripings."""
+    counts: list[int] = []
+    for _, before, after in sorted({(r.generation, r.from_count, r.to_count) for j in run.journals for r in j.stripes}):
+        counts += [after] if counts[-1:] == [before] else [before, after]
+    return counts
+
+
+def _parts(run: Run) -> Callable[[int], int]:
+    divisor = gcd(*_layouts(run))
+    return lambda queue: queue % divisor if divisor else queue
+
+
+def count_untimely(run: Run) -> int:
+    """First handlings in a queue that, as far as records say when shards left, did not hold their shard at the time."""
+    records = [record for journal in run.journals for record in journal.stripes]
+    names = sorted({(record.generation, record.from_count, record.to_count) for record in records})
+    done: set[tuple[int, tuple[str, str, int]]] = set()
+    part_of, untimely = _parts(run), 0
+    every = [Handling(life, record) for life, journal in enumerate(run.journals) for record in journal.dispatches]
+    for handling in sorted(every, key=lambda h: (h.start, h.done)):
+        record = handling.record
+        name = None if handling.message is None else (part_of(record.queue), handling.message)
+        is_first = not record.redelivered if name is None else name not in done
+        if name is not None and handling.is_complete:
+            done.add(name)
+        if is_first and record.shard is not None:
+            stays = [stay for stay in _stays(records, names, record.shard) if stay[0] == record.queue]
+            untimely += bool(stays) and not any(begin <= handling.start <= end for _, begin, end in stays)
+    return untimely
+
+
+def _stays(
+    records: list[StripesRecord], names: list[tuple[int, int, int]], shard: int
+) -> list[tuple[int, float, float]]:
+    """Queues that a shard lay in, one after the other, each with its begin and end."""
+    stays: list[tuple[int, float, float]] = []
+    last = None
+    for generation, before, after in names:
+        if last is None:
+            stays.append((shard % before, -inf, inf))
+        elif last != before and shard % last != shard % before:
+            # Nobody knows how it came there.
+            stays.append((shard % before, inf, inf))
+        last = after
+        if shard % before == shard % after:
+            continue
+        moments = [
+            record.mono_ns
+            for record in records
+            if (record.generation, record.from_count, record.to_count) == (generation, before, after)
+            and (record.event, record.shard, record.queue) == ("left", shard, shard % before)
+        ]
+        moment = min(moments, default=inf)
+        stays[-1] = (*stays[-1][:2], moment)
+        stays.append((shard % after, moment, inf))
+    return stays
 
 
 def _confirmed(run: Run) -> set[tuple[str, str, int]]:
@@ -99,24 +163,24 @@ def _count_lost(run: Run, handlings: list[Handling]) -> int:
 
 def _count_late(by_message: dict[tuple[int, tuple[str, str, int]], list[Handling]]) -> int:
     late = 0
-    for (queue, (publisher, key, seq)), group in by_message.items():
+    for (part, (publisher, key, seq)), group in by_message.items():
         complete = [h.start for h in group if h.is_complete]
         if complete:
             late += any(
-                other_queue == queue
+                other_part == part
                 and (other_publisher, other_key) == (publisher, key)
                 and other_seq > seq
                 and min(h.start for h in other) < min(complete)
-                for (other_queue, (other_publisher, other_key, other_seq)), other in by_message.items()
+                for (other_part, (other_publisher, other_key, other_seq)), other in by_message.items()
             )
     return late
 
 
-def _count_overlaps(handlings: list[Handling]) -> dict[str, int]:
+def _count_overlaps(handlings: list[Handling], part_of: Callable[[int], int]) -> dict[str, int]:
     lanes: dict[tuple[int, str], list[Handling]] = defaultdict(list)
     for handling in sorted(handlings, key=lambda h: (h.start, h.done)):
         if handling.record.key is not None:
-            lanes[handling.record.queue, handling.record.key].append(handling)
+            lanes[part_of(handling.record.queue), handling.record.key].append(handling)
     in_process = across = 0
     for lane in lanes.values():
         for place, later in enumerate(lane):
@@ -166,7 +230,10 @@ def _count_duplicates(run, by_message, is_exposed) -> dict[str, int]:  # type: i
         total += len(repeats)
         unfinished += sum(not group[place].is_complete for place in repeats)
         flagged += sum(group[place].record.redelivered for place in repeats)
-        faultless = sum(group[place - 1].is_complete and not is_exposed(group[place - 1]) for place in repeats)
+        faultless = 0
+        for place in repeats:
+            same_queue = [h for h in group[complete[0] : place] if h.record.queue == group[place].record.queue]
+            faultless += not same_queue or (same_queue[-1].is_complete and not is_exposed(same_queue[-1]))
         unflagged = sum(not group[place].record.redelivered for place in repeats)
         excuse = 1 if message in resendable else 0
         faultless_total += max(0, faultless - excuse)

@@ -1,4 +1,4 @@
-"""Runs written by hand, moment by moment: one queue, one key, times in milliseconds."""
+"""Runs written by hand, moment by moment: one key, one queue unless told otherwise, times in milliseconds."""
 
 from lbg_runtime.model.record import (
     CloseRecord,
@@ -7,9 +7,10 @@ from lbg_runtime.model.record import (
     FlowRecord,
     JournalHeader,
     LedgerHeader,
+    StripesRecord,
     UnconfirmedRecord,
 )
-from tests.validator.history import MS, Journal, Ledger, Run, wall_us
+from tests.validator.run_files import MS, Journal, Ledger, Run, wall_us
 
 BEGIN_NS = 10**12
 
@@ -21,14 +22,30 @@ def at(moment_ms: float) -> int:
 class Life:
     """Writes one member life's journal; without `close` it is torn."""
 
-    def __init__(self, run: Run, member: str, incarnation: int = 1) -> None:
-        header = JournalHeader("run", "g", "h", 4, 1, member, incarnation, "host", 1, wall_us(BEGIN_NS))
+    def __init__(self, run: Run, member: str, incarnation: int = 1, *, queue_count: int = 1) -> None:
+        header = JournalHeader("run", "g", "h", 4, queue_count, member, incarnation, "host", 1, wall_us(BEGIN_NS))
         self.journal = Journal(header)
         run.journals.append(self.journal)
 
-    def flow(self, event: str, moment_ms: float, epoch: int = 1, cause: str = "") -> "Life":
+    def flow(self, event: str, moment_ms: float, epoch: int = 1, cause: str = "", *, queue: int = 0) -> "Life":
         moment = at(moment_ms)
-        record = FlowRecord(0, epoch, event, "primary", cause, wall_us(moment), moment)  # type: ignore[arg-type]
+        record = FlowRecord(queue, epoch, event, "primary", cause, wall_us(moment), moment)  # type: ignore[arg-type]
+        self.journal.records.append(record)
+        return self
+
+    def stripes(
+        self,
+        event: str,
+        moment_ms: float,
+        *,
+        queue: int = 0,
+        shard: int | None = None,
+        counts: tuple[int, int] = (1, 2),
+        generation: int = 1,
+        epoch: int = 1,
+    ) -> "Life":
+        moment = at(moment_ms)
+        record = StripesRecord(queue, epoch, event, generation, *counts, shard, wall_us(moment), moment)  # type: ignore[arg-type]
         self.journal.records.append(record)
         return self
 
@@ -42,13 +59,15 @@ class Life:
         epoch: int = 1,
         redelivered: bool = False,
         outcome: str = "accepted",
+        queue: int = 0,
+        shard: int = 0,
     ) -> "Life":
         start, done = at(start_ms), at(done_ms)
         self.journal.records.append(
             DispatchRecord(
-                queue=0,
+                queue=queue,
                 bind_epoch=epoch,
-                shard=0,
+                shard=shard,
                 key="k",
                 topic="t",
                 publisher="p",
@@ -74,11 +93,11 @@ class Life:
         return self
 
 
-def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = (), t_first_ms: float = 0) -> Run:
+def published(run: Run, last_seq: int, *, unknown: tuple[int, ...] = (), t_first_ms: float = 0, shard: int = 0) -> Run:
     """The run with the ledger of its one publisher."""
     ledger = Ledger(LedgerHeader("run", "g", "h", 4, "crc32", "p", "host", 1, wall_us(BEGIN_NS)))
-    ledger.confirmed.append(ConfirmedRecord("k", 0, 1, last_seq, wall_us(at(t_first_ms)), 0))
-    ledger.unconfirmed += [UnconfirmedRecord("k", 0, seq, "unknown", "", 0) for seq in unknown]
+    ledger.confirmed.append(ConfirmedRecord("k", shard, 1, last_seq, wall_us(at(t_first_ms)), 0))
+    ledger.unconfirmed += [UnconfirmedRecord("k", shard, seq, "unknown", "", 0) for seq in unknown]
     ledger.close = CloseRecord(0, 0, True, 0)
     run.ledgers.append(ledger)
     return run

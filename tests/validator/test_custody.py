@@ -4,7 +4,8 @@ import pytest
 
 from lbg_runtime.validator.findings import Law, VerdictKind
 from lbg_runtime.validator.judge import validate
-from tests.validator.history import Run, story
+from tests.validator.history import story
+from tests.validator.run_files import Run
 from tests.validator.script import Life, published
 
 
@@ -96,6 +97,20 @@ def test_a_queue_that_nobody_known_ever_held_loses_nothing_for_sure() -> None:
 
     assert verdict.kind is VerdictKind.UNKNOWN
     assert verdict.counts[Law.LOSS] == 3
+
+
+def test_a_record_of_a_restriping_shows_that_its_member_still_had_the_queue() -> None:
+    run = Run()
+    # A release may be recorded late, so its last moments prove nothing by themselves.
+    a = Life(run, "a").flow("active", 100).handle(1, 110, 111, 111, shard=1)
+    a.stripes("planned", 700).stripes("left", 950, shard=1).flow("released", 1000, cause="rebind").close(1001)
+    Life(run, "b").flow("active", 100, queue=1).flow("released", 5000, queue=1, cause="stop").close(5001)
+
+    verdict = validate(published(run, 2, t_first_ms=920, shard=1).tables())
+
+    assert verdict.counts[Law.LOSS] == 1
+    assert verdict.kind is VerdictKind.INVALID
+    assert verdict.reasons == ()
 
 
 @pytest.mark.parametrize("seed", range(5))

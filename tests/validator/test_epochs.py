@@ -4,7 +4,7 @@ import pytest
 
 from lbg_runtime.validator.findings import Law, Verdict
 from lbg_runtime.validator.judge import validate
-from tests.validator.history import Run
+from tests.validator.run_files import Run
 from tests.validator.script import Life, published
 
 

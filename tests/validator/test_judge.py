@@ -6,12 +6,14 @@ from dataclasses import fields, replace
 import pyarrow as pa
 import pytest
 
-from lbg_runtime.model.record import CloseRecord, ConfirmedRecord, DispatchRecord, FlowRecord
+from lbg_runtime.model.record import CloseRecord, ConfirmedRecord, DispatchRecord, FlowRecord, StripesRecord
 from lbg_runtime.validator.findings import Law, VerdictKind
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.schema import RunTables
 from tests.validator.changes import confirm_one_more, lose_last_of_key, repeat_settled, run_into_next, swap_two
-from tests.validator.history import HASH_COUNT, MS, SECOND, WALL_OFFSET_NS, Run, World, story, wall_us
+from tests.validator.history import HASH_COUNT, World, story
+from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run, wall_us
+from tests.validator.striping import striped_story
 
 
 def with_defect(tables: RunTables, which: str, file: int = 0) -> RunTables:
@@ -180,6 +182,59 @@ def test_every_violation_is_counted_but_only_the_first_ones_keep_a_witness() -> 
 
     assert verdict.counts[Law.LOSS] == 90
     assert len(verdict.findings) == 20
+
+
+def of_queue_count(run: Run, count: int) -> Run:
+    """The run, one of whose members was started with this queue count."""
+    run.journals[0].header = replace(run.journals[0].header, queue_count=count)
+    return run
+
+
+@pytest.mark.parametrize("count", [8, 12, 6])
+def test_members_may_be_started_with_the_queue_count_of_any_layout(count: int) -> None:
+    assert validate(of_queue_count(striped_story(8, 12, 6), count).tables()).kind is VerdictKind.VALID
+
+
+def test_a_queue_count_that_no_restriping_explains_is_a_disagreement() -> None:
+    verdict = validate(of_queue_count(striped_story(8, 12, 6), 7).tables())
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert verdict.reasons == (
+        "the files disagree on queue_count: headers name 7, the records of re-stripings 6, 8, 12",
+    )
+
+
+def change_stripes(run: Run, event: str, **facts: object) -> None:
+    """Every record of the event in the second re-striping says something else."""
+    for journal in run.journals:
+        journal.records = [
+            replace(record, **facts)  # type: ignore[arg-type]
+            if isinstance(record, StripesRecord) and (record.generation, record.event) == (2, event)
+            else record
+            for record in journal.records
+        ]
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "reason"),
+    [
+        ("finished", {"to_count": 5}, "re-striping 2 is recorded with several queue counts"),
+        ("finished", {"from_count": 5}, "re-striping 2 begins with 12 queues, but the one before it ended with 6"),
+        ("finished", {"to_count": 0}, "records of re-stripings name a layout without queues"),
+        ("left", {"shard": None}, "records of re-stripings let a shard leave a queue that it does not leave"),
+        ("left", {"queue": 3}, "records of re-stripings let a shard leave a queue that it does not leave"),
+    ],
+)
+def test_records_of_restripings_that_contradict_each_other_make_the_verdict_unknown(
+    event: str, facts: dict[str, object], reason: str
+) -> None:
+    run = striped_story(8, 12, 6)
+    change_stripes(run, event, **facts)
+
+    verdict = validate(run.tables())
+
+    assert any(reason in each for each in verdict.reasons), verdict.reasons
+    assert verdict.kind is not VerdictKind.VALID
 
 
 def put_on_another_host(run: Run, member: str, clock_ahead_ns: int) -> None:

@@ -6,8 +6,16 @@ import pytest
 from lbg_runtime.validator.live import LiveValidator, SequenceError, SequenceErrorKind, ShardMove
 
 
-def note(seq: int | None, *, key: str = "k", member: str = "m1", redelivered: bool = False, shard: int = 5) -> bytes:
-    fields = {"member": member, "queue": "g/1", "shard": shard, "key": key, "seq": seq, "publisher": "p"}
+def note(
+    seq: int | None,
+    *,
+    key: str = "k",
+    member: str = "m1",
+    redelivered: bool = False,
+    shard: int = 5,
+    queue: str = "g/1",
+) -> bytes:
+    fields = {"member": member, "queue": queue, "shard": shard, "key": key, "seq": seq, "publisher": "p"}
     return orjson.dumps({**fields, "topic": "orders/created", "redelivered": redelivered})
 
 
@@ -66,6 +74,36 @@ def test_a_shard_that_changes_its_member_is_told() -> None:
     assert str(move) == "shard 5 was a, now b (topic orders/created)"
     assert validator.moves == 1
     assert validator.feed(note(3, member="b")) == []
+
+
+def test_a_restriping_is_told_as_moves_of_shards_and_breaks_no_sequence() -> None:
+    validator = LiveValidator()
+    before = [note(seq, shard=shard, key=f"k{shard}", member="a") for seq in (1, 2) for shard in (1, 5)]
+    # Shard 1 goes to a queue of another member, shard 5 to another queue of the same one; then both come back.
+    there = [note(3, key="k1", shard=1, member="b", queue="g/9"), note(3, key="k5", shard=5, member="a", queue="g/5")]
+    back = [note(seq, shard=shard, key=f"k{shard}", member="a") for seq in (4, 5) for shard in (1, 5)]
+
+    findings = [finding for payload in [*before, *there, *back] for finding in validator.feed(payload)]
+
+    assert [str(finding) for finding in findings] == [
+        "shard 1 was a in g/1, now b in g/9 (topic orders/created)",
+        "shard 1 was b in g/9, now a in g/1 (topic orders/created)",
+    ]
+    assert all(isinstance(finding, ShardMove) for finding in findings)
+    assert not any(validator.sequence_errors.values())
+
+
+def test_what_a_crash_repeats_in_the_old_queue_of_a_shard_is_a_flagged_repeat_and_no_gap_follows() -> None:
+    validator, findings = fed(
+        note(1, queue="g/1"),
+        note(2, queue="g/9", member="m2"),
+        note(1, queue="g/1", member="m3", redelivered=True),
+        note(3, queue="g/9", member="m2"),
+    )
+
+    assert validator.sequence_errors[SequenceErrorKind.REPEAT_FLAGGED] == 1
+    assert sum(validator.sequence_errors.values()) == 1
+    assert len(findings) == 4
 
 
 def test_one_note_can_be_both() -> None:

@@ -7,8 +7,9 @@ import pyarrow as pa
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.findings import Move
 from lbg_runtime.validator.moves import OwnerChange, find_owner_changes
-from lbg_runtime.validator.schema import OWNERS, RunTables
-from tests.validator.history import MS, Run, story, wall_us
+from lbg_runtime.validator.schema import OWNERS, STRIPES, RunTables
+from tests.validator.history import story
+from tests.validator.run_files import MS, Run, wall_us
 
 A, B = 0, 1
 """Rows of two journals of the story, whose members are told by `names`."""
@@ -103,6 +104,23 @@ def test_a_queue_that_comes_back_to_the_same_life_is_no_change() -> None:
     given = record(A, "given", 10, cause="rebind", decided_by="cycle", drain_ms=0)
     found = find_owner_changes(tables(record(A, "taken", 0), given, record(A, "taken", 20, epoch=2)), [])
     assert [one.cause for one in found] == ["first"]
+
+
+def test_a_queue_that_was_removed_and_made_anew_has_a_first_owner_again() -> None:
+    run = tables(record(A, "taken", 0, queue=5), record(B, "taken", 900, queue=5))
+    place = {"journal": A, "queue": 0, "bind_epoch": 1, "shard": None, "t": 0}
+    facts = [
+        {"event": event, "generation": generation, "from_count": before, "to_count": after, "mono_ns": at_ms * MS}
+        for event, generation, before, after, at_ms in (
+            ("planned", 1, 6, 3, 100),
+            ("finished", 1, 6, 3, 200),
+            ("planned", 2, 3, 6, 800),
+        )
+    ]
+    striped = replace(run, stripes=pa.Table.from_pylist([place | fact for fact in facts], STRIPES))
+
+    assert [one.cause for one in find_owner_changes(run, [])] == ["first", "unknown"]
+    assert [(one.from_member, one.cause) for one in find_owner_changes(striped, [])] == [(None, "first")] * 2
 
 
 def test_the_pause_is_that_of_the_kernel_where_both_handled() -> None:

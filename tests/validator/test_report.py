@@ -8,6 +8,7 @@ from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.report import as_object, as_text
 from tests.validator.changes import lose_last_of_key, run_into_next
 from tests.validator.history import story
+from tests.validator.striping import striped_story
 
 
 def test_the_object_has_the_keys_that_were_promised_and_is_json() -> None:
@@ -63,6 +64,26 @@ def test_the_text_of_an_unknown_verdict_marks_what_is_not_proven() -> None:
     assert text.startswith("verdict: unknown\n")
     assert "not provable:\n" in text
     assert "loss: 1, not proven while records are missing" in text
+
+
+def test_restripings_are_told_and_their_queues_come_and_go_in_the_moves() -> None:
+    run = striped_story(4, 6, 3, 6)
+    verdict = validate(run.tables())
+
+    text, shown = as_text(verdict), as_object(verdict)
+
+    assert "queues 4 -> 6: 8 shards moved\nqueues 6 -> 3: 6 shards moved\nqueues 3 -> 6: 6 shards moved\n" in text
+    assert shown["restripings"][0] == {"generation": 1, "from": 4, "to": 6, "shards_moved": 8}  # type: ignore[index]
+    assert orjson.loads(orjson.dumps(shown)) == shown
+    queues = [move["queue"] for move in shown["moves"]]  # type: ignore[attr-defined]
+    assert max(queues) > 3, "no queue that came or went changed its owner"
+
+
+def test_without_restripings_nothing_is_said_of_them() -> None:
+    verdict = validate(story().tables())
+
+    assert as_object(verdict)["restripings"] == []
+    assert "queues " not in as_text(verdict)
 
 
 def test_long_lists_are_cut_and_say_so() -> None:

@@ -1,5 +1,7 @@
 """What one flow has dispatched and not heard of again, and the cap on it."""
 
+from collections.abc import Callable
+
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch
 
@@ -8,12 +10,13 @@ class InFlight:
     """The unanswered deliveries of a flow's current handle, and of dead ones. Owned by one flow machine.
 
     Every delivery that is added is answered exactly once; a second answer, or one for a delivery that was never added,
-    raises `InvariantViolated`. Constant time per call, but for `outlive`, `ids` and `of_shard`.
+    raises `InvariantViolated`. Constant time per call, but for `outlive`, `ids` and `where`.
     """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
-        self._current: dict[DeliveryId, int | None] = {}
+        self._current: dict[DeliveryId, str] = {}
+        """With their topics."""
         self._outlived: set[tuple[Epoch, DeliveryId]] = set()
         self._intake_open = False
 
@@ -29,15 +32,26 @@ class InFlight:
         """The unanswered deliveries of the current handle."""
         return set(self._current)
 
-    def of_shard(self, shard: int) -> set[DeliveryId]:
-        """Those of one shard."""
-        return {delivery_id for delivery_id, of_shard in self._current.items() if of_shard == shard}
+    def where(self, is_meant: Callable[[str], bool]) -> set[DeliveryId]:
+        """Those whose topics are meant."""
+        return {delivery_id for delivery_id, topic in self._current.items() if is_meant(topic)}
 
-    def add(self, delivery_id: DeliveryId, shard: int | None) -> None:
-        """A delivery of the current handle is dispatched; `shard` None where its topic is not hashed."""
+    def add(self, delivery_id: DeliveryId, topic: str) -> None:
+        """A delivery of the current handle is dispatched."""
         if delivery_id in self._current:
             raise InvariantViolated(f"delivery {delivery_id} arrived twice on one handle")
-        self._current[delivery_id] = shard
+        self._current[delivery_id] = topic
+
+    def has_room(self, kept: int) -> bool:
+        """Whether one more can be added with the intake left as it is. `kept` as for `close_intake`."""
+        return self._intake_open and len(self._current) + kept + 1 < self._cap
+
+    def answer_if_open(self, delivery_id: DeliveryId) -> bool:
+        """`answer`, unless that delivery is not in flight here or the intake is closed; whether it was."""
+        if not self._intake_open or delivery_id not in self._current:
+            return False
+        del self._current[delivery_id]
+        return True
 
     def answer(self, delivery_id: DeliveryId) -> None:
         """A delivery of the current handle is done."""

@@ -172,6 +172,30 @@ class FlowMachine:
         self._check_transition(before, EventKind.DEADLINE)
         return commands
 
+    # -- the two events that come once per message, where they lead to nothing else
+
+    def admit(self, delivery: Delivery) -> bool:
+        """True: `handle` of its arrival would order its dispatch and nothing else, and hereby has. False: nothing is
+        done, and the arrival is for `handle`."""
+        gate = self._gate
+        if self.state is not FlowState.ACTIVE or delivery.epoch != self.epoch:
+            return False
+        if gate is not None and not (gate.is_idle and not gate.is_record(delivery.message.topic)):
+            return False
+        if not self._in_flight.has_room(self._kept_count()):
+            return False
+        self._in_flight.add(delivery.delivery_id, delivery.message.topic)
+        return True
+
+    def accept(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
+        """True: `handle` of the end of its handling, accepted, would order its settlement and nothing else, and hereby
+        has. False: nothing is done, and the end is for `handle`."""
+        if self.state is not FlowState.ACTIVE or epoch != self.epoch:
+            return False
+        if self._gate is not None and not self._gate.is_idle:
+            return False
+        return self._in_flight.answer_if_open(delivery_id)
+
     # -- one step
 
     def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
@@ -288,17 +312,16 @@ class FlowMachine:
             if self.state is FlowState.UNBINDING or self._release.phase is not DrainPhase.FINISH:
                 return [Note("delivery_left_unstarted", {"epoch": self.epoch, "delivery_id": delivery.delivery_id})]
             self._release.quiet_at_ms = now_ms + self._settings.quiet_gap_ms
-        shard = None if self._gate is None else self._gate.shard_of(delivery)
-        if self._gate is None or self._gate.is_open_to(delivery, shard):
-            commands += self._dispatch(delivery, shard)
+        if self._gate is None:
+            commands += self._dispatch(delivery)
         else:
-            commands += self._obey_gate(self._gate.take(delivery, shard, self._in_flight))
+            commands += self._obey_gate(self._gate.take(delivery, self._in_flight))
         if self._in_flight.close_intake(only_if_full=True, kept=self._kept_count()):
             commands.append(StopIntake(self.epoch))
         return commands
 
-    def _dispatch(self, delivery: Delivery, shard: int | None) -> list[Command]:
-        self._in_flight.add(delivery.delivery_id, shard)
+    def _dispatch(self, delivery: Delivery) -> list[Command]:
+        self._in_flight.add(delivery.delivery_id, delivery.message.topic)
         return [Dispatch(delivery)]
 
     def _finish(self, delivery_id: DeliveryId, outcome: Outcome | None, now_ms: int) -> list[Command]:
@@ -342,9 +365,9 @@ class FlowMachine:
         commands: list[Command] = []
         for order in orders:
             match order:
-                case Pass(delivery, shard):
+                case Pass(delivery):
                     if is_finishing:
-                        commands += self._dispatch(delivery, shard)
+                        commands += self._dispatch(delivery)
                 case Drop(delivery_id):
                     commands.append(Settle(Settlement(self.queue, self.epoch, delivery_id, Outcome.ACCEPTED)))
                 case Probe(number):

@@ -30,6 +30,9 @@ from lbg_runtime.core.flow.events import (
 class FlowState(Enum):
     """Where a flow stands. What the broker feeds is ACTIVE or DRAINING; the role of the member is no part of it."""
 
+    # Looked up for every event; that of Enum is computed from the name, in Python.
+    __hash__ = object.__hash__
+
     UNBOUND = "unbound"
     """No handle; waits for its time to bind, or to be wanted on the queue, or has stopped for good."""
     BINDING = "binding"
@@ -45,6 +48,8 @@ class FlowState(Enum):
 
 class EventKind(Enum):
     """The rows of the table: one per event class, and the deadline."""
+
+    __hash__ = object.__hash__
 
     MESSAGE_RECEIVED = "message_received"
     FLOW_ACTIVE = "flow_active"

@@ -25,7 +25,14 @@ from typing import assert_never
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.in_flight import InFlight
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
-from lbg_runtime.core.restripe.records import ShardMarker, StripeEnd, StripeFinish, StripePlan, decode_record
+from lbg_runtime.core.restripe.records import (
+    ShardMarker,
+    StripeEnd,
+    StripeFinish,
+    StripePlan,
+    decode_record,
+    plan_with_prefix,
+)
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.model.errors import InvariantViolated, RestripeRecordRefused
 from lbg_runtime.model.group import GroupShape
@@ -38,7 +45,6 @@ class Pass:
     """The delivery may be handled."""
 
     delivery: Delivery
-    shard: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,8 @@ class StripeGate:
         self._queue_index = queue_index
         self._shape = shape
         self._record_prefix = record_prefix
-        self._left_of: tuple[int, frozenset[int]] = (0, frozenset())
-        """A generation, and the shards of which it is proven that their old queue is done with them."""
+        self._striping = Striping(0, shape.queue_count)
+        """As the member knows it; what has left and finished in it is proven."""
         self._done_generation = 0
         """Of the newest re-striping of which, as far as the broker told us, nothing is left in the queue."""
         self._probe_count = 0
@@ -103,28 +109,27 @@ class StripeGate:
         self._ended_generation = 0
         """Of the re-striping whose records were settled on this handle."""
 
-    def shard_of(self, delivery: Delivery) -> int | None:
-        """The shard of a message; None for one whose topic is not hashed."""
-        split = self._shape.split_topic(delivery.message.topic)
-        return None if split is None else split[0]
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a re-striping has been seen on this handle: all but a record may be handled at once, and
+        an answer changes nothing."""
+        return self._plan is None and self._finish is None and not self._stuck
 
-    def is_open_to(self, delivery: Delivery, shard: int | None) -> bool:
-        """Whether the delivery may be handled at once. Otherwise it is for `take`."""
-        if self._stuck:
-            return False
-        if shard is None:
-            return not delivery.message.topic.startswith(self._record_prefix)
-        if self._plan is None:
-            return True
-        return self._judge(shard) is _Verdict.HANDLE and shard not in self._kept
+    def is_record(self, topic: str) -> bool:
+        """Whether a message on this topic is a record of a re-striping."""
+        return topic.startswith(self._record_prefix)
 
-    def take(self, delivery: Delivery, shard: int | None, in_flight: InFlight) -> list[GateOrder]:
-        """Take a delivery that may not be handled at once."""
+    def take(self, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
+        """Take a delivery: pass, drop or keep it, and what follows from it."""
         if self._stuck:
             self._stick(delivery)
             return []
-        if shard is None:
+        topic = delivery.message.topic
+        if self.is_record(topic):
             return self._take_record(delivery, in_flight)
+        shard = self._shard_of(topic)
+        if shard is None or (self._judge(shard) is _Verdict.HANDLE and shard not in self._kept):
+            return [Pass(delivery)]
         if self._judge(shard) is _Verdict.DROP:
             return [Drop(delivery.delivery_id)]
         self._kept[shard].append(delivery)
@@ -143,7 +148,7 @@ class StripeGate:
 
     def learn(self, striping: Striping) -> list[GateOrder]:
         """The member knows more of the re-striping, from whomever."""
-        self._left_of = (striping.generation, striping.left)
+        self._striping = striping
         return self._reconsider()
 
     def reached(self, number: int) -> list[GateOrder]:
@@ -154,6 +159,10 @@ class StripeGate:
             if isinstance(told, StripesFinished):
                 self._done_generation = told.generation
         return list(news)
+
+    def _shard_of(self, topic: str) -> int | None:
+        split = self._shape.split_topic(topic)
+        return None if split is None else split[0]
 
     # -- records
 
@@ -203,7 +212,7 @@ class StripeGate:
         self._markers[shard] = delivery.delivery_id
         if not leaves:
             return []
-        self._closing[shard] = in_flight.of_shard(shard)
+        self._closing[shard] = in_flight.where(lambda topic: self._shard_of(topic) == shard)
         return [] if self._closing[shard] else self._let_go(shard)
 
     def _let_go(self, shard: int) -> list[GateOrder]:
@@ -218,9 +227,15 @@ class StripeGate:
         if self._plan is not None and self._plan.generation != finish.generation:
             return self._keep_unread(delivery, f"a finish of generation {finish.generation} without its plan")
         self._finish, self._finish_id = finish, delivery.delivery_id
-        self._unfinished = in_flight.ids() | {each.delivery_id for kept in self._kept.values() for each in kept}
-        orders = self._reconsider()
-        return orders + self._end_if_finished()
+        orders: list[GateOrder] = []
+        if self._plan is not None:
+            self._unfinished = in_flight.ids() | {each.delivery_id for kept in self._kept.values() for each in kept}
+        elif (plan := plan_with_prefix(self._record_prefix, delivery.message.topic)) is not None:
+            # The plan is settled, and all before the first finish was, earlier. So nothing is waited for: this finish
+            # may be one that was published again, far behind the first, with the plan of the next re-striping behind
+            # it. But others may wait for what this queue alone can tell, and believe only who knows the plan.
+            orders.append(PlanReached(plan))
+        return orders + self._reconsider() + self._end_if_finished()
 
     def _end_if_finished(self) -> list[GateOrder]:
         if self._finish is None or self._unfinished:
@@ -247,9 +262,14 @@ class StripeGate:
         if comes and self._finish is None:
             if shard not in self._markers:
                 return _Verdict.DROP
-            if self._left_of[0] != plan.generation or shard not in self._left_of[1]:
+            if not self._has_left(shard, plan):
                 return _Verdict.KEEP
         return _Verdict.HANDLE
+
+    def _has_left(self, shard: int, plan: StripePlan) -> bool:
+        # A queue that has finished has settled its markers, so nobody may be there any more who can tell of its shards.
+        known = self._striping
+        return known.generation == plan.generation and (shard in known.left or plan.leaves(shard) in known.finished)
 
     def _reconsider(self) -> list[GateOrder]:
         orders: list[GateOrder] = []
@@ -261,7 +281,7 @@ class StripeGate:
             self.kept_count -= len(released)
             for delivery in released:
                 if verdict is _Verdict.HANDLE:
-                    orders.append(Pass(delivery, shard))
+                    orders.append(Pass(delivery))
                 else:
                     self._unfinished.discard(delivery.delivery_id)
                     orders.append(Drop(delivery.delivery_id))

@@ -8,7 +8,7 @@ from lbg_runtime.core.restripe.records import StripePlan
 
 @dataclass(frozen=True, slots=True)
 class PlanReached:
-    """The plan lies in the queue; everything before it has been dispatched."""
+    """The plan lies in the queue, or lay there and is settled."""
 
     plan: StripePlan
 

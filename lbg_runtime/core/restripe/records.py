@@ -85,12 +85,16 @@ def record_prefix(control_topic: str) -> str:
 
 def record_topic(control_topic: str, plan: StripePlan) -> str:
     """The topic of one re-striping's records. A queue's subscription to it says that it is under way, and names it."""
-    return f"{record_prefix(control_topic)}{plan.generation}/{plan.from_count}/{plan.to_count}/{plan.secret}"
+    return f"{record_prefix(control_topic)}{_levels(plan)}"
 
 
 def plan_of_topic(control_topic: str, topic: str) -> StripePlan | None:
     """The re-striping whose records have this topic; None where it is not one of this group."""
-    prefix = record_prefix(control_topic)
+    return plan_with_prefix(record_prefix(control_topic), topic)
+
+
+def plan_with_prefix(prefix: str, topic: str) -> StripePlan | None:
+    """The same, for a group whose records' topics begin with `prefix`."""
     parts = topic[len(prefix) :].split("/") if topic.startswith(prefix) else []
     if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:3]):
         return None
@@ -99,7 +103,7 @@ def plan_of_topic(control_topic: str, topic: str) -> StripePlan | None:
         return None
     plan = StripePlan(generation, from_count, to_count, parts[3])
     # Exactly as it is written, as whoever conducts it subscribes and publishes by the plan.
-    return plan if _is_secret(plan.secret) and record_topic(control_topic, plan) == topic else None
+    return plan if _is_secret(plan.secret) and f"{prefix}{_levels(plan)}" == topic else None
 
 
 def encode_record(record: StripeRecord, topic: str) -> Message:
@@ -151,6 +155,10 @@ def decode_record(payload: bytes) -> StripeRecord:
 def _are_numbers(*items: object) -> bool:
     # Not isinstance: true is no number, though Python's bool is an int.
     return all(type(item) is int and 0 <= item <= _MAX_NUMBER for item in items)
+
+
+def _levels(plan: StripePlan) -> str:
+    return f"{plan.generation}/{plan.from_count}/{plan.to_count}/{plan.secret}"
 
 
 def _is_secret(text: str) -> bool:

@@ -3,13 +3,12 @@
 The queues themselves say what is true (core/restripe/records.py); whoever reads it there tells the others with every
 heartbeat. What is known of a generation only grows, so reports may come late, twice or in any order.
 
-That a shard has left its old queue lets the new one's owner handle it, so such a word is believed only with a proof by
-the secret that the plan in the queues carries: who can only talk on the control topic cannot make up that a shard has
-left. All else here places queues, and decides no order.
+That a shard has left its old queue lets the new one's owner handle it, and so does that a queue is done with all that
+the old layout had in it. Such words are believed only with a proof by the secret that the plan in the queues carries:
+who can only talk on the control topic cannot make them up. All else here places queues, and decides no order.
 """
 
 import hmac
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lbg_runtime.core.restripe.records import StripePlan
@@ -48,7 +47,7 @@ class StripingReport:
 
     striping: Striping
     proof: str
-    """For `left`; empty where nothing has left."""
+    """For `left` and `finished`; empty where both are."""
 
 
 class StripingBook:
@@ -68,9 +67,9 @@ class StripingBook:
     def report(self) -> StripingReport:
         """What to tell the group."""
         secret = self._secret()
-        if secret is None or not self.now.left:
-            return StripingReport(replace(self.now, left=NOTHING), "")
-        return StripingReport(self.now, proof_of(secret, self.now.generation, self.now.left))
+        if secret is None or not (self.now.left or self.now.finished):
+            return StripingReport(replace(self.now, left=NOTHING, finished=NOTHING), "")
+        return StripingReport(self.now, proof_of(secret, self.now))
 
     def disagrees(self, report: StripingReport) -> bool:
         """Whether two members were started with different queue counts, and no re-striping explains it."""
@@ -124,23 +123,25 @@ class StripingBook:
         if theirs.generation == self.now.generation and self.now.target is not None:
             if theirs.target is None:
                 self.now = theirs
-            else:
-                left = theirs.left if self._proves(report) else NOTHING
-                self.now = replace(self.now, left=self.now.left | left, finished=self.now.finished | theirs.finished)
+            elif self._proves(report):
+                left, finished = self.now.left | theirs.left, self.now.finished | theirs.finished
+                self.now = replace(self.now, left=left, finished=finished)
         return self.now != before
 
     def _proves(self, report: StripingReport) -> bool:
-        left, secret = report.striping.left, self._secret()
-        if secret is None or not left:
+        secret = self._secret()
+        if secret is None:
             return False
         # Bytes, because anybody may say anything as a proof, and texts are compared only where they are ASCII.
-        return hmac.compare_digest(proof_of(secret, self.now.generation, left).encode(), report.proof.encode())
+        return hmac.compare_digest(proof_of(secret, report.striping).encode(), report.proof.encode())
 
     def _secret(self) -> str | None:
         return self._plan.secret if self._plan is not None and self._plan.generation == self.now.generation else None
 
 
-def proof_of(secret: str, generation: int, left: Iterable[int]) -> str:
-    """What only those can say who have read the plan: a keyed digest (HMAC, RFC 2104) of the shards that have left."""
-    said = f"{generation} {' '.join(map(str, sorted(left)))}"
+def proof_of(secret: str, striping: Striping) -> str:
+    """What only those can say who have read the plan: a keyed digest (HMAC, RFC 2104) of the shards that have left and
+    the queues that have finished."""
+    left, finished = (" ".join(map(str, sorted(numbers))) for numbers in (striping.left, striping.finished))
+    said = f"{striping.generation} left {left} finished {finished}"
     return hmac.new(secret.encode(), said.encode(), "sha256").hexdigest()

@@ -10,7 +10,7 @@ def in_flight_of(count: int, cap: int = 4) -> InFlight:
     in_flight.start_handle()
     assert in_flight.open_intake()
     for number in range(1, count + 1):
-        in_flight.add(DeliveryId(number), number % 2)
+        in_flight.add(DeliveryId(number), f"lbg/{number % 2}/orders")
     return in_flight
 
 

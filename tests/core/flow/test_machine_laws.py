@@ -64,7 +64,7 @@ class FlowLaws(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.machine: FlowMachine | None = None
-        self.lanes = KeyLanes()
+        self.lanes: KeyLanes[Delivery] = KeyLanes()
         self.next_delivery = 0
         self.binding: Epoch | None = None
         self.unbinding: Epoch | None = None
@@ -237,10 +237,10 @@ class FlowLaws(RuleBasedStateMachine):
     def start_handler(self) -> None:
         turn = self.lanes.next_ready()
         if turn is not None:
-            assert turn.lane not in self.running
-            assert turn.delivery.epoch not in self.lost_activity, "nothing unstarted is left in the lanes (L4)"
-            assert turn.delivery.epoch not in self.ended, "nor of a dead handle"
-            self.running[turn.lane] = turn.delivery
+            assert turn.key not in self.running
+            assert turn.head.epoch not in self.lost_activity, "nothing unstarted is left in the lanes (L4)"
+            assert turn.head.epoch not in self.ended, "nor of a dead handle"
+            self.running[turn.key] = turn.head
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -251,16 +251,16 @@ class FlowLaws(RuleBasedStateMachine):
         can_be_cancelled = delivery.epoch in self.cancelled or delivery.epoch in self.lost_activity
         outcomes = [Outcome.ACCEPTED, Outcome.REJECTED, None] if can_be_cancelled else [Outcome.ACCEPTED]
         self.answer(delivery, data.draw(st.sampled_from(outcomes)))
-        self.lanes.finish(key)
+        self.lanes.finish(self.lanes._lanes[key])
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), wait_ms=st.integers(1, 50))
     def fail_handler(self, data: st.DataObject, wait_ms: int) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
         delivery = self.running.pop(key)
-        if not self.lanes.delay(key, self.now_ms + wait_ms):
+        if not self.lanes.delay(self.lanes._lanes[key], self.now_ms + wait_ms):
             self.answer(delivery, None)
-            self.lanes.finish(key)
+            self.lanes.finish(self.lanes._lanes[key])
 
     @precondition(lambda self: self.machine is not None)
     @rule(wait_ms=st.integers(0, 300))

@@ -1,0 +1,426 @@
+"""Each rule of the gate; streams of any shape, with crashes, are in test_gate_laws.py."""
+
+import json
+
+import pytest
+
+from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, facts_of
+from lbg_runtime.core.restripe.records import RECORD_VERSION, ShardMarker, StripeEnd, StripeFinish, StripePlan
+from tests.core.restripe.gate_shell import (
+    COMING,
+    CONTROL_TOPIC,
+    FINISH,
+    GENERATION,
+    LEAVING,
+    PLAN,
+    PREFIX,
+    QUEUE_INDEX,
+    SHAPE,
+    STAYING,
+    Queue,
+    marker,
+)
+
+LEFT = ShardLeft(PLAN, LEAVING)
+FINISHED = StripesFinished(GENERATION, 2, 3)
+OTHER_LEAVING = 4
+
+
+@pytest.fixture
+def queue() -> Queue:
+    """Its plan, delivery 1, has been read."""
+    queue = Queue()
+    assert queue.get(1, PLAN) == [PlanReached(PLAN)]
+    return queue
+
+
+class TestWithoutAPlan:
+    @pytest.mark.parametrize("content", [*range(6), "orders/new", "lbg/6/beyond", "lbg/02/no", CONTROL_TOPIC])
+    def test_all_that_comes_is_the_queues_own(self, content: int | str) -> None:
+        assert Queue().get(1, content) == ["pass 1"]
+
+    def test_what_the_member_was_told_does_not_matter(self) -> None:
+        queue = Queue()
+        assert queue.learn(LEAVING, COMING) == []
+        assert [queue.get(number, shard) for number, shard in ((1, LEAVING), (2, COMING))] == [["pass 1"], ["pass 2"]]
+
+    def test_messages_of_other_topics_are_handled_whatever_goes_on(self, queue: Queue) -> None:
+        queue.get(2, marker(LEAVING))
+        assert queue.get(3, "orders/new") == ["pass 3"]
+
+
+class TestAShardThatLeaves:
+    def test_what_lies_before_the_marker_is_handled(self, queue: Queue) -> None:
+        assert queue.get(2, LEAVING) == ["pass 2"]
+
+    def test_with_nothing_in_flight_it_has_left_at_its_marker(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.done(2)
+        assert queue.get(3, marker(LEAVING)) == ["probe 1"]
+        assert queue.reached(1) == [LEFT]
+
+    def test_what_is_in_flight_at_the_marker_is_settled_first(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, LEAVING)
+        assert queue.get(4, marker(LEAVING)) == []
+        assert queue.done(3) == []
+        assert queue.done(2) == ["probe 1"]
+        assert queue.reached(1) == [LEFT]
+
+    def test_what_was_in_flight_before_the_plan_counts_too(self) -> None:
+        queue = Queue()
+        queue.get(1, LEAVING)
+        queue.get(2, PLAN)
+        assert queue.get(3, marker(LEAVING)) == []
+        assert queue.done(1) == ["probe 1"]
+
+    def test_what_is_in_flight_of_other_shards_does_not_hold_it(self, queue: Queue) -> None:
+        queue.get(2, STAYING)
+        queue.get(3, OTHER_LEAVING)
+        queue.get(4, "orders/new")
+        assert queue.get(5, marker(LEAVING)) == ["probe 1"]
+
+    def test_what_lies_behind_the_marker_is_kept_until_it_has_left_and_then_dropped(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, marker(LEAVING))
+        assert (queue.get(4, LEAVING), queue.get(5, LEAVING), queue.gate.kept_count) == ([], [], 2)
+        assert queue.done(2) == ["drop 4", "drop 5", "probe 1"]
+        assert queue.gate.kept_count == 0
+        assert queue.get(6, LEAVING) == ["drop 6"]
+
+    def test_it_is_dropped_at_once_where_it_has_left(self, queue: Queue) -> None:
+        queue.get(2, marker(LEAVING))
+        assert queue.get(3, LEAVING) == ["drop 3"]
+
+    def test_that_others_say_it_has_left_changes_nothing(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, marker(LEAVING))
+        queue.get(4, LEAVING)
+        assert queue.learn(LEAVING) == []
+        assert queue.done(2) == ["drop 4", "probe 1"]
+
+    def test_another_shard_goes_on_meanwhile(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, marker(LEAVING))
+        assert queue.get(4, OTHER_LEAVING) == ["pass 4"]
+        assert queue.get(5, marker(OTHER_LEAVING)) == []
+        assert queue.done(4) == ["probe 1"]
+        assert queue.done(2) == ["probe 2"]
+        assert queue.reached(2) == [ShardLeft(PLAN, OTHER_LEAVING), LEFT], "a later echo answers the earlier probe too"
+
+
+class TestAShardThatComes:
+    @pytest.mark.parametrize("has_left", [False, True])
+    def test_what_lies_before_the_marker_is_dropped(self, queue: Queue, has_left: bool) -> None:
+        if has_left:
+            queue.learn(COMING)
+        assert queue.get(2, COMING) == ["drop 2"]
+
+    def test_what_lies_behind_the_marker_waits_until_it_has_left_its_old_queue(self, queue: Queue) -> None:
+        assert queue.get(2, marker(COMING)) == []
+        assert (queue.get(3, COMING), queue.get(4, COMING), queue.gate.kept_count) == ([], [], 2)
+        assert queue.learn() == []
+        assert queue.learn(LEAVING) == []
+        assert queue.learn(COMING) == ["pass 3", "pass 4"]
+        assert (queue.get(5, COMING), queue.gate.kept_count) == (["pass 5"], 0)
+
+    def test_it_does_not_wait_where_that_is_known_before_the_marker(self, queue: Queue) -> None:
+        queue.learn(COMING)
+        queue.get(2, marker(COMING))
+        assert queue.get(3, COMING) == ["pass 3"]
+
+    def test_it_has_left_a_queue_that_has_finished(self, queue: Queue) -> None:
+        """All markers of the old queue are settled then: nobody may be left who can tell of this one shard."""
+        queue.get(2, marker(COMING))
+        queue.get(3, COMING)
+        assert queue.learn(finished=[0, 2]) == []
+        assert queue.learn(finished=[1], generation=GENERATION - 1) == []
+        assert queue.learn(finished=[1]) == ["pass 3"], "queue 1 had it"
+
+    def test_what_is_known_before_the_plan_counts(self) -> None:
+        queue = Queue()
+        queue.learn(COMING)
+        queue.get(1, PLAN)
+        queue.get(2, marker(COMING))
+        assert queue.get(3, COMING) == ["pass 3"]
+
+    def test_what_has_left_in_another_generation_counts_for_nothing(self, queue: Queue) -> None:
+        queue.get(2, marker(COMING))
+        queue.get(3, COMING)
+        assert queue.learn(COMING, generation=GENERATION - 1) == []
+        assert queue.learn(COMING, generation=GENERATION + 1) == []
+        assert queue.learn(COMING) == ["pass 3"]
+
+    def test_its_marker_is_no_news(self, queue: Queue) -> None:
+        queue.get(2, marker(COMING))
+        assert queue.reached(99) == []
+
+
+class TestOtherShards:
+    @pytest.mark.parametrize("shard", [STAYING, 1, 5])
+    def test_a_shard_that_neither_leaves_nor_comes_is_handled_before_and_behind_everything(
+        self, queue: Queue, shard: int
+    ) -> None:
+        """Also one that this queue has no business with: somebody has subscribed it by hand, and it is handled."""
+        assert queue.get(2, shard) == ["pass 2"]
+        assert queue.get(3, marker(shard)) == ["drop 3"]
+        assert queue.get(4, shard) == ["pass 4"]
+
+    def test_the_marker_of_a_shard_that_the_group_does_not_have_does_no_harm(self, queue: Queue) -> None:
+        assert queue.get(2, marker(7)) == ["drop 2"]
+        queue.get(3, marker(60_004))
+        assert queue.get(4, FINISH)[:2] == ["drop 3", "drop 1"]
+
+
+class TestTheFinish:
+    def test_the_records_are_settled_behind_it_in_the_order_markers_plan_finish(self, queue: Queue) -> None:
+        queue.get(2, marker(LEAVING))
+        queue.get(3, marker(COMING))
+        assert queue.get(4, FINISH) == ["drop 2", "drop 3", "drop 1", "drop 4", "probe 2"]
+        assert queue.reached(2) == [LEFT, FINISHED]
+
+    def test_everything_before_it_is_settled_first_of_whatever_shard_or_topic(self, queue: Queue) -> None:
+        queue.get(2, marker(LEAVING))
+        queue.get(3, STAYING)
+        queue.get(4, "orders/new")
+        assert queue.get(5, FINISH) == []
+        assert queue.done(4) == []
+        assert queue.done(3) == ["drop 2", "drop 1", "drop 5", "probe 2"]
+
+    def test_what_comes_behind_it_is_handled_and_not_waited_for(self, queue: Queue) -> None:
+        queue.get(2, marker(COMING))
+        queue.get(3, STAYING)
+        queue.get(4, FINISH)
+        assert [queue.get(number, shard) for number, shard in ((5, COMING), (6, STAYING), (7, LEAVING))] == [
+            ["pass 5"],
+            ["pass 6"],
+            ["pass 7"],
+        ]
+        assert queue.done(6) == []
+        assert queue.done(3) == ["drop 2", "drop 1", "drop 4", "probe 1"]
+
+    def test_it_says_that_every_shard_has_left(self, queue: Queue) -> None:
+        """No shard is kept in its old queue's subscriptions then, so this member is just the last to hear of it."""
+        queue.get(2, marker(COMING))
+        queue.get(3, COMING)
+        assert queue.get(4, FINISH) == ["pass 3"]
+        assert queue.done(3) == ["drop 2", "drop 1", "drop 4", "probe 1"]
+
+    def test_what_is_dropped_at_it_is_not_waited_for(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, marker(LEAVING))
+        queue.get(4, LEAVING)
+        assert queue.get(5, FINISH) == []
+        assert queue.done(2) == ["drop 4", "probe 1", "drop 3", "drop 1", "drop 5", "probe 2"]
+        assert queue.reached(1) == [LEFT]
+        assert queue.reached(2) == [FINISHED]
+
+    def test_with_its_plan_settled_it_waits_for_nothing_and_names_the_plan(self) -> None:
+        """All before the first finish was settled before the plan was. Others may wait for what this queue says, and
+        believe only who knows the plan."""
+        queue = Queue()
+        queue.get(1, STAYING)
+        assert queue.get(2, FINISH) == [PlanReached(PLAN), "drop 2", "probe 1"]
+        assert queue.reached(1) == [FINISHED]
+
+    def test_one_that_was_published_again_does_not_disturb_the_next_re_striping(self) -> None:
+        """It waited for what was in flight, took the next plan for its own and settled it, and ate its markers: copies
+        were then handled out of both queues, and the queue stopped at the next marker."""
+        queue = Queue()
+        queue.get(1, STAYING)
+        queue.get(2, FINISH)
+        back = StripePlan(GENERATION + 1, 3, 2, "other")
+        assert queue.get(3, back) == [PlanReached(back)]
+        assert queue.get(4, LEAVING) == ["drop 4"], "it comes now"
+        assert queue.get(5, marker(LEAVING, GENERATION + 1)) == []
+        assert queue.done(1) == []
+        assert queue.get(6, LEAVING) == []
+        assert queue.learn(LEAVING, generation=GENERATION + 1) == ["pass 6"]
+
+    def test_behind_it_the_queue_is_as_it_was(self, queue: Queue) -> None:
+        queue.get(2, marker(COMING))
+        queue.get(3, FINISH)
+        assert [queue.get(number, number - 10) for number in range(10, 16)] == [
+            [f"pass {number}"] for number in range(10, 16)
+        ]
+
+    def test_the_next_re_striping_begins_on_the_same_handle(self, queue: Queue) -> None:
+        queue.get(2, marker(COMING))
+        queue.get(3, FINISH)
+        back = StripePlan(GENERATION + 1, 3, 2, "other")
+        assert queue.get(4, back) == [PlanReached(back)]
+        assert queue.get(5, COMING) == ["pass 5"]
+        assert queue.get(6, marker(COMING, GENERATION + 1)) == []
+        assert queue.done(5) == ["probe 2"]
+        assert queue.reached(2) == [FINISHED, ShardLeft(back, COMING)]
+        assert queue.get(7, LEAVING) == ["drop 7"], "the shards that left before come now"
+
+    def test_the_end_is_told_and_settled_at_once(self, queue: Queue) -> None:
+        assert Queue().get(1, StripeEnd(GENERATION, 3)) == [StripesEnded(GENERATION, 3), "drop 1"]
+        queue.get(2, STAYING)
+        assert queue.get(3, StripeEnd(GENERATION, 3)) == [StripesEnded(GENERATION, 3), "drop 3"]
+
+
+class TestRecordsThatComeAgain:
+    def test_a_second_plan_means_nothing(self, queue: Queue) -> None:
+        assert queue.get(2, PLAN) == ["drop 2"]
+
+    def test_the_first_marker_counts(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, marker(LEAVING))
+        assert queue.get(4, marker(LEAVING)) == ["drop 4"]
+        queue.get(5, LEAVING)
+        assert queue.done(2) == ["drop 5", "probe 1"]
+        assert queue.get(6, marker(LEAVING)) == ["drop 6"]
+
+    def test_a_marker_behind_the_finish_means_nothing(self, queue: Queue) -> None:
+        queue.get(2, STAYING)
+        queue.get(3, FINISH)
+        assert queue.get(4, marker(LEAVING)) == ["drop 4"]
+        assert queue.get(5, LEAVING) == ["pass 5"]
+
+    def test_a_second_finish_means_nothing(self, queue: Queue) -> None:
+        queue.get(2, STAYING)
+        queue.get(3, FINISH)
+        queue.get(4, STAYING)
+        assert queue.get(5, FINISH) == ["drop 5"]
+        assert queue.done(2) == ["drop 1", "drop 3", "probe 1"]
+
+    @pytest.mark.parametrize("again", [PLAN, marker(LEAVING), FINISH])
+    def test_nothing_of_a_generation_counts_behind_its_last_settlement(
+        self, queue: Queue, again: StripePlan | ShardMarker | StripeFinish
+    ) -> None:
+        queue.get(2, FINISH)
+        assert queue.get(3, again) == ["drop 3"]
+        assert queue.get(4, LEAVING) == ["pass 4"]
+
+    def test_that_holds_on_later_handles_once_the_broker_has_taken_it(self, queue: Queue) -> None:
+        queue.get(2, FINISH)
+        queue.reached(1)
+        queue.next_handle()
+        assert queue.get(1, PLAN) == ["drop 1"]
+        assert queue.get(2, COMING) == ["pass 2"]
+
+    def test_before_that_the_records_may_come_back_and_count(self, queue: Queue) -> None:
+        queue.get(2, FINISH)
+        queue.next_handle()
+        assert queue.get(1, PLAN) == [PlanReached(PLAN)]
+
+
+class TestANewHandle:
+    def test_a_new_handle_decides_the_same_again(self, queue: Queue) -> None:
+        stream = [(2, LEAVING), (3, marker(COMING)), (4, COMING), (5, marker(LEAVING)), (6, LEAVING), (7, STAYING)]
+        first = [queue.get(number, content) for number, content in stream]
+        queue.next_handle()
+        assert queue.gate.kept_count == 0
+        queue.get(1, PLAN)
+        assert (
+            [queue.get(number, content) for number, content in stream] == first == [["pass 2"], *[[]] * 4, ["pass 7"]]
+        )
+        assert queue.done(2) == ["drop 6", "probe 1"]
+
+    def test_what_has_left_elsewhere_stays_known(self, queue: Queue) -> None:
+        queue.learn(COMING)
+        queue.next_handle()
+        queue.get(1, PLAN)
+        queue.get(2, marker(COMING))
+        assert queue.get(3, COMING) == ["pass 3"]
+
+    def test_a_shard_that_had_left_leaves_again(self, queue: Queue) -> None:
+        queue.get(2, marker(LEAVING))
+        queue.next_handle()
+        queue.get(1, PLAN)
+        assert queue.get(2, marker(LEAVING)) == ["probe 2"]
+
+    def test_a_probe_of_the_handle_before_answers_nothing(self, queue: Queue) -> None:
+        queue.get(2, marker(LEAVING))
+        queue.next_handle()
+        assert queue.reached(1) == []
+        queue.get(1, PLAN)
+        queue.get(2, marker(LEAVING))
+        assert queue.reached(1) == [], "the probes of a gate are numbered on"
+        assert queue.reached(2) == [LEFT]
+
+    @pytest.mark.parametrize("settled", range(5))
+    def test_any_settlements_of_the_records_may_be_lost_but_for_a_prefix(self, queue: Queue, settled: int) -> None:
+        """All before the finish is settled by then. What lies behind it is handled, whatever is left of the records."""
+        queue.get(2, marker(LEAVING))
+        queue.get(3, marker(COMING))
+        assert queue.get(4, FINISH)[:4] == ["drop 2", "drop 3", "drop 1", "drop 4"]
+        queue.next_handle()
+        left = {1: PLAN, 2: marker(LEAVING), 3: marker(COMING), 4: FINISH}
+        for number in (2, 3, 1, 4)[:settled]:
+            del left[number]
+        for number, record in left.items():
+            told = queue.get(number, record)
+            assert "restripe_record_kept" not in told
+        assert [queue.get(number, shard) for number, shard in ((5, COMING), (6, STAYING))] == [["pass 5"], ["pass 6"]]
+        if settled < 4:
+            assert FINISHED in queue.reached(99)
+
+
+class TestTheQueueStops:
+    """Behind what nobody can read nothing is handled: what it would have said of the messages is not known."""
+
+    @pytest.mark.parametrize("payload", [b"", b"junk", json.dumps([RECORD_VERSION + 1, "marker", 7, 2]).encode()])
+    def test_an_unreadable_record_stops_the_queue(self, queue: Queue, payload: bytes) -> None:
+        assert queue.get(2, payload) == ["restripe_record_kept"]
+        assert queue.get(3, STAYING) == []
+        assert queue.get(4, "orders/new") == []
+        assert queue.get(5, FINISH) == []
+        assert queue.get(6, b"more") == [], "one note, not one for each"
+
+    def test_a_marker_without_its_plan_stops_the_queue(self) -> None:
+        queue = Queue()
+        assert queue.get(1, marker(LEAVING)) == ["restripe_record_kept"]
+        assert queue.get(2, STAYING) == []
+
+    @pytest.mark.parametrize("generation", [GENERATION - 1, GENERATION + 1])
+    @pytest.mark.parametrize("kind", ["plan", "marker", "finish"])
+    def test_a_record_of_another_generation_in_mid_move_stops_the_queue(
+        self, queue: Queue, kind: str, generation: int
+    ) -> None:
+        records = {
+            "plan": StripePlan(generation, 3, 2, "other"),
+            "marker": marker(LEAVING, generation),
+            "finish": StripeFinish(generation, 3, 2),
+        }
+        assert queue.get(2, records[kind]) == ["restripe_record_kept"]
+        assert queue.get(3, STAYING) == []
+
+    def test_what_was_in_flight_ends_and_settles_nothing_more(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        queue.get(3, b"junk")
+        assert queue.done(2) == []
+
+    def test_what_comes_counts_for_the_cap(self, queue: Queue) -> None:
+        queue.get(2, b"junk")
+        queue.get(3, STAYING)
+        queue.get(4, STAYING)
+        assert queue.gate.kept_count == 3, "or a broken queue would be read to its end"
+
+    def test_a_new_handle_looks_again(self, queue: Queue) -> None:
+        """An operator has taken the record out of the queue."""
+        queue.get(2, b"junk")
+        queue.next_handle()
+        queue.get(1, PLAN)
+        assert (queue.get(3, STAYING), queue.gate.kept_count) == (["pass 3"], 0)
+
+
+def test_records_of_another_group_are_messages_like_any_other() -> None:
+    queue = Queue(StripeGate(QUEUE_INDEX, SHAPE, "lbg-control/bills/restripe/"))
+    assert queue.get(1, PLAN) == ["pass 1"]
+    assert PREFIX.startswith(CONTROL_TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("news", "name"),
+    [(PlanReached(PLAN), "planned"), (LEFT, "left"), (FINISHED, "finished"), (StripesEnded(GENERATION, 3), "ended")],
+)
+def test_news_have_facts_for_the_log_without_the_secret(
+    news: PlanReached | ShardLeft | StripesFinished | StripesEnded, name: str
+) -> None:
+    facts = facts_of(news)
+    assert (facts["news"], facts["generation"]) == (name, GENERATION)
+    assert PLAN.secret not in facts.values()

@@ -1,0 +1,152 @@
+"""The files of a run as values: changed by tests, given to the kernel as tables, written as the writers leave them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from lbg_runtime.model.record import (
+    CloseRecord,
+    ConfirmedRecord,
+    DispatchRecord,
+    FlowRecord,
+    JournalHeader,
+    LedgerHeader,
+    StatusRecord,
+    StripesRecord,
+    UnconfirmedRecord,
+)
+from lbg_runtime.validator.schema import (
+    CONFIRMED,
+    DISPATCHES,
+    FLOWS,
+    JOURNALS,
+    LEDGERS,
+    STRIPES,
+    UNCONFIRMED,
+    RunTables,
+)
+
+MS = 1_000_000
+SECOND = 1000 * MS
+WALL_OFFSET_NS = 1_700_000_000 * SECOND
+
+
+def wall_us(mono_ns: int) -> int:
+    return (mono_ns + WALL_OFFSET_NS) // 1000
+
+
+@dataclass
+class Journal:
+    """One member life's file."""
+
+    header: JournalHeader
+    records: list[DispatchRecord | FlowRecord | StripesRecord | StatusRecord] = field(default_factory=list)
+    close: CloseRecord | None = None
+    wall_offset_ns: int = WALL_OFFSET_NS
+
+    @property
+    def dispatches(self) -> list[DispatchRecord]:
+        return [record for record in self.records if isinstance(record, DispatchRecord)]
+
+    @property
+    def flows(self) -> list[FlowRecord]:
+        return [record for record in self.records if isinstance(record, FlowRecord)]
+
+    @property
+    def stripes(self) -> list[StripesRecord]:
+        return [record for record in self.records if isinstance(record, StripesRecord)]
+
+    @property
+    def last_mono_ns(self) -> int | None:
+        moments = [record.done_mono_ns for record in self.dispatches]
+        moments += [record.mono_ns for record in [*self.flows, *self.stripes]]
+        walls = [record.t for record in self.records if isinstance(record, StatusRecord)]
+        walls += [self.close.t] if self.close else []
+        return max(moments + [wall * 1000 - self.wall_offset_ns for wall in walls]) if moments else None
+
+
+@dataclass
+class Ledger:
+    """One publisher life's file."""
+
+    header: LedgerHeader
+    confirmed: list[ConfirmedRecord] = field(default_factory=list)
+    unconfirmed: list[UnconfirmedRecord] = field(default_factory=list)
+    close: CloseRecord | None = None
+
+
+@dataclass
+class Run:
+    """All the files of a run."""
+
+    journals: list[Journal] = field(default_factory=list)
+    ledgers: list[Ledger] = field(default_factory=list)
+
+    def tables(self) -> RunTables:
+        """As the reader gives them."""
+
+        def rows(kind: str, number: int, records: Sequence[object]) -> list[dict[str, object]]:
+            return [{**asdict(record), kind: number} for record in records]  # type: ignore[call-overload]
+
+        def end(close: CloseRecord | None) -> dict[str, object]:
+            return {
+                "torn": close is None,
+                "clean": close.clean if close else False,
+                "dropped": close.dropped if close else 0,
+                "defect": None,
+            }
+
+        journals = [
+            {
+                **asdict(journal.header),
+                **end(journal.close),
+                "file": f"{number}.member.jsonl",
+                "last_mono_ns": journal.last_mono_ns,
+                "wall_offset_ns": journal.wall_offset_ns,
+            }
+            for number, journal in enumerate(self.journals)
+        ]
+        ledgers = [
+            {**asdict(ledger.header), **end(ledger.close), "file": f"{number}.ledger.jsonl"}
+            for number, ledger in enumerate(self.ledgers)
+        ]
+        return RunTables(
+            dispatches=_table(
+                [row for n, j in enumerate(self.journals) for row in rows("journal", n, j.dispatches)], DISPATCHES
+            ),
+            flows=_table([row for n, j in enumerate(self.journals) for row in rows("journal", n, j.flows)], FLOWS),
+            confirmed=_table(
+                [row for n, e in enumerate(self.ledgers) for row in rows("ledger", n, e.confirmed)], CONFIRMED
+            ),
+            unconfirmed=_table(
+                [row for n, e in enumerate(self.ledgers) for row in rows("ledger", n, e.unconfirmed)], UNCONFIRMED
+            ),
+            journals=_table(journals, JOURNALS),
+            ledgers=_table(ledgers, LEDGERS),
+            stripes=_table(
+                [row for n, j in enumerate(self.journals) for row in rows("journal", n, j.stripes)], STRIPES
+            ),
+        )
+
+    def write(self, folder: Path) -> None:
+        """As the writers leave them."""
+        for number, journal in enumerate(self.journals):
+            _write(folder / f"{number:02}.member.jsonl", [journal.header, *journal.records], journal.close)
+        for number, ledger in enumerate(self.ledgers):
+            _write(
+                folder / f"{number:02}.ledger.jsonl",
+                [ledger.header, *ledger.confirmed, *ledger.unconfirmed],
+                ledger.close,
+            )
+
+
+def _table(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema)
+
+
+def _write(path: Path, records: Sequence[object], close: CloseRecord | None) -> None:
+    lines = [*records, *([CloseRecord(len(records), close.dropped, close.clean, close.t)] if close else [])]
+    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in lines))
