@@ -5,8 +5,8 @@ from collections import OrderedDict
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
 
-MAX_KEYS_REMEMBERED = 100_000
-"""Of one queue: about 20 MB. The one not met for longest is forgotten first, and is then new again."""
+MAX_KEYS_REMEMBERED = 40_000
+"""Of all queues of the member: about 8 MB. The one not met for longest is forgotten first, and is then new again."""
 
 
 class SeenKeys:
@@ -17,20 +17,19 @@ class SeenKeys:
 
     def __init__(self, capacity: int = MAX_KEYS_REMEMBERED) -> None:
         self._capacity = capacity
-        self._epochs: dict[QueueName, Epoch] = {}
-        # In the order in which they were met last.
-        self._keys: dict[QueueName, OrderedDict[LaneKey, None]] = {}
+        # In the order in which they were met last, with the handle on which that was.
+        self._handles: OrderedDict[LaneKey, tuple[QueueName, Epoch]] = OrderedDict()
 
     def meet(self, queue: QueueName, epoch: Epoch, key: LaneKey) -> bool:
         """Whether this is the first time in the epoch, as far as it is remembered: never False for a new key."""
-        if self._epochs.get(queue) != epoch:
-            self._epochs[queue] = epoch
-            self._keys[queue] = OrderedDict()
-        keys = self._keys[queue]
-        is_first = key not in keys
-        keys[key] = None
-        if not is_first:
-            keys.move_to_end(key)
-        elif len(keys) > self._capacity:
-            keys.popitem(last=False)
-        return is_first
+        handles, handle = self._handles, (queue, epoch)
+        before = handles.get(key)
+        if before == handle:
+            handles.move_to_end(key)
+            return False
+        handles[key] = handle
+        if before is not None:
+            handles.move_to_end(key)
+        elif len(handles) > self._capacity:
+            handles.popitem(last=False)
+        return True
