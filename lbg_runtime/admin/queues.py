@@ -1,6 +1,6 @@
 """What may be done to the queues of a group while members and publishers go on."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +25,10 @@ class QueueAdmin(Protocol):
 
     async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
         """What the queue attracts; None where it does not exist."""
+        ...
+
+    async def ensure_fit(self, queue: QueueName) -> None:
+        """Raises `QueueUnfit` for a queue that may drop messages or deliver them out of order, `QueueMissing`."""
         ...
 
     async def create_queue(self, queue: QueueName) -> None:
@@ -66,6 +70,16 @@ class QueueAccess:
     permission: Permission = Permission.CONSUME
 
 
+_FIT: Mapping[str, Json] = {
+    "accessType": "exclusive",
+    "partitionCount": 0,
+    "maxRedeliveryCount": 0,
+    "respectTtlEnabled": False,
+    "respectMsgPriorityEnabled": False,
+}
+"""What a queue must be for every message to stay in its place until it is settled."""
+
+
 class SempQueueAdmin:
     """`QueueAdmin` over SEMP. A queue that exists keeps its owner, its permission and its sizes.
 
@@ -86,6 +100,18 @@ class SempQueueAdmin:
                 return None
             raise
         return frozenset(each.text("subscriptionTopic") for each in found)
+
+    async def ensure_fit(self, queue: QueueName) -> None:
+        try:
+            found = await self._client.get(SempApi.CONFIG, self._path(queue), select=tuple(_FIT))
+        except SempRefused as refused:
+            if refused.code == SempCode.NOT_FOUND:
+                raise QueueMissing(queue) from None
+            raise
+        for name, fit in _FIT.items():
+            # One that a broker does not have it does not act on.
+            if found.attributes.get(name, fit) != fit:
+                raise QueueUnfit(queue, f"{name} {found.attributes[name]}", f"{name} {fit}")
 
     async def create_queue(self, queue: QueueName) -> None:
         """Raises `QueueUnfit` for one that exists and is not exclusive; what is disabled of it is enabled."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.model.errors import SempError, TransportError, UserError
+from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
@@ -37,6 +37,9 @@ def restripe(
     began = monotonic()
     try:
         done = uvloop.run(_restripe(settings, queues, _Teller(began)))
+    except QueueUnfit as error:
+        print(f"lbg: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
     except (SempError, TransportError) as error:
         print(f"lbg: {error}; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(1) from error

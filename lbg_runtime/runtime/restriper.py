@@ -82,12 +82,16 @@ class Restriper:
     async def run(self, queue_count: int) -> Progress:
         """Bring the group to so many queues, or go on with a re-striping to so many that is under way.
 
-        Raises `UserError` where the group is being brought to another number, or is as no step leaves it; `SempError`
-        and `TransportError` where the broker says no. Run again after any of them, and after a crash.
+        Raises, before anything is changed, `UserError` where the group is being brought to another number or is as no
+        step leaves it, and `QueueUnfit` where a queue may throw messages away or deliver them out of order; at any time
+        `SempError` and `TransportError` where the broker says no. Run again after any of them, and after a crash.
         """
         self._session.watch_connection(self._connection_changed)
         await self._session.subscribe(self._topic, self._arrived)
         await self._read_subscriptions(queue_count)
+        for index in self._subscriptions:
+            # A record that was thrown away after some redeliveries would be missed without a word.
+            await self._queues.ensure_fit(self._shape.queue_name(index))
         conductor = self._conductor(queue_count)
         self._book.trust(conductor.plan)
         asking = asyncio.create_task(self._ask_now_and_then())
@@ -180,9 +184,9 @@ class Restriper:
         match step:
             case CreateQueue(index):
                 await self._queues.create_queue(self._shape.queue_name(index))
-                self._subscriptions[index] = await self._queues.subscriptions(
-                    self._shape.queue_name(index)
-                ) or frozenset()
+                self._subscriptions[index] = (
+                    await self._queues.subscriptions(self._shape.queue_name(index)) or frozenset()
+                )
             case Subscribe(index, topic):
                 await self._queues.subscribe(self._shape.queue_name(index), topic)
                 self._subscriptions[index] |= {topic}

@@ -76,6 +76,27 @@ async def test_a_queue_that_is_not_exclusive_is_refused(broker, admin):
         await admin.create_queue(QUEUE)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ({"maxRedeliveryCount": 3}, "maxRedeliveryCount 3"),
+        ({"respectTtlEnabled": True}, "respectTtlEnabled True"),
+        ({"respectMsgPriorityEnabled": True}, "respectMsgPriorityEnabled True"),
+    ],
+)
+async def test_a_queue_that_may_lose_or_reorder_messages_is_not_fit(client, admin, attributes, found):
+    await admin.create_queue(QUEUE)
+    await admin.ensure_fit(QUEUE)
+    await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
+    with pytest.raises(QueueUnfit, match=found):
+        await admin.ensure_fit(QUEUE)
+
+
+async def test_only_a_queue_that_exists_can_be_fit(admin):
+    with pytest.raises(QueueMissing):
+        await admin.ensure_fit(QUEUE)
+
+
 async def test_subscriptions_come_and_go_any_number_of_times(admin, traffic):
     assert await admin.subscriptions(QUEUE) is None
     await admin.create_queue(QUEUE)
