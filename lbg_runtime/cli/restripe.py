@@ -44,13 +44,15 @@ def restripe(
         print(f"lbg: {error}; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(1) from error
     seconds = round(monotonic() - began, 1)
+    before, moved = (done.plan.from_count, done.moving) if done is not None else (queues, 0)
     if json:
         import orjson
 
-        told = {"group": settings.group.name, "from": done.plan.from_count, "to": done.plan.to_count}
-        print(orjson.dumps({**told, "moved": done.moving, "seconds": seconds}).decode())
+        told = {"group": settings.group.name, "from": before, "to": queues, "moved": moved, "seconds": seconds}
+        print(orjson.dumps(told).decode())
         return
-    print(f"{settings.group.name} has {done.plan.to_count} queues: {done.moving} shards moved in {seconds} s")
+    how = f"{moved} shards moved in {seconds} s" if done is not None else "there is nothing to do"
+    print(f"{settings.group.name} has {queues} queues: {how}")
     if settings.group.queue_count != queues:
         print(f"now set group.queue_count to {queues} in the settings, for members that start from here on")
 
@@ -72,7 +74,7 @@ class _Teller:
         print(f"{seconds}  {progress.moved} of {progress.moving} shards moved{waiting}", file=sys.stderr)
 
 
-async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> "Progress":
+async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> "Progress | None":
     from lbg_runtime.runtime.restriper import open_restriper
 
     async with open_restriper(settings, on_progress) as restriper:

@@ -79,9 +79,10 @@ class Restriper:
         self._has_news = asyncio.Event()
         self._is_cut_off = False
 
-    async def run(self, queue_count: int) -> Progress:
+    async def run(self, queue_count: int) -> Progress | None:
         """Bring the group to so many queues, or go on with a re-striping to so many that is under way.
 
+        None where the group has so many and nothing is under way: it may have been done by a run that could not tell.
         Raises, before anything is changed, `UserError` where the group is being brought to another number or is as no
         step leaves it, and `QueueUnfit` where a queue may throw messages away or deliver them out of order; at any time
         `SempError` and `TransportError` where the broker says no. Run again after any of them, and after a crash.
@@ -93,6 +94,8 @@ class Restriper:
             # A record that was thrown away after some redeliveries would be missed without a word.
             await self._queues.ensure_fit(self._shape.queue_name(index))
         conductor = self._conductor(queue_count)
+        if conductor is None:
+            return None
         self._book.trust(conductor.plan)
         asking = asyncio.create_task(self._ask_now_and_then())
         try:
@@ -123,12 +126,12 @@ class Restriper:
                 self._subscriptions[index] = found
             index += 1
 
-    def _conductor(self, queue_count: int) -> Conductor:
+    def _conductor(self, queue_count: int) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
         if plan is None:
             present = self._queue_count()
             if present == queue_count:
-                raise UserError("--queues", str(queue_count), "another number of queues than the group has")
+                return None
             plan = StripePlan(wall_us(), present, queue_count, secrets.token_hex(16))
         elif plan.to_count != queue_count:
             raise UserError(

@@ -1,0 +1,254 @@
+"""Another number of queues for members at work on a memory broker, on virtual time; and what is refused."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, QueueInUse, QueueMissing, QueueUnfit, UserError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.restriper import Restriper, open_restriper
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+CONTROL_TOPIC = "lbg-control/orders"
+
+
+class EngineQueues:
+    """`QueueAdmin` straight on the engine; can be told to fail, and what it is asked takes a moment."""
+
+    def __init__(self, broker):
+        self._broker = broker
+        self._engine = broker.engine
+        self._topics = {}
+        self.unfit = None
+        self.calls_left = None
+        """Changes until the next one is done and its answer lost."""
+
+    def adopt(self, queue, topics):
+        self._topics[queue] = set(topics)
+
+    async def subscriptions(self, queue):
+        await asyncio.sleep(0.001)
+        return frozenset(self._topics[queue]) if queue in self._topics else None
+
+    async def ensure_fit(self, queue):
+        if queue == self.unfit:
+            raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
+
+    async def create_queue(self, queue):
+        if queue not in self._topics:
+            self._broker.create_queue(queue)
+            self._topics[queue] = set()
+        await self._answer()
+
+    async def subscribe(self, queue, topic):
+        if topic not in self._topics[queue]:
+            self._engine.add_queue_subscription("default", queue, topic)
+            self._topics[queue].add(topic)
+        await self._answer()
+
+    async def unsubscribe(self, queue, topic):
+        if topic in self._topics.get(queue, ()):
+            self._engine.remove_queue_subscription("default", queue, topic)
+            self._topics[queue].discard(topic)
+        await self._answer()
+
+    async def depth(self, queue):
+        if queue not in self._topics:
+            raise QueueMissing(queue)
+        return self._engine.queue_depth("default", queue)
+
+    async def delete_queue(self, queue):
+        flows = len(self._engine.queue_flows("default", queue))
+        if depth := self._engine.queue_depth("default", queue) or flows:
+            raise QueueInUse(queue, depth, flows)
+        self._broker.delete_queue(queue)
+        del self._topics[queue]
+        await self._answer()
+
+    def names(self):
+        return sorted(self._topics)
+
+    async def _answer(self):
+        await asyncio.sleep(0.002)
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left == 0:
+                raise ConnectFailed("semp", "gone")
+
+
+@pytest.fixture
+def queues(trial, settings):
+    admin = EngineQueues(trial.broker)
+    shape = settings().group.shape()
+    for index, queue in enumerate(shape.queue_names()):
+        trial.broker.create_queue(queue, shape.subscriptions(index))
+        admin.adopt(queue, shape.subscriptions(index))
+    return admin
+
+
+def cooperative(settings):
+    return settings(membership={"mode": "discovered", "index": None, "count": None}, rebind={"mode": "cooperative"})
+
+
+async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
+    session = MemoryTransport(trial.broker, f"restriper-{count}")
+    await session.open()
+    try:
+        return await Restriper(cooperative(settings), queues, session, on_progress).run(count)
+    finally:
+        await session.close()
+
+
+def in_order_and_once(trial):
+    return all(numbers == list(range(1, len(numbers) + 1)) for numbers in trial.sequences().values())
+
+
+def handled(trial):
+    return sum(map(len, trial.sequences().values()))
+
+
+async def publish_for(trial, seconds):
+    for _ in range(seconds * 20):
+        await trial.publish(8, 8)
+        await asyncio.sleep(0.05)
+
+
+GROUP = {"provision": "none"}
+
+
+async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled_once_in_order(
+    trial, settings, queues
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        for count in (6, 3, 8, 1, 4):
+            done = await restripe(trial, settings, queues, count)
+            assert done.moved == done.moving
+            assert queues.names() == [f"orders/{index}" for index in range(count)]
+        await publishing
+        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+        assert sorted(trial.active()) == [0, 1, 2, 3]
+        assert trial.depths() == [0, 0, 0, 0]
+    assert in_order_and_once(trial)
+
+
+async def test_slow_handlers_finish_in_the_old_queue_before_the_new_one_goes_on(trial, settings, queues) -> None:
+    running: set[str] = set()
+
+    async def work(message):
+        assert message.key not in running, "a key is handled twice at a time"
+        running.add(message.key)
+        await asyncio.sleep(0.7)
+        running.discard(message.key)
+
+    async with trial.running(
+        trial.discovered("a", work=work, group=GROUP), trial.discovered("b", work=work, group=GROUP)
+    ):
+        await trial.until(lambda: len(trial.active()) == 4)
+        for _ in range(3):
+            await trial.publish(8, 8)
+        restriping = asyncio.ensure_future(restripe(trial, settings, queues, 3))
+        for _ in range(5):
+            await trial.publish(8, 8)
+            await asyncio.sleep(1)
+        await restriping
+        await trial.until(lambda: handled(trial) == 8 * 8)
+    assert in_order_and_once(trial)
+
+
+@pytest.mark.parametrize("steps_before_the_end", [1, 2, 3, 5, 8, 13, 20])
+async def test_who_conducts_may_fail_after_any_step_and_the_next_one_goes_on(
+    trial, settings, queues, steps_before_the_end: int
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 20))
+        for attempt in itertools.count():
+            queues.calls_left = steps_before_the_end
+            try:
+                await restripe(trial, settings, queues, 6)
+            except ConnectFailed:
+                assert attempt < 60
+            else:
+                break
+        assert queues.names() == [f"orders/{index}" for index in range(6)]
+        await publishing
+        await trial.until(lambda: handled(trial) == 20 * 20 * 8)
+    assert in_order_and_once(trial)
+
+
+async def test_a_member_that_dies_and_one_that_joins_in_the_middle_know_what_is_going_on(
+    trial, settings, queues
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 30))
+        joined = trial.running(trial.discovered("c", group=GROUP))
+        seen = []
+
+        def look(progress):
+            seen.append(progress.moved)
+            if progress.moved == 2 and "b" in trial.sessions:
+                trial.sessions.pop("b").kill()
+
+        restriping = asyncio.ensure_future(restripe(trial, settings, queues, 7, look))
+        await joined.__aenter__()
+        await restriping
+        await publishing
+        await trial.until(lambda: sum(map(len, map(set, trial.sequences().values()))) == 30 * 20 * 8)
+        await joined.__aexit__(None, None, None)
+    firsts = {key: list(dict.fromkeys(numbers)) for key, numbers in trial.sequences().items()}
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in firsts.values())
+
+
+async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, settings, queues) -> None:
+    topics = {name: await queues.subscriptions(QueueName(name)) for name in queues.names()}
+    assert await restripe(trial, settings, queues, 4) is None
+    queues.unfit = "orders/2"
+    with pytest.raises(QueueUnfit, match="maxRedeliveryCount"):
+        await restripe(trial, settings, queues, 3)
+    queues.unfit = None
+    odd = QueueName("orders/1")
+    await queues.unsubscribe(odd, "h/1/>")
+    with pytest.raises(UserError, match="orders/1: no subscription h/1/>; expected what it has as one of 4 queues"):
+        await restripe(trial, settings, queues, 3)
+    await queues.subscribe(odd, "h/1/>")
+    plan = StripePlan(7, 4, 6, "s3cr3t")
+    await queues.subscribe(QueueName("orders/0"), record_topic(CONTROL_TOPIC, plan))
+    with pytest.raises(UserError, match="while the group is brought from 4 to 6 queues; expected 6"):
+        await restripe(trial, settings, queues, 3)
+    await queues.unsubscribe(QueueName("orders/0"), record_topic(CONTROL_TOPIC, plan))
+    assert {name: await queues.subscriptions(QueueName(name)) for name in queues.names()} == topics
+
+
+@pytest.mark.parametrize(
+    ("sections", "where"),
+    [
+        ({}, "rebind.mode"),
+        ({"rebind": {"mode": "cooperative"}, "group": {"provision": "create_missing"}}, "group.provision"),
+    ],
+)
+async def test_settings_that_a_re_striping_would_not_survive_are_refused(settings, sections, where: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        async with open_restriper(settings(**sections), lambda _: None):
+            pass
+    assert refused.value.where == where
+
+
+async def test_a_record_that_nobody_can_read_stops_its_queue_and_no_other(trial, settings, queues) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        topic = record_topic(CONTROL_TOPIC, StripePlan(7, 4, 6, "s3cr3t"))
+        await queues.subscribe(QueueName("orders/1"), topic)
+        sender = MemoryTransport(trial.broker, "somebody")
+        await sender.open()
+        record = encode_record(StripePlan(7, 4, 6, "s3cr3t"), topic)
+        await sender.send(type(record)(topic, b'[2,"plan of the future"]'))
+        await sender.close()
+        await trial.publish(8, 8)
+        await asyncio.sleep(30)
+        assert sorted(trial.sequences()) == ["k0", "k2", "k3", "k4", "k6", "k7"]
+        assert await queues.depth(QueueName("orders/1")) == 3
