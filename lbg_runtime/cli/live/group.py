@@ -202,10 +202,11 @@ class LiveGroup:
 
     def _write_config(self, addresses: Mapping[str, str]) -> None:
         host = f"tcp://{addresses['smf']}"
-        semp = {"semp": {"url": f"http://{addresses['semp']}", "username": "admin", "password": "admin"}}
+        account = {"username": "admin", "password": "admin"}
+        semp = {"semp": {"url": f"http://{addresses['semp']}", **account}} if self.is_administered else {}
         settings = {
             "connection": {"transport": "solace", "host": host, "vpn": "default", "username": "demo"},
-            **(semp if self.is_administered else {}),
+            **semp,
             "group": {
                 "name": self.shape.name,
                 "hash_prefix": self.shape.hash_prefix,
