@@ -1,4 +1,7 @@
-"""One life of one member: real flow machines and key lanes, modelled handlers."""
+"""One life of one member: real flow machines and key lanes, modelled handlers.
+
+One file of more than 400 lines, because it is the whole shell of a member, which in runtime/ is a package.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -17,6 +17,8 @@ standby, and a flow that steps aside for somebody else, never touch a message or
 
 Availability comes before placement: an active flow keeps its queue, wanted or not, until it is handed back, gives way
 or loses it. When and whether to bind again is the business of `flow_plan`.
+
+One file of more than 400 lines, because the table is about all reactions together, and they share one state.
 """
 
 from typing import assert_never

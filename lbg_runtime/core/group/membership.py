@@ -18,6 +18,8 @@ this process has found itself stopped (its deadline long past): until then every
 
 Two processes with one member id: the larger `Life` counts, for each of them and for all others. The loser stands aside
 for good: it says nothing more and is not in its own view, where the winner takes its place.
+
+One file of more than 400 lines, because speaking, hearing and silence are about one record of peers.
 """
 
 from collections import Counter
