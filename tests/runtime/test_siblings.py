@@ -49,7 +49,12 @@ async def test_one_that_ends_is_started_again_and_all_leave_together(
 
 
 async def test_a_users_mistake_ends_everybody(tmp_path: Path) -> None:
-    code = f"import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)\nsys.exit({USER_MISTAKE})"
+    code = f"""
+import pathlib, sys, time
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+sys.exit({USER_MISTAKE})
+"""
     wrong = [sys.executable, "-c", code, str(tmp_path / "a")]
     assert await Siblings([command(tmp_path, "a"), wrong]).run() == USER_MISTAKE
 
