@@ -1,0 +1,140 @@
+"""The queues that a rebalance machine places are others after a re-striping."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from lbg_runtime.core.group.control_messages import (
+    Accept,
+    FlowReport,
+    Header,
+    Life,
+    MemberState,
+    MoveId,
+    Offer,
+    ReportedFlow,
+    Taken,
+)
+from lbg_runtime.core.group.membership_events import ControlMessageReceived, OwnFlowsChanged
+from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import GroupSeen, RebalanceCommand, Say, SetPlace
+from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.group.view import GroupView, MemberView
+from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+A, B = MemberId("a"), MemberId("b")
+Q0, Q1, Q2 = QueueName("q0"), QueueName("q1"), QueueName("q2")
+SETTINGS = RebalanceSettings(min_tenure_ms=100, answer_timeout_ms=50)
+HOME, STANDBY = Place(0, gives_way=False), Place(1, gives_way=False)
+
+
+def header_of(member: MemberId, number: int = 1) -> Header:
+    return Header(GroupName("orders"), member, Life(1, 1), number)
+
+
+def seen(a: Sequence[QueueName], b: Sequence[QueueName], *, is_stable: bool = True) -> GroupSeen:
+    """`a`: what it owns; `b`: what it stands by for."""
+    flows = {queue: FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0) for queue in a}
+    standby = {queue: FlowReport(ReportedFlow.STANDBY, Epoch(1), 0) for queue in b}
+    members = tuple(
+        MemberView(name, Life(1, 1), MemberState.ACTIVE, 1, False, reports, "")
+        for name, reports in ((A, flows), (B, standby))
+    )
+    return GroupSeen(GroupView(members, dict.fromkeys(a, A)), is_stable, False)
+
+
+def owns(*queues: QueueName) -> OwnFlowsChanged:
+    return OwnFlowsChanged({queue: FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0) for queue in queues})
+
+
+def placed() -> RebalanceMachine:
+    """Member a owns q0 and q1, the second of which is pinned to b."""
+    numbers = count(1)
+    machine = RebalanceMachine(A, [Q0, Q1], {Q0: A, Q1: B}, SETTINGS, lambda: header_of(A, next(numbers)))
+    machine.handle(owns(Q0, Q1), 0)
+    machine.handle(seen([Q0, Q1], [Q1]), 0)
+    return machine
+
+
+def said(commands: list[RebalanceCommand]) -> list[object]:
+    return [command.message for command in commands if isinstance(command, Say)]
+
+
+def offer_of(machine: RebalanceMachine) -> Offer:
+    [offer] = said(machine.on_deadline(100))
+    assert isinstance(offer, Offer)
+    return offer
+
+
+def test_a_queue_that_comes_gets_its_place_with_the_next_look_at_the_group() -> None:
+    machine = placed()
+    machine.set_queues([Q0, Q1, Q2], {Q0: A, Q1: B, Q2: A})
+    assert list(machine.queues) == [Q0, Q1, Q2]
+    assert [machine.place_of(queue) for queue in (Q0, Q1, Q2)] == [HOME, STANDBY, AWAY]
+    assert machine.handle(seen([Q0, Q1], [Q1]), 10) == [SetPlace(Q2, HOME)]
+
+
+def test_a_placement_that_there_was_is_made_for_the_new_queues_at_once() -> None:
+    """Else offers of them would be judged by a placement that does not know them."""
+    machine = placed()
+    machine.set_queues([Q0, Q1, Q2], {Q0: A, Q1: B, Q2: B})
+    assert machine.placement is not None
+    assert {queue: machine.placement.home(queue) for queue in machine.queues} == {Q0: A, Q1: B, Q2: B}
+    assert machine.handle(seen([Q0, Q1], [Q1], is_stable=False), 10) == [], "places wait for the group to settle"
+
+
+def test_before_the_group_was_seen_there_are_only_the_queues() -> None:
+    machine = RebalanceMachine(A, [Q0], {}, SETTINGS, lambda: header_of(A))
+    machine.set_queues([Q0, Q1], {})
+    assert (machine.placement, machine.place_of(Q1)) == (None, AWAY)
+
+
+def test_new_pins_count_for_the_queues_that_stay_too() -> None:
+    machine = placed()
+    machine.set_queues([Q0, Q1], {Q0: B, Q1: A})
+    assert machine.pins == {Q0: B, Q1: A}
+    assert machine.handle(seen([Q0, Q1], [Q1]), 10) == [SetPlace(Q0, STANDBY), SetPlace(Q1, HOME)]
+
+
+def test_a_queue_that_stays_keeps_its_tenure_and_its_move() -> None:
+    machine = placed()
+    machine.set_queues([Q0, Q1, Q2], {Q0: A, Q1: B})
+    offer = offer_of(machine)
+    machine.set_queues([Q0, Q1], {Q0: A, Q1: B})
+    accept = Accept(header_of(B), Q1, offer.move_id)
+    assert len(machine.handle(ControlMessageReceived(accept), 110)) == 1
+
+
+def test_of_a_queue_that_is_gone_nothing_is_offered_or_handed_over() -> None:
+    machine = placed()
+    offer = offer_of(machine)
+    machine.set_queues([Q0], {Q0: A})
+    assert machine.deadline_ms is None
+    accept = Accept(header_of(B), Q1, offer.move_id)
+    assert machine.handle(ControlMessageReceived(accept), 110) == []
+    assert machine.on_deadline(100_000) == []
+    assert machine.handle(seen([Q0, Q1], [Q1]), 120) == []
+
+
+def test_what_is_said_of_a_queue_that_is_gone_counts_for_nothing() -> None:
+    machine = placed()
+    machine.set_queues([Q0], {Q0: A})
+    for message in (
+        Offer(header_of(B), Q1, Epoch(1), MoveId("b/1"), A),
+        Offer(header_of(B), Q1, Epoch(1), MoveId("b/1"), MemberId("c")),
+        Taken(header_of(B), Q1, None, Epoch(1)),
+    ):
+        assert machine.handle(ControlMessageReceived(message), 10) == []
+    assert machine.handle(owns(Q0, Q1), 20) == [], "nor what our own flows still do"
+
+
+def test_a_queue_that_comes_back_begins_anew() -> None:
+    machine = placed()
+    machine.set_queues([Q0], {Q0: A})
+    machine.handle(owns(Q0), 10)
+    machine.set_queues([Q0, Q1], {Q0: A, Q1: B})
+    assert machine.place_of(Q1) == AWAY
+    [taken] = said(machine.handle(owns(Q0, Q1), 1_000))
+    assert isinstance(taken, Taken)
+    machine.handle(seen([Q0, Q1], [Q1]), 1_000)
+    assert machine.deadline_ms == 1_100, "and has its tenure"

@@ -1,0 +1,198 @@
+"""A broker's queues and the members on them, as a conductor sees them; every step that it takes is checked."""
+
+from collections.abc import Iterator
+
+from lbg_runtime.core.restripe.conductor import (
+    Conductor,
+    CreateQueue,
+    DeleteQueue,
+    Done,
+    Publish,
+    Sight,
+    Step,
+    Subscribe,
+    Unsubscribe,
+    Wait,
+    plan_under_way,
+)
+from lbg_runtime.core.restripe.records import (
+    ShardMarker,
+    StripeEnd,
+    StripeFinish,
+    StripePlan,
+    StripeRecord,
+    record_topic,
+)
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+
+CONTROL_TOPIC = "lbg-control/orders"
+HASH_COUNT = 14
+MOST_STEPS = 1_000
+GENERATION = 7
+
+
+class Group:
+    """A broker's queues and the members on them, of which the conductor sees what `sight` says."""
+
+    def __init__(self, from_count: int, to_count: int, hash_count: int = HASH_COUNT) -> None:
+        self.plan = StripePlan(GENERATION, from_count, to_count, "s3cr3t")
+        self.topic = record_topic(CONTROL_TOPIC, self.plan)
+        self.old, self.new = (
+            GroupShape(GroupName("orders"), "lbg", hash_count, count) for count in (from_count, to_count)
+        )
+        self.shards = range(hash_count)
+        self.queues = {index: set(self.old.subscriptions(index)) for index in range(from_count)}
+        self.journal: list[StripeRecord] = []
+        """What lies in the queues."""
+        self.said: Striping | None = None
+        self.needless_depth = 2
+        self.steps: list[Step] = []
+
+    def conductor(self) -> Conductor:
+        """One who knows nothing but what the queues say, as far as that goes."""
+        plan = plan_under_way(self.sight().subscriptions, CONTROL_TOPIC)
+        assert plan in (None, self.plan)
+        return Conductor(self.old, self.plan, CONTROL_TOPIC)
+
+    def sight(self) -> Sight:
+        subscriptions = {index: frozenset(topics) for index, topics in sorted(self.queues.items())}
+        depths = {index: self.needless_depth if index >= self.plan.to_count else 5 for index in self.queues}
+        return Sight(subscriptions, depths, set(self.queues), self.said)
+
+    # -- the members
+
+    def look(self) -> None:
+        """They read what lies in their queues, and tell."""
+        plan, said = self.plan, self.said or Striping(0, self.plan.from_count)
+        for record in self.journal:
+            match record:
+                case StripePlan():
+                    said = said if said.generation else Striping(GENERATION, plan.from_count, plan.to_count)
+                case ShardMarker(_, shard) if said.target is not None:
+                    said = Striping(GENERATION, plan.from_count, plan.to_count, said.left | {shard}, said.finished)
+                case StripeFinish():
+                    if not (said.generation and said.target is None):
+                        finished = frozenset(range(plan.queue_total))
+                        said = Striping(GENERATION, plan.from_count, plan.to_count, said.left, finished)
+                case StripeEnd():
+                    said = Striping(GENERATION, plan.to_count)
+                case _:
+                    pass
+        if any(isinstance(record, StripeFinish | StripeEnd) for record in self.journal):
+            self.journal.clear()
+        elif self.published(StripeFinish):
+            self.needless_depth = max(0, self.needless_depth - 1)
+        self.said = said
+
+    def forget(self) -> None:
+        """All of them start anew, with the settings that they had; what is not settled lies in the queues."""
+        self.said = Striping(0, self.plan.from_count)
+
+    # -- the broker
+
+    def do(self, step: Step) -> None:
+        """Take a step, checked; one that was taken before changes nothing."""
+        self.steps.append(step)
+        match step:
+            case CreateQueue(index):
+                self.queues.setdefault(index, set())
+            case Subscribe(index, topic):
+                self.check_subscribe(index, topic)
+                self.queues[index].add(topic)
+            case Unsubscribe(index, topic):
+                self.check_unsubscribe(index, topic)
+                self.queues[index].discard(topic)
+            case Publish(record):
+                self.check_publish(record)
+                self.journal.append(record)
+            case DeleteQueue(index):
+                assert index >= self.plan.to_count
+                assert self.topic not in self.queues.get(index, set())
+                assert not self.needless_depth, "no queue goes that is not empty"
+                self.queues.pop(index, None)
+            case Wait() | Done():
+                raise AssertionError(f"{step} is nothing to do")
+        for shard in self.shards:
+            assert self.holders(shard), "no message is published past all queues"
+
+    def holders(self, shard: int) -> set[int]:
+        return {index for index, topics in self.queues.items() if self.old.subscription(shard) in topics}
+
+    def informed(self) -> set[int]:
+        return {index for index, topics in self.queues.items() if self.topic in topics}
+
+    def published(self, kind: type[StripeRecord]) -> bool:
+        return any(isinstance(step, Publish) and isinstance(step.record, kind) for step in self.steps)
+
+    def check_subscribe(self, index: int, topic: str) -> None:
+        if topic == self.topic:
+            assert index == 0 or 0 in self.informed(), "the first queue is told first"
+        else:
+            assert self.informed() == set(range(self.plan.queue_total))
+            assert self.published(StripePlan), "the plan lies before every copy"
+            assert self.said is not None
+            assert self.said.generation == GENERATION
+
+    def check_unsubscribe(self, index: int, topic: str) -> None:
+        if topic == self.topic:
+            assert index != 0 or self.informed() <= {0}, "the first queue is told last"
+            assert self.published(StripeFinish)
+            return
+        [shard] = [shard for shard in self.shards if self.old.subscription(shard) == topic]
+        assert index == self.plan.leaves(shard) != self.plan.goes_to(shard)
+        assert self.plan.goes_to(shard) in self.holders(shard)
+        assert self.said is not None
+        assert shard in self.said.left, "the old queue's owner is done with it"
+
+    def check_publish(self, record: StripeRecord) -> None:
+        plan, everybody = self.plan, set(range(self.plan.queue_total))
+        match record:
+            case StripePlan():
+                assert record == plan
+                assert self.informed() == everybody
+            case ShardMarker(generation, shard):
+                assert generation == GENERATION
+                assert self.holders(shard) == {plan.leaves(shard), plan.goes_to(shard)}, "it cuts both streams"
+                assert self.informed() == everybody
+            case StripeFinish():
+                assert record == StripeFinish(GENERATION, plan.from_count, plan.to_count)
+                assert all(self.holders(shard) == {plan.goes_to(shard)} for shard in self.shards)
+                assert self.informed() == everybody
+            case StripeEnd():
+                assert record == StripeEnd(GENERATION, plan.to_count)
+                assert self.informed() == set(range(plan.to_count))
+                assert not (self.needless_depth and set(self.queues) - self.informed())
+
+    def check_done(self) -> None:
+        assert {index: set(topics) for index, topics in self.queues.items()} == {
+            index: set(self.new.subscriptions(index)) for index in range(self.plan.to_count)
+        }
+
+
+def conduct(group: Group, conductor: Conductor) -> Iterator[Step]:
+    """One conductor's steps, each done when the next is asked for. The members look while it waits."""
+    for _ in range(MOST_STEPS):
+        step = conductor.next_step(group.sight())
+        if isinstance(step, Done):
+            group.check_done()
+            return
+        if isinstance(step, Wait):
+            group.look()
+        else:
+            yield step
+            group.do(step)
+            conductor.did(step)
+    raise AssertionError(f"it does not end: {step}")
+
+
+def at(group: Group, last: Step) -> Conductor:
+    """Who has just taken this step."""
+    conductor = group.conductor()
+    for step in conduct(group, conductor):
+        if step == last:
+            group.do(step)
+            conductor.did(step)
+            return conductor
+    raise AssertionError(f"no such step: {last}")

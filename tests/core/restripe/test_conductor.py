@@ -1,0 +1,286 @@
+"""From wherever a re-striping stands, its conductor brings it to its end, and in the order that makes it safe."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.core.restripe.conductor import (
+    LOOKS_PER_RECORD,
+    MAX_BACKLOG,
+    Conductor,
+    CreateQueue,
+    DeleteQueue,
+    Done,
+    Publish,
+    Sight,
+    Subscribe,
+    Unsubscribe,
+    Wait,
+    plan_under_way,
+)
+from lbg_runtime.core.restripe.records import (
+    ShardMarker,
+    StripeEnd,
+    StripeFinish,
+    StripePlan,
+    record_topic,
+)
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.model.errors import UserError
+from tests.core.restripe.conductor_world import CONTROL_TOPIC, GENERATION, MOST_STEPS, Group, at, conduct
+
+WAYS = [(8, 12), (12, 6), (1, 5), (5, 1), (3, 4), (2, 1)]
+
+
+@pytest.mark.parametrize(("from_count", "to_count"), WAYS)
+class TestAllTheWay:
+    def test_it_ends_with_the_new_layout(self, from_count: int, to_count: int) -> None:
+        group = Group(from_count, to_count)
+        conductor = group.conductor()
+        steps = list(conduct(group, conductor))
+        assert steps == group.steps
+        assert len(steps) == len(set(steps)), "nothing is done twice where nobody dies"
+        assert steps[0] == Subscribe(0, group.topic)
+        assert steps[-1] == Unsubscribe(0, group.topic)
+        assert conductor.next_step(group.sight()) == Done(), "and is done for good"
+
+    def test_who_follows_at_any_point_ends_it(self, from_count: int, to_count: int) -> None:
+        """Its predecessor died before the step, after it, or after it without having noted it."""
+        step_count = len(list(conduct(whole := Group(from_count, to_count), whole.conductor())))
+        for died_at in range(step_count):
+            for is_done in (False, True):
+                group = Group(from_count, to_count)
+                steps = conduct(group, group.conductor())
+                last = [next(steps) for _ in range(died_at + 1)][-1]
+                if is_done:
+                    group.do(last)
+                list(conduct(group, group.conductor()))
+
+    def test_who_follows_when_all_members_have_started_anew_ends_it(self, from_count: int, to_count: int) -> None:
+        step_count = len(list(conduct(whole := Group(from_count, to_count), whole.conductor())))
+        for died_at in range(step_count):
+            group = Group(from_count, to_count)
+            steps = conduct(group, group.conductor())
+            for _ in range(died_at + 1):
+                next(steps)
+            group.forget()
+            list(conduct(group, group.conductor()))
+
+    def test_a_new_one_for_every_step_ends_it(self, from_count: int, to_count: int) -> None:
+        """It has no notes, so it publishes some records again and again until the members have read them."""
+        group = Group(from_count, to_count)
+        for _ in range(MOST_STEPS):
+            conductor = group.conductor()
+            step = conductor.next_step(group.sight())
+            if isinstance(step, Done):
+                break
+            if not isinstance(step, Wait):
+                group.do(step)
+            group.look()
+        group.check_done()
+
+
+MISHAPS = ["none", "none", "none", "new conductor", "again", "look", "forget", "lost"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(WAYS), st.lists(st.sampled_from(MISHAPS), max_size=150))
+def test_it_ends_whoever_dies_whenever(way: tuple[int, int], mishaps: list[str]) -> None:
+    group = Group(*way)
+    conductor = group.conductor()
+    for mishap in [*mishaps, *["none"] * MOST_STEPS]:
+        match mishap:
+            case "new conductor":
+                conductor = group.conductor()
+            case "look":
+                group.look()
+            case "forget":
+                group.forget()
+            case _:
+                pass
+        step = conductor.next_step(group.sight())
+        if isinstance(step, Done):
+            break
+        if isinstance(step, Wait):
+            group.look()
+            continue
+        if mishap != "lost":
+            group.do(step)
+        if mishap == "again":
+            group.do(step)
+        if mishap == "lost":
+            conductor = group.conductor()
+        else:
+            conductor.did(step)
+    group.check_done()
+
+
+class TestTheSteps:
+    def test_of_more_queues(self) -> None:
+        group = Group(1, 2, hash_count=2)
+        assert list(conduct(group, group.conductor())) == [
+            Subscribe(0, group.topic),
+            CreateQueue(1),
+            Subscribe(1, group.topic),
+            Publish(group.plan),
+            Subscribe(1, "lbg/1/>"),
+            Publish(ShardMarker(GENERATION, 1)),
+            Unsubscribe(0, "lbg/1/>"),
+            Publish(StripeFinish(GENERATION, 1, 2)),
+            Publish(StripeEnd(GENERATION, 2)),
+            Unsubscribe(1, group.topic),
+            Unsubscribe(0, group.topic),
+        ]
+
+    def test_of_fewer_queues(self) -> None:
+        group = Group(2, 1, hash_count=2)
+        assert list(conduct(group, group.conductor())) == [
+            Subscribe(0, group.topic),
+            Subscribe(1, group.topic),
+            Publish(group.plan),
+            Subscribe(0, "lbg/1/>"),
+            Publish(ShardMarker(GENERATION, 1)),
+            Unsubscribe(1, "lbg/1/>"),
+            Publish(StripeFinish(GENERATION, 2, 1)),
+            Unsubscribe(1, group.topic),
+            Publish(StripeEnd(GENERATION, 1)),
+            DeleteQueue(1),
+            Unsubscribe(0, group.topic),
+        ]
+
+    def test_only_shards_that_change_their_queue_are_moved_one_after_the_other(self) -> None:
+        group = Group(3, 4, hash_count=8)
+        conductor = group.conductor()
+        assert conductor.moving_shards() == [3, 4, 5, 6, 7]
+        assert conductor.moved_count(group.sight()) == 0
+        moves = [step.topic for step in conduct(group, conductor) if isinstance(step, Unsubscribe)]
+        assert moves[:5] == [f"lbg/{shard}/>" for shard in (3, 4, 5, 6, 7)]
+        assert conductor.moved_count(group.sight()) == 5
+
+    def test_of_as_many_queues_as_there_are_is_nothing_to_do(self) -> None:
+        group = Group(3, 3)
+        assert group.conductor().next_step(group.sight()) == Done()
+
+
+def waits_for(conductor: Conductor, sight: Sight) -> str:
+    step = conductor.next_step(sight)
+    assert isinstance(step, Wait)
+    return step.for_what
+
+
+class TestWaiting:
+    @pytest.fixture
+    def group(self) -> Group:
+        return Group(2, 3, hash_count=6)
+
+    def test_nothing_is_published_before_the_members_say_how_far_they_are(self, group: Group) -> None:
+        conductor = at(group, Subscribe(2, group.topic))
+        assert waits_for(conductor, group.sight()) == "the members to say how far they are"
+        group.look()
+        assert conductor.next_step(group.sight()) == Publish(group.plan)
+
+    def test_a_plan_that_is_known_is_not_published_again(self, group: Group) -> None:
+        at(group, Publish(group.plan))
+        group.look()
+        assert group.conductor().next_step(group.sight()) == Subscribe(2, "lbg/2/>")
+
+    def test_a_record_that_nobody_says_to_have_read_is_published_again(self, group: Group) -> None:
+        conductor = at(group, Publish(group.plan))
+        for _ in range(LOOKS_PER_RECORD):
+            assert waits_for(conductor, group.sight()) == "the members to read the plan"
+        assert conductor.next_step(group.sight()) == Publish(group.plan)
+        conductor.did(Publish(group.plan))
+        assert waits_for(conductor, group.sight()) == "the members to read the plan"
+
+    def test_a_publication_that_failed_is_repeated_at_once(self, group: Group) -> None:
+        conductor = at(group, Subscribe(2, group.topic))
+        group.look()
+        assert [conductor.next_step(group.sight()) for _ in range(2)] == [Publish(group.plan)] * 2
+
+    def test_every_queue_has_an_owner_before_a_shard_moves(self, group: Group) -> None:
+        conductor = at(group, Publish(group.plan))
+        group.look()
+        sight = group.sight()
+        assert waits_for(conductor, seen(sight, owned={0, 2})) == "an owner of queue orders/1"
+        assert conductor.next_step(sight) == Subscribe(2, "lbg/2/>")
+
+    def test_a_long_queue_is_worked_off_before_a_shard_leaves_it(self, group: Group) -> None:
+        conductor = at(group, Publish(group.plan))
+        group.look()
+        sight = group.sight()
+        full, nearly_full = ({**sight.depths, 0: MAX_BACKLOG + more} for more in (1, 0))
+        assert waits_for(conductor, seen(sight, full)) == "queue orders/0 to have fewer than 1000 messages"
+        assert conductor.next_step(seen(sight, nearly_full)) == Subscribe(2, "lbg/2/>")
+        others = {**sight.depths, 1: MAX_BACKLOG + 1, 2: MAX_BACKLOG + 1}
+        assert conductor.next_step(seen(sight, others)) == Subscribe(2, "lbg/2/>")
+
+    def test_a_move_that_has_begun_goes_on_however_long_the_queue_is(self, group: Group) -> None:
+        conductor = at(group, Subscribe(2, "lbg/2/>"))
+        full = seen(group.sight(), dict.fromkeys(range(3), MAX_BACKLOG + 1))
+        assert conductor.next_step(full) == Publish(ShardMarker(GENERATION, 2))
+
+    def test_a_shard_is_unsubscribed_when_its_old_queue_is_done_with_it(self, group: Group) -> None:
+        conductor = at(group, Publish(ShardMarker(GENERATION, 2)))
+        assert waits_for(conductor, group.sight()) == "shard 2 to be handled up to its marker"
+        group.look()
+        assert conductor.next_step(group.sight()) == Unsubscribe(0, "lbg/2/>")
+
+    def test_the_finish_is_read_by_every_queue_before_anything_is_cleaned_up(self, group: Group) -> None:
+        conductor = at(group, Publish(StripeFinish(GENERATION, 2, 3)))
+        said = Striping(GENERATION, 2, 3, frozenset(range(6)), frozenset({0, 2}))
+        assert waits_for(conductor, seen(group.sight(), said=said)) == "the members to read the finish"
+        everybody = Striping(GENERATION, 2, 3, finished=frozenset({0, 1, 2}))
+        assert conductor.next_step(seen(group.sight(), said=everybody)) == Publish(StripeEnd(GENERATION, 3))
+
+    def test_queues_that_are_not_needed_are_emptied_before_the_end(self) -> None:
+        group = Group(3, 2, hash_count=6)
+        conductor = at(group, Unsubscribe(2, group.topic))
+        sight = group.sight()
+        assert waits_for(conductor, seen(sight, {0: 9, 1: 9, 2: 1})) == "queue orders/2 to be empty"
+        assert conductor.next_step(seen(sight, {0: 9, 1: 9, 2: 0})) == Publish(StripeEnd(GENERATION, 2))
+
+
+def seen(
+    sight: Sight, depths: dict[int, int] | None = None, owned: set[int] | None = None, said: Striping | None = None
+) -> Sight:
+    return Sight(
+        sight.subscriptions,
+        sight.depths if depths is None else depths,
+        sight.owned if owned is None else owned,
+        said or sight.striping,
+    )
+
+
+class TestWhatNoStepLeaves:
+    def test_a_queue_of_the_old_layout_is_missing(self) -> None:
+        group = Group(3, 4)
+        conductor = at(group, Subscribe(0, group.topic))
+        del group.queues[1]
+        with pytest.raises(UserError, match="orders/1: no such queue"):
+            conductor.next_step(group.sight())
+
+    def test_nobody_subscribes_to_a_shard_that_moves(self) -> None:
+        group = Group(3, 4)
+        conductor = at(group, Publish(group.plan))
+        group.look()
+        group.queues[0].remove("lbg/3/>")
+        with pytest.raises(UserError, match="neither orders/0 nor orders/3 subscribes to it") as raised:
+            conductor.next_step(group.sight())
+        assert raised.value.where == "lbg/3/>"
+
+
+class TestWhatIsUnderWay:
+    @pytest.mark.parametrize("topics", [[], ["lbg/0/>"], ["lbg-control/orders", "lbg-control/bills/restripe/7/2/3/s"]])
+    def test_nothing(self, topics: list[str]) -> None:
+        assert plan_under_way({0: frozenset(topics)}, CONTROL_TOPIC) is None
+
+    def test_what_a_single_queue_tells_of(self) -> None:
+        plan = StripePlan(7, 2, 3, "s")
+        subscriptions = {0: frozenset({"lbg/0/>", record_topic(CONTROL_TOPIC, plan)}), 1: frozenset({"lbg/1/>"})}
+        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plan
+
+    def test_two_at_once_are_refused(self) -> None:
+        plans = StripePlan(8, 3, 1, "other"), StripePlan(7, 2, 3, "s")
+        subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
+        with pytest.raises(UserError, match="re-stripings 2 to 3 and 3 to 1 at once"):
+            plan_under_way(subscriptions, CONTROL_TOPIC)

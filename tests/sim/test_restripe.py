@@ -1,0 +1,196 @@
+"""Groups that are re-striped in mid-run keep the laws; gates and conductors that are broken on purpose do not.
+
+The mutants override private methods, because they stand for edits of what they replace.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, islice
+
+import pytest
+
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.restripe.conductor import Conductor, Publish, Sight, Step, Subscribe, Unsubscribe
+from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.restripe.records import ShardMarker
+from lbg_runtime.sim import restriper, world
+from lbg_runtime.sim.campaign import Scope, run_seed
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.history import CopySettled
+from lbg_runtime.sim.parts import Parts
+from lbg_runtime.sim.settings import FaultKind, Mode, SimSettings, draw_settings
+from lbg_runtime.sim.simulation import simulate
+from tests.core.restripe.broken_gates import (
+    DropsInsteadOfKeeping,
+    ForgetsTheMarkers,
+    HandlesWhatLiesBeforeTheMarker,
+    HandlesWhatLiesBehindTheMarker,
+    LetsGoAtTheMarker,
+    SettlesThePlanAtOnce,
+    TellsAtOnce,
+    WaitsForNobody,
+)
+
+MakeSettings = Callable[[int], SimSettings]
+
+SCOPE = Scope(Mode.COOPERATIVE)
+QUICK_SEEDS = 40
+PARTS = 4
+MOST_SEEDS = 12
+
+
+def restriped_seeds(wanted: int) -> list[int]:
+    """The first seeds whose groups are re-striped."""
+    settings = ((seed, draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)) for seed in count())
+    return list(islice((seed for seed, drawn in settings if drawn.restripe_to), wanted))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_law_holds_in_every_run_with_re_stripings(part: int) -> None:
+    seeds = restriped_seeds(QUICK_SEEDS)[part::PARTS]
+    broken, copies = {}, 0
+    for seed in seeds:
+        result = run_seed(SCOPE, seed)
+        copies += sum(isinstance(happening, CopySettled) for happening in result.history)
+        if result.violations:
+            broken[seed] = result.violations[0]
+    assert not broken, "lbg simulate --mode cooperative --seeds 1 --first SEED --history shows a run"
+    assert copies > len(seeds), "messages move, and not only queues"
+
+
+@pytest.mark.parametrize("seed", [3, 15, 23, 26, 40, 55, 385, 1767, 3165, 3594, 3732])
+def test_runs_that_once_broke_a_law_keep_them_all(seed: int) -> None:
+    result = run_seed(SCOPE, seed)
+    assert result.settings.restripe_to
+    assert result.violations == ()
+
+
+def busy(seed: int) -> SimSettings:
+    """Publishers go on while a group with few queues has more, then one, then more; members die meanwhile."""
+    drawn = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE, members=3, queues=2)
+    return replace(
+        drawn,
+        hash_count=6,
+        restripe_to=(4, 1, 3),
+        restriper_kill_share=0.05,
+        publishers=1,
+        keys=8,
+        messages=300,
+        publish_gap_ms=40,
+        unconfirmed=10,
+        control=replace(drawn.control, membership=MembershipSettings(heartbeat_ms=100, settle_ms=0), loss_share=0.0),
+        faults=(FaultKind.KILL, FaultKind.DISCONNECT, FaultKind.STOP, FaultKind.END_FLOW, FaultKind.PAUSE),
+        fault_gap_ms=500,
+        horizon_ms=6_000,
+    )
+
+
+def mortal(seed: int) -> SimSettings:
+    """Settlements take a second to leave, handlers take long, and members are killed all the time."""
+    drawn = busy(seed)
+    return replace(
+        drawn,
+        restriper_kill_share=0.0,
+        keys=4,
+        ack_timer_ms=1_000,
+        keep_alive_ms=10,
+        longest_delay_ms=1,
+        max_in_flight=8,
+        runners=16,
+        window=50,
+        rebind=replace(drawn.rebind, drain_timeout_ms=3_000),
+        handlers=replace(
+            drawn.handlers, longest_ms=60, slow_share=0.0, fail_share=0.0, poison_share=0.0, hang_share=0.0
+        ),
+        faults=(FaultKind.KILL,),
+        fault_gap_ms=400,
+    )
+
+
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that stops does so for good, and nothing is learned from waiting five minutes for it."""
+    monkeypatch.setattr(world, "QUIET_MS", 20_000)
+
+
+def is_found_out(parts: Parts, run: MakeSettings, law: str, first: int) -> bool:
+    """Whether a run breaks the law, of the few from the first one on that is known to."""
+    for seed in range(first, first + MOST_SEEDS):
+        if any(violation.law == law for violation in simulate(seed, run(seed), parts).violations):
+            return True
+    return False
+
+
+@pytest.mark.usefixtures("little_patience")
+@pytest.mark.parametrize(
+    ("mutant", "run", "law", "first"),
+    [
+        (TellsAtOnce, mortal, "processes_overlap_only_when_cut_off", 20),
+        (SettlesThePlanAtOnce, busy, "run_ends", 2),
+        (HandlesWhatLiesBehindTheMarker, busy, "duplicates_are_excused", 2),
+        (HandlesWhatLiesBehindTheMarker, busy, "processes_overlap_only_when_cut_off", 8),
+        (HandlesWhatLiesBeforeTheMarker, busy, "duplicates_are_excused", 2),
+        (WaitsForNobody, busy, "first_handlings_are_in_order", 2),
+        (DropsInsteadOfKeeping, busy, "nothing_is_lost", 2),
+        (DropsInsteadOfKeeping, busy, "settled_messages_are_a_prefix", 2),
+        (LetsGoAtTheMarker, busy, "first_handlings_are_in_order", 2),
+        (ForgetsTheMarkers, busy, "nothing_is_lost", 7),
+    ],
+)
+def test_a_broken_gate_is_found_out(mutant: type[StripeGate], run: MakeSettings, law: str, first: int) -> None:
+    assert is_found_out(Parts(make_gate=mutant), run, law, first)
+
+
+class MarksBeforeItSubscribes(Conductor):
+    """What is published in between lies behind the marker in the old queue, and nowhere else."""
+
+    def _move(self, sight: Sight) -> Step:
+        step = super()._move(sight)
+        if isinstance(step, Subscribe):
+            [shard] = [shard for shard in range(self.shape.hash_count) if self.shape.subscription(shard) == step.topic]
+            marker = ShardMarker(self.plan.generation, shard)
+            return step if marker in self._published else Publish(marker)
+        return step
+
+
+class UnsubscribesAtTheMarker(Conductor):
+    """The finish then comes before the old queues are done."""
+
+    def _move(self, sight: Sight) -> Step:
+        shard = next(shard for shard in self.moving_shards() if not self._is_moved(shard, sight))
+        if ShardMarker(self.plan.generation, shard) in self._published:
+            return Unsubscribe(self.plan.leaves(shard), self.shape.subscription(shard))
+        return super()._move(sight)
+
+
+class SubscribesBeforeThePlan(Conductor):
+    """Copies lie in the new queue before anything says that they are copies."""
+
+    def _prepare(self, sight: Sight) -> Step | None:
+        step = super()._prepare(sight)
+        if isinstance(step, Publish):
+            for shard in self.moving_shards():
+                topic, new = self.shape.subscription(shard), self.plan.goes_to(shard)
+                if topic not in sight.subscriptions[new]:
+                    return Subscribe(new, topic)
+        return step
+
+
+@pytest.mark.parametrize(
+    ("mutant", "law", "first"),
+    [
+        (MarksBeforeItSubscribes, "nothing_is_lost", 2),
+        (UnsubscribesAtTheMarker, "first_handlings_are_in_order", 2),
+        (SubscribesBeforeThePlan, "duplicates_are_excused", 4),
+    ],
+)
+def test_a_broken_conductor_is_found_out(
+    mutant: type[Conductor], law: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restriper, "Conductor", mutant)
+    assert is_found_out(Parts(), busy, law, first)
+
+
+def test_the_runs_that_find_them_out_break_nothing_by_themselves() -> None:
+    for run, seed in [(busy, 2), (busy, 4), (busy, 7), (busy, 8), (mortal, 20)]:
+        assert (seed, simulate(seed, run(seed)).violations) == (seed, ())
