@@ -354,7 +354,7 @@ class FlowMachine:
         return commands + self._open_intake() if self.state is FlowState.ACTIVE else commands
 
     def _take_echo(self, number: int) -> list[Command]:
-        # On a handle that lost its activity, for whatever cause it drains, a settlement may have come too late to count.
+        # On a handle that lost its activity, whatever it drains for, a settlement may have come too late to count.
         is_waiting = self._release is not None and self._release.phase is DrainPhase.WAIT
         if self._gate is None or is_waiting:
             return []
