@@ -10,6 +10,7 @@ import typer
 
 from lbg_runtime.cli.bench.dispatch import dispatch
 from lbg_runtime.cli.bench.moves import moves
+from lbg_runtime.cli.bench.receive import receive
 from lbg_runtime.cli.bench.restripe import restripe
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
@@ -31,6 +32,7 @@ app = typer.Typer(
 bench = typer.Typer(no_args_is_help=True, help="Measure on this machine; the documents quote these figures.")
 bench.command()(dispatch)
 bench.command()(moves)
+bench.command()(receive)
 bench.command()(restripe)
 
 

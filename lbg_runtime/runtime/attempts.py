@@ -8,7 +8,6 @@ from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.handling import Handling
 
-
 CLOCK_RESOLUTION_S = 0.001
 """A timer may fire that much early."""
 

@@ -81,4 +81,4 @@ class Handling:
 
 
 CURRENT_HANDLING: ContextVar[Handling] = ContextVar("CURRENT_HANDLING")
-"""In a handler: what it was called for, for those that need more than the message. Read it, and change nothing of it."""
+"""In a handler: what it was called for, for those that need more than the message. Read it, and change nothing."""

@@ -1,7 +1,7 @@
 """`lbg bench dispatch`: from a delivery to the end of its handler, without a broker.
 
-What is measured: a flow runner with its machine and the dispatcher of a member, fed batches of deliveries by a transport
-that only counts settlements; handlers that are awaited and do nothing. Beside it, in the same process and in turns: the
+What is measured: a flow runner with its machine and the dispatcher of a member, fed batches of deliveries by one that
+only counts settlements; handlers that are awaited and do nothing. Beside it, in the same process and in turns: the
 loop that awaits the same handler on the same messages and does nothing else, and a task per message. Nothing else can
 be compared, as nothing else keeps keys in order, settles after handling, and can be drained.
 """
@@ -125,7 +125,7 @@ class _Flow:
         self.is_open = False
         self.progress = asyncio.Event()
 
-    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
+    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:  # noqa: ARG002
         self.settled += 1
         if self.settled == self.wanted:
             self.progress.set()
@@ -151,7 +151,7 @@ class _Transport:
 
     async def close(self) -> None: ...
 
-    async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> _Flow:
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> _Flow:  # noqa: ARG002
         self.sink = sink
         sink(FlowActive(epoch))
         return self.flow
@@ -161,6 +161,7 @@ class _Transport:
 
 async def _runtime(messages: Sequence[Message]) -> float:
     handlers = Handlers()
+
     @handlers.handler("orders/>")
     async def handle(message: Message) -> None:
         await _handle(message)

@@ -18,10 +18,10 @@ from lbg_runtime.cli.bench.filled_broker import QUEUE, SHAPE, TOPIC
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.config.settings import ReceivePathChoice, Settings
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
-from lbg_runtime.core.lanes import KeyLanes, LaneKey, LaneTurn
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.ids import Epoch
-from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
+from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.registry import Handlers
@@ -91,21 +91,21 @@ def take_by_callback(host: str, count: int) -> tuple[dict[str, float], list[str]
 async def take_by_lanes(host: str, count: int, receive_path: ReceivePathChoice) -> tuple[dict[str, float], list[str]]:
     """The transport, a lane for each key, a handler that only notes, and a settlement."""
     ids: list[str] = []
-    lanes = KeyLanes()
+    lanes: KeyLanes[Delivery] = KeyLanes()
     done = asyncio.Event()
 
     async def handle(message: Message) -> None:
         ids.append(message.message_id or "")
 
-    async def take_turn(turn: LaneTurn) -> None:
-        delivery = turn.delivery
+    async def take_turn(lane: Lane[Delivery]) -> None:
+        delivery = lane.head
         await handle(delivery.message)
-        lanes.finish(turn.lane)
+        lanes.finish(lane)
         flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
         if len(ids) == count:
             done.set()
 
-    pool = RunnerPool(lanes, RUNNERS, take_turn)
+    pool = RunnerPool(lanes, RUNNERS, take_turn)  # type: ignore[arg-type]  # it does not look into the lanes
 
     def receive(event: FlowEvent) -> None:
         if isinstance(event, MessageReceived):

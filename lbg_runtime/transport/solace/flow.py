@@ -14,16 +14,15 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.transport.base import FlowSink
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import bind_failed, subcode_and_reason
-from lbg_runtime.transport.solace.inbound import Arrival, UnreadableMessage, read_delivery
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
     IncompleteMessageDeliveryError,
-    MessageHandler,
     PubSubPlusClientError,
     Queue,
 )
 from lbg_runtime.transport.solace.native import NativeFlowEvent
+from lbg_runtime.transport.solace.receive_path import MakePath
 from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 
 _log = structlog.get_logger(__name__)
@@ -55,15 +54,24 @@ class SolaceFlow:
 
     `start` and `terminate` block and run on control threads, everything else on the thread of the loop. What the client
     reports on its own threads comes through the inbox: flow events straight from its network thread, messages by way of
-    its dispatching thread. So an event can overtake messages, never the other way round.
+    the receive path.
     """
 
-    def __init__(self, inbox: Inbox, threads: ControlThreads, queue: QueueName, epoch: Epoch, sink: FlowSink) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        threads: ControlThreads,
+        queue: QueueName,
+        epoch: Epoch,
+        sink: FlowSink,
+        make_path: MakePath,
+    ) -> None:
+        self.queue = queue
+        self.epoch = epoch
         self._inbox = inbox
         self._threads = threads
-        self._queue = queue
-        self._epoch = epoch
         self._sink = sink
+        self._path = make_path(inbox, self)
         self._state = HandleState.BINDING
         self._intake_open = False
         self._end_reason = ""
@@ -78,9 +86,9 @@ class SolaceFlow:
         receiver = (
             service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
-            .build(Queue.durable_exclusive_queue(self._queue))
+            .build(Queue.durable_exclusive_queue(self.queue))
         )
-        native.take_window_over(receiver)
+        self._path.attach(receiver)
         native.keep_window_closed(receiver)
         bound = native.watch_events(receiver, lambda event, text: self._inbox.post(self._event_happened, (event, text)))
         try:
@@ -88,19 +96,19 @@ class SolaceFlow:
         except CLIENT_ERRORS as error:
             native.forget_failed(receiver)
             if native.is_bound_without_handle(error):
-                raise GhostFlow(self._queue, "the client lost the flow while it was bound") from error
-            raise bind_failed(self._queue, error) from error
+                raise GhostFlow(self.queue, "the client lost the flow while it was bound") from error
+            raise bind_failed(self.queue, error) from error
         self._service, self._receiver = service, receiver
         try:
-            receiver.receive_async(_MessageListener(self, self._inbox))
+            self._path.begin(receiver)
         except CLIENT_ERRORS as error:
             # The connection went between the two calls.
             self.terminate()
-            raise bind_failed(self._queue, error) from error
+            raise bind_failed(self.queue, error) from error
         # As a rule it is set by now; the client may also have been woken up too early, by a reconnect.
         if not bound.wait(BIND_PATIENCE_S):
             self.terminate()
-            raise GhostFlow(self._queue, "the broker's answer to the bind was lost")
+            raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
 
     def terminate(self) -> None:
         """Flush settlements and unbind. Messages that the client has not handed over come again, flagged."""
@@ -112,7 +120,7 @@ class SolaceFlow:
         except IncompleteMessageDeliveryError:
             pass
         except PubSubPlusClientError as error:
-            _log.info("unbind_failed", queue=self._queue, epoch=self._epoch, reason=subcode_and_reason(error)[1])
+            _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
         # Where `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
         native.destroy(self._service, receiver)
         native.let_go(receiver)
@@ -129,7 +137,7 @@ class SolaceFlow:
             return
         if outcome is not Outcome.ACCEPTED:
             self.give_up(f"this transport cannot settle {delivery_id} as {outcome.value} in order")
-        elif not native.accept(self._receiver, delivery_id):
+        elif not self._path.accept(delivery_id):
             # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
             self.give_up(f"the client did not take the settlement of {delivery_id}")
 
@@ -141,6 +149,10 @@ class SolaceFlow:
     def start_intake(self) -> None:
         """See `BoundFlow.start_intake`."""
         self._intake_open = True
+        self._apply_intake()
+
+    def flush(self) -> None:
+        """See `BoundFlow.flush`. To open or close an intake that is open or closed sends what the client batches."""
         self._apply_intake()
 
     async def unbind(self) -> None:
@@ -161,7 +173,7 @@ class SolaceFlow:
     def handed_over(self) -> None:
         """The caller of `bind` gets the handle now; raises `BindFailed` where it has died meanwhile."""
         if self._state is HandleState.DEAD:
-            raise BindFailed(self._queue, self._end_reason)
+            raise BindFailed(self.queue, self._end_reason)
         self._state = HandleState.BOUND
 
     async def discard(self) -> None:
@@ -182,19 +194,10 @@ class SolaceFlow:
 
     # -- through the inbox
 
-    def arrived(self, arrival: Arrival) -> None:
-        """The client handed a message over."""
-        if self._state is HandleState.DEAD:
-            return
-        delivery = Delivery(
-            self._queue,
-            self._epoch,
-            arrival.delivery_id,
-            arrival.message,
-            arrival.redelivered,
-            arrival.received_at_ns,
-        )
-        self._sink(MessageReceived(delivery))
+    def arrived(self, delivery: Delivery) -> None:
+        """See `PathOwner.arrived`."""
+        if self._state is not HandleState.DEAD:
+            self._sink(MessageReceived(delivery))
 
     def _event_happened(self, happened: tuple[NativeFlowEvent, str]) -> None:
         event, text = happened
@@ -202,9 +205,9 @@ class SolaceFlow:
             return
         match event:
             case NativeFlowEvent.ACTIVE:
-                self._sink(FlowActive(self._epoch))
+                self._sink(FlowActive(self.epoch))
             case NativeFlowEvent.INACTIVE:
-                self._sink(FlowInactive(self._epoch))
+                self._sink(FlowInactive(self.epoch))
             case NativeFlowEvent.REBOUND:
                 # The library binds with the window of before the outage; what was ordered during it is lost.
                 self._apply_intake()
@@ -213,7 +216,7 @@ class SolaceFlow:
 
     def _apply_intake(self) -> None:
         if self._state is HandleState.BOUND:
-            (native.open_window if self._intake_open else native.close_window)(self._receiver)
+            (self._path.open_window if self._intake_open else self._path.close_window)()
 
     def give_up(self, reason: str) -> None:
         """The handle cannot be used any more: unbind what is left of it and report its end."""
@@ -232,22 +235,5 @@ class SolaceFlow:
         self._end_reason = reason
         # Before there is a handle, `bind` tells by failing.
         if state is HandleState.BOUND:
-            _log.warning("flow_ended", queue=self._queue, epoch=self._epoch, reason=reason)
-            self._sink(FlowDown(self._epoch, reason))
-
-
-class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types
-    """Only posts: the client joins this thread while it terminates, so what waits here could wait for itself."""
-
-    def __init__(self, flow: SolaceFlow, inbox: Inbox) -> None:
-        self._flow = flow
-        self._inbox = inbox
-
-    def on_message(self, message: Any) -> None:
-        try:
-            arrival = read_delivery(message)
-        except UnreadableMessage as error:
-            # To skip it would break the order of its key, so the queue stops at it, loudly.
-            self._inbox.post(self._flow.give_up, str(error))
-        else:
-            self._inbox.post(self._flow.arrived, arrival)
+            _log.warning("flow_ended", queue=self.queue, epoch=self.epoch, reason=reason)
+            self._sink(FlowDown(self.epoch, reason))

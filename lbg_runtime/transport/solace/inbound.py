@@ -1,36 +1,25 @@
-"""From a message of the client to values of the model; the seam where a faster receive path will come in."""
+"""From a message of the client, as its Python layer makes one, to values of the model."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from lbg_runtime.model.errors import TransportError
-from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS
 from lbg_runtime.transport.solace.properties import read_properties
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What a flow handed over, free of the client: nothing of it keeps native memory."""
-
-    delivery_id: DeliveryId
-    message: Message
-    redelivered: bool
-    received_at_ns: int
 
 
 class UnreadableMessage(TransportError):
     """A message of a foreign publisher whose parts cannot be read; it stays on its queue."""
 
 
-def read_delivery(inbound: Any) -> Arrival:
+def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any) -> Delivery:
     """Take everything out of a message of a flow. Called on the client's threads; raises `UnreadableMessage`."""
     received_at_ns = time.monotonic_ns()
     message = read_message(inbound)
     delivery_id = DeliveryId(inbound.message_id.value)
-    return Arrival(delivery_id, message, inbound.is_redelivered(), received_at_ns)
+    return Delivery(queue, epoch, delivery_id, message, inbound.is_redelivered(), received_at_ns)
 
 
 def read_message(inbound: Any) -> Message:
@@ -40,7 +29,7 @@ def read_message(inbound: Any) -> Message:
         payload = bytes(inbound.get_payload_as_bytes() or b"")
         # Our own publishers send bytes and nothing else, so what looks like a text of theirs is not one.
         if PUBLISHER_PROPERTY not in properties:
-            payload = _unwrap_text(payload)
+            payload = unwrap_text(payload)
         return Message(
             topic=inbound.get_destination_name() or "",
             payload=payload,
@@ -52,8 +41,11 @@ def read_message(inbound: Any) -> Message:
         raise UnreadableMessage(f"a message cannot be read: {error}") from error
 
 
-def _unwrap_text(payload: bytes) -> bytes:
-    """UTF-8 text of a message that was published as a string: tag and length before it, a zero byte behind."""
+def unwrap_text(payload: bytes) -> bytes:
+    """UTF-8 text of a message that was published as a string: tag and length before it, a zero byte behind.
+
+    Only for messages of foreign publishers. Other payloads come back as they are.
+    """
     if not payload or payload[0] >> 2 != 7:
         return payload
     start = 2 + (payload[0] & 3)

@@ -1,14 +1,19 @@
 """The one way from the client's threads onto the event loop: a deque and one wake-up for all that gathers meanwhile."""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 QUANTUM = 256
 """Items handled in one turn of the loop, so that a flood does not starve the handlers it feeds."""
+
+FULL = 64
+"""Items that wait, from which on a thread that can wait does so: the loop is busy, and more would only pile up."""
 
 
 class Inbox:
@@ -21,39 +26,74 @@ class Inbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # An item and its taker have one type, which `post` checks; the deque mixes them.
-        self._items: deque[tuple[Callable[[Any], None], Any]] = deque()
+        # An item, its taker and what frees it have one type, which `post` checks; the deque mixes them.
+        self._items: deque[tuple[Callable[[Any], None], Any, Callable[[Any], None] | None]] = deque()
         self._armed = False
         self._closed = False
+        self._is_awaited = False
+        self._is_stuck = False
+        """The loop has taken nothing since somebody waited for it in vain."""
+        self._has_room = threading.Event()
 
-    def post(self, take: Callable[[Item], None], item: Item) -> None:
-        """Have `take(item)` called on the loop. Dropped once the inbox or its loop is closed."""
+    def post(self, take: Callable[[Item], None], item: Item, drop: Callable[[Item], None] | None = None) -> bool:
+        """Have `take(item)` called on the loop, or `drop(item)`, on any thread, where it is closed by then.
+
+        One of the two is called, once; an item with nothing to drop is forgotten. Answers whether there is room for
+        another one; it is taken all the same.
+        """
+        self._items.append((take, item, drop))
+        # In this order: what comes in after it was emptied for good is seen here.
         if self._closed:
-            return
-        self._items.append((take, item))
-        if not self._armed:
+            self.close()
+        elif not self._armed:
             self._armed = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
                 # The loop was closed before the client's threads ended: nobody is left to tell.
-                self._closed = True
-                self._items.clear()
+                self.close()
+        return len(self._items) < FULL
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Block until the loop has taken what was there, or the inbox is closed; False if that takes too long.
+
+        While the loop does not move that is answered at once the next time. Never called on the loop's thread.
+        """
+        if self._is_stuck:
+            return False
+        self._has_room.clear()
+        self._is_awaited = True
+        # Asked again with the flag in sight: either this sees that the loop is done, or the loop sees the flag.
+        is_full = len(self._items) >= FULL and not self._closed
+        self._is_stuck = is_full and not self._has_room.wait(timeout_s)
+        self._is_awaited = False
+        return not self._is_stuck
 
     def close(self) -> None:
         """Drop what is there and what still comes."""
         self._closed = True
-        self._items.clear()
+        self._has_room.set()
+        # Several threads may be here: whoever takes an item out has it.
+        with suppress(IndexError):
+            while True:
+                _, item, drop = self._items.popleft()
+                if drop is not None:
+                    drop(item)
 
     def _drain(self) -> None:
         self._armed = False
+        self._is_stuck = False
+        items = self._items
         try:
-            for _ in range(min(len(self._items), QUANTUM)):
-                take, item = self._items.popleft()
-                take(item)
+            for _ in range(min(len(items), QUANTUM)):
                 if self._closed:
+                    self.close()
                     return
+                take, item, _ = items.popleft()
+                take(item)
         finally:
-            if self._items and not self._armed:
+            if self._is_awaited and len(items) < FULL:
+                self._has_room.set()
+            if items and not self._armed:
                 self._armed = True
                 self._loop.call_soon(self._drain)

@@ -52,7 +52,7 @@ with _without_logging_setup():
     from solace.messaging.core._message import _SolClientFieldType as FieldType
     from solace.messaging.core._message import map_stream_cleanup as close_map
     from solace.messaging.core._receive import _event_callback_func_type as flow_event_callback_type
-    from solace.messaging.core._solace_session import _SolaceSession
+    from solace.messaging.core._solace_session import _SolaceSession as ClientSession
     from solace.messaging.errors.pubsubplus_client_error import (
         IllegalArgumentError,
         IncompleteMessageDeliveryError,
@@ -70,7 +70,9 @@ with _without_logging_setup():
     from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
     from solace.messaging.receiver import _inbound_message_utility as native
     from solace.messaging.receiver._impl._inbound_message import _InboundMessage
-    from solace.messaging.receiver._impl._persistent_message_receiver import _PersistentMessageReceiver
+    from solace.messaging.receiver._impl._persistent_message_receiver import (
+        _PersistentMessageReceiver as PersistentReceiver,
+    )
     from solace.messaging.receiver.message_receiver import MessageHandler
     from solace.messaging.resources.queue import Queue
     from solace.messaging.resources.topic import Topic
@@ -88,10 +90,10 @@ START_METHOD = "_PersistentMessageReceiver__do_start"
 
 _PARTS = (
     (
-        _PersistentMessageReceiver,
+        PersistentReceiver,
         ("flow_p", "receiver_queue", "_event_callback_func_routine", "_handle_events_on_terminate", START_METHOD),
     ),
-    (_SolaceSession, ("session_cleanup",)),
+    (ClientSession, ("session_cleanup",)),
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
     (_InboundMessage, ("message_id", "solace_message")),
     (native, ("end_point_provision", "topic_endpoint_subscribe", "nack_message", "pause", "resume")),
@@ -111,7 +113,7 @@ def missing_parts() -> str | None:
 
 def _start_opens_by_resume() -> bool:
     """Whether `native.keep_window_closed` finds what it replaces, and the flow is created with its window closed."""
-    start = getattr(_PersistentMessageReceiver, START_METHOD)
+    start = getattr(PersistentReceiver, START_METHOD)
     opens_by_resume = "resume" in start.__code__.co_names and start.__globals__.get("resume") is native.resume
     return opens_by_resume and flow_props.get(SOLCLIENT_FLOW_PROP_START_STATE) == SOLCLIENT_PROP_DISABLE_VAL
 
@@ -132,6 +134,7 @@ __all__ = [
     "SOLCLIENT_PROP_ENABLE_VAL",
     "START_METHOD",
     "ClientOutcome",
+    "ClientSession",
     "Field",
     "FieldType",
     "FlowEventCode",
@@ -139,6 +142,7 @@ __all__ = [
     "MessageHandler",
     "MessagePublishReceiptListener",
     "MessagingService",
+    "PersistentReceiver",
     "PubSubPlusClientError",
     "Queue",
     "ReconnectionAttemptListener",

@@ -1,7 +1,8 @@
 """What the client's Python layer does to a flow but has no public method for.
 
 Only `provision_queue`, `destroy` and `release` block. `library.missing_parts` has checked, when the transport was
-opened, that all of it is there.
+opened, that all of it is there. A `handle` is a receiver's `flow_p` itself: the client empties it when it has freed the
+flow, and its functions then do nothing and say so. A copied number could be another flow's by then.
 """
 
 import threading
@@ -48,7 +49,7 @@ class NativeFlowEvent(Enum):
     """The library tried to, and the broker said no. It does not try again."""
 
 
-def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], None]) -> threading.Event:
+def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) -> threading.Event:
     """Call `post` from the client's network thread for each event, with its text; set the event returned when the flow
     is bound. Before `start`.
 
@@ -112,20 +113,20 @@ def keep_window_closed(receiver: Any) -> None:
     setattr(receiver, START_METHOD, MethodType(closed, receiver))
 
 
-def close_window(receiver: Any) -> None:
+def close_window(handle: Any) -> None:
     """Ask for no more messages; closing a closed window only flushes acknowledgements."""
-    native.pause(receiver.flow_p)
+    native.pause(handle)
 
 
-def open_window(receiver: Any) -> None:
+def open_window(handle: Any) -> None:
     """Ask for messages, for the first time or again."""
-    native.resume(receiver.flow_p)
+    native.resume(handle)
 
 
-def accept(receiver: Any, delivery_id: DeliveryId) -> bool:
+def accept(handle: Any, delivery_id: DeliveryId) -> bool:
     """Accept by number, so that no native message need be kept for it; False when the client did not take it."""
     # By the function for all outcomes: the one for acceptances wants the message.
-    return bool(native.nack_message(receiver.flow_p, c_uint64(delivery_id), ClientOutcome.ACCEPTED) == SOLCLIENT_OK)
+    return bool(native.nack_message(handle, c_uint64(delivery_id), ClientOutcome.ACCEPTED) == SOLCLIENT_OK)
 
 
 def destroy(service: Any, receiver: Any) -> None:

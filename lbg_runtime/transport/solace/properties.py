@@ -35,8 +35,9 @@ _MEMBERS = {
 }
 """Where the client's union keeps each kind of scalar that Python reads without more ado."""
 
+STRING = FieldType.SOLCLIENT_STRING.value
+INT64 = FieldType.SOLCLIENT_INT64.value
 _BYTES = FieldType.SOLCLIENT_BYTEARRAY.value
-_STRING = FieldType.SOLCLIENT_STRING.value
 _DESTINATION = FieldType.SOLCLIENT_DESTINATION.value
 _NULL = FieldType.SOLCLIENT_NULL.value
 
@@ -56,22 +57,26 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     field, name = Field(), c_char_p()
     try:
         while (code := get_next_field(container, field, name)) == SOLCLIENT_OK:
-            key = (name.value or b"").decode()
-            if field.type in _MEMBERS:
-                properties[key] = getattr(field.value, _MEMBERS[field.type])
-            elif field.type == _STRING:
-                properties[key] = field.value.string.decode()
-            elif field.type == _BYTES:
-                properties[key] = _bytes_of(field)
-            elif field.type == _DESTINATION:
-                properties[key] = (field.value.dest.dest or b"").decode()
-            elif field.type == _NULL:
-                properties[key] = None
+            add_property(properties, (name.value or b"").decode(), field)
         if code != SOLCLIENT_EOS:
             raise get_last_error_info(code, "read properties")
     finally:
         close_map(container)
     return properties
+
+
+def add_property(properties: dict[str, PropertyValue], name: str, field: Any) -> None:
+    """Put the value of a field in, if it is one that the model has a place for; raises `UnicodeDecodeError`."""
+    if field.type in _MEMBERS:
+        properties[name] = getattr(field.value, _MEMBERS[field.type])
+    elif field.type == STRING:
+        properties[name] = (field.value.string or b"").decode()
+    elif field.type == _BYTES:
+        properties[name] = _bytes_of(field)
+    elif field.type == _DESTINATION:
+        properties[name] = (field.value.dest.dest or b"").decode()
+    elif field.type == _NULL:
+        properties[name] = None
 
 
 def _bytes_of(field: Any) -> bytes:

@@ -1,6 +1,8 @@
-"""The publishing half of one session: persistent messages with receipts, direct messages without."""
+"""The publishing half of one session: persistent messages with a confirm for each, direct messages without."""
 
 import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -16,27 +18,85 @@ from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishRe
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
 
 
-class SolacePublisher:
-    """Made on a control thread for one session and started there; all else is called on the loop's thread."""
+class SolacePublisher(ABC):
+    """Made for one session. `build` and `start` are called on a control thread, all else on the loop's thread."""
 
-    def __init__(self, service: Any, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
-        self._builder = service.message_builder()
-        # Elastic: the call only enqueues, whatever the state of the connection; the caller bounds how much.
-        self._persistent = service.create_persistent_message_publisher_builder().on_back_pressure_elastic().build()
+        self.service: Any = None
+        self._messages: Any = None
+        self._direct: Any = None
+
+    def build(self, builder: Any) -> Any:
+        """Build the client's service object, which is not connected yet; raises the client's errors."""
+        self.service = builder.build()
+        return self.service
+
+    def start(self) -> None:
+        """Make ready, now that the service is connected; raises the client's errors."""
+        self._messages = self.service.message_builder()
         # Without a buffer: what cannot leave now is lost, and an outage fills no memory.
-        self._direct = service.create_direct_message_publisher_builder().on_back_pressure_reject(0).build()
+        self._direct = self.service.create_direct_message_publisher_builder().on_back_pressure_reject(0).build()
+        self._direct.start()
+
+    @abstractmethod
+    def send(self, message: Message, future: asyncio.Future[None]) -> None:
+        """See `Messenger.send`; `future` is what that returns."""
+
+    @abstractmethod
+    def fail_all(self, reason: str) -> None:
+        """The session is gone: nobody will hear of what is not confirmed. Nothing is sent after this."""
+
+    def send_direct(self, message: Message) -> None:
+        """See `Messenger.send_direct`."""
+        # At most once: it cannot be sent at all, there is no connection, or its buffer is full.
+        with suppress(PublishRefused, *CLIENT_ERRORS):
+            self._direct.publish(*self._prepare(message))
+
+    def _prepare(self, message: Message) -> tuple[Any, Any]:
+        """Message and topic of the client; raises `PublishRefused` for what its sending thread would die of."""
+        properties: dict[str, Any] = {
+            name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
+        }
+        if message.message_id is not None:
+            properties[_MESSAGE_ID] = message.message_id
+        try:
+            if not is_valid_topic(message.topic):
+                raise PublishRefused(message.topic, "a topic has 1 to 250 bytes")
+            if _cuts_a_text(message):
+                raise PublishRefused(message.topic, "a text with a zero character in it would be cut there")
+            outbound = self._messages.build(bytearray(message.payload), properties)
+            if message.sent_at_ms is not None:
+                native.set_sender_timestamp(outbound, message.sent_at_ms)
+            return outbound, Topic.of(message.topic)
+        except (*CLIENT_ERRORS, UnicodeEncodeError) as error:
+            raise PublishRefused(message.topic, str(error)) from error
+
+
+MakePublisher = Callable[[Inbox], SolacePublisher]
+"""Makes the publisher of a session; its answers come through the inbox."""
+
+
+class PublicPublisher(SolacePublisher):
+    """By the client's public interface alone: its sending thread, its receipts and their thread."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__(inbox)
+        self._persistent: Any = None
         self._numbers = count(1)
         self._unconfirmed: dict[int, tuple[str, asyncio.Future[None]]] = {}
 
     def start(self) -> None:
-        """Make ready; raises the client's errors."""
+        """See `SolacePublisher.start`."""
+        super().start()
+        # Elastic: the call only enqueues, whatever the state of the connection; the caller bounds how much.
+        builder = self.service.create_persistent_message_publisher_builder().on_back_pressure_elastic()
+        self._persistent = builder.build()
         self._persistent.start()
-        self._direct.start()
         self._persistent.set_message_publish_receipt_listener(_ReceiptListener(self))
 
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
-        """See `Messenger.send`; `future` is what that returns."""
+        """See `SolacePublisher.send`."""
         try:
             outbound, topic = self._prepare(message)
         except PublishRefused as refusal:
@@ -48,12 +108,6 @@ class SolacePublisher:
             self._persistent.publish(outbound, topic, user_context=number)
         except CLIENT_ERRORS as error:
             self.answered((number, error))
-
-    def send_direct(self, message: Message) -> None:
-        """See `Messenger.send_direct`."""
-        # At most once: it cannot be sent at all, there is no connection, or its buffer is full.
-        with suppress(PublishRefused, *CLIENT_ERRORS):
-            self._direct.publish(*self._prepare(message))
 
     def answered(self, answer: tuple[int, BaseException | None]) -> None:
         """The broker, or the client on its own, decided about a message."""
@@ -68,32 +122,20 @@ class SolacePublisher:
             future.set_exception(publish_failed(topic, error))
 
     def fail_all(self, reason: str) -> None:
-        """The session is gone: nobody will hear of what is not confirmed."""
+        """See `SolacePublisher.fail_all`."""
         for topic, future in self._unconfirmed.values():
             if not future.done():
                 future.set_exception(PublishFailed(topic, reason))
         self._unconfirmed.clear()
 
-    def _prepare(self, message: Message) -> tuple[Any, Any]:
-        """Message and topic of the client; raises `PublishRefused` for what its sending thread would die of."""
-        properties: dict[str, Any] = {
-            name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
-        }
-        if message.message_id is not None:
-            properties[_MESSAGE_ID] = message.message_id
-        try:
-            if not is_valid_topic(message.topic):
-                raise PublishRefused(message.topic, "a topic has 1 to 250 bytes")
-            outbound = self._builder.build(bytearray(message.payload), properties)
-            if message.sent_at_ms is not None:
-                native.set_sender_timestamp(outbound, message.sent_at_ms)
-            return outbound, Topic.of(message.topic)
-        except (*CLIENT_ERRORS, UnicodeEncodeError) as error:
-            raise PublishRefused(message.topic, str(error)) from error
+
+def _cuts_a_text(message: Message) -> bool:
+    texts = (message.topic, message.message_id, *message.properties, *message.properties.values())
+    return any(isinstance(text, str) and "\0" in text for text in texts)
 
 
 class _ReceiptListener(MessagePublishReceiptListener):  # type: ignore[misc]  # the client's classes have no types
-    def __init__(self, publisher: SolacePublisher) -> None:
+    def __init__(self, publisher: PublicPublisher) -> None:
         self._publisher = publisher
 
     def on_publish_receipt(self, publish_receipt: Any) -> None:

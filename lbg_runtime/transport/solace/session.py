@@ -23,7 +23,7 @@ from lbg_runtime.transport.solace.library import (
     ServiceInterruptionListener,
     TopicSubscription,
 )
-from lbg_runtime.transport.solace.publisher import SolacePublisher
+from lbg_runtime.transport.solace.publisher import MakePublisher, SolacePublisher
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 _log = structlog.get_logger(__name__)
@@ -51,10 +51,13 @@ class SolaceSession:
         self.publisher = publisher
 
     @classmethod
-    def connect(cls, settings: SolaceSettings, inbox: Inbox, take: SessionEventSink) -> "SolaceSession":
+    def connect(
+        cls, settings: SolaceSettings, inbox: Inbox, take: SessionEventSink, make_publisher: MakePublisher
+    ) -> "SolaceSession":
         """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`."""
+        publisher = make_publisher(inbox)
         try:
-            service = MessagingService.builder().from_properties(settings.properties()).build()
+            service = publisher.build(MessagingService.builder().from_properties(settings.properties()))
         except CLIENT_ERRORS as error:
             raise connect_failed(settings.host_list, error) from error
         listener = _ServiceListener(inbox, take)
@@ -63,7 +66,6 @@ class SolaceSession:
         service.add_service_interruption_listener(listener)
         try:
             service.connect()
-            publisher = SolacePublisher(service, inbox)
             publisher.start()
         except CLIENT_ERRORS as error:
             native.release(service)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from lbg_runtime.config.settings import ReceivePathChoice
+
 
 @dataclass(frozen=True, slots=True)
 class SolaceSettings:
@@ -24,6 +26,7 @@ class SolaceSettings:
     trust_store_path: str | None = None
     """Directory with the certificates of trusted authorities, for TLS."""
     validate_certificate: bool = True
+    receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
 
     @property
     def host_list(self) -> str:

@@ -19,6 +19,8 @@ from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 if TYPE_CHECKING:
     # These import the client, which waits for `open`.
     from lbg_runtime.transport.solace.flow import SolaceFlow
+    from lbg_runtime.transport.solace.publisher import MakePublisher
+    from lbg_runtime.transport.solace.receive_path import MakePath
     from lbg_runtime.transport.solace.session import SessionEvent, SolaceSession
 
 OUTAGE_PATIENCE_S = 10.0
@@ -43,6 +45,8 @@ class SolaceTransport:
         self._settings = settings
         self._threads = ControlThreads()
         self._inbox: Inbox | None = None
+        self._make_path: MakePath | None = None
+        self._make_publisher: MakePublisher | None = None
         self._session: SolaceSession | None = None
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
@@ -66,18 +70,20 @@ class SolaceTransport:
     # -- Transport
 
     async def open(self) -> None:
-        """See `Transport.open`. Every host is tried once; after a failure the call can be made again."""
+        """See `Transport.open`. Every host is tried once; after a failure the call can be made again.
+
+        Raises `ConfigError` where the settings ask for the fast receive path and the client is not as it needs it.
+        """
         host = self._settings.host_list
         if self._session is not None or self._closed:
             raise ConnectFailed(host, "a transport is opened once", permanent=True)
         if self._inbox is None:
             self._inbox = Inbox(asyncio.get_running_loop())
         try:
-            missing = await self._threads.run(_load_client)
+            if self._make_path is None:
+                self._make_path, self._make_publisher = await self._threads.run(_load_client, self._settings)
         except ImportError as error:
             raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
-        if missing is not None:
-            raise ConnectFailed(host, missing, permanent=True)
         await self._connect(self._inbox)
 
     async def close(self) -> None:
@@ -119,10 +125,10 @@ class SolaceTransport:
         with suppress(TimeoutError):
             async with asyncio.timeout(OUTAGE_PATIENCE_S):
                 await self._connected.wait()
-        session, inbox = self._session, self._inbox
-        if session is None or not self._connected.is_set():
+        session, inbox, make_path = self._session, self._inbox, self._make_path
+        if session is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, "not connected")
-        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink)
+        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session.service)
@@ -192,9 +198,11 @@ class SolaceTransport:
         from lbg_runtime.transport.solace.session import SolaceSession
 
         self._life += 1
-        life = self._life
+        life, make_publisher = self._life, self._make_publisher
+        if make_publisher is None:
+            raise TransportError("the client is not loaded")
         connecting = self._threads.begin(
-            SolaceSession.connect, self._settings, inbox, partial(self._session_event, life)
+            SolaceSession.connect, self._settings, inbox, partial(self._session_event, life), make_publisher
         )
         try:
             session = await wait_to_the_end(connecting)
@@ -270,8 +278,15 @@ class SolaceTransport:
                 _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=str(error))
 
 
-def _load_client() -> str | None:
-    """Import the client, which takes a tenth of a second; what it lacks, or None."""
+def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:
+    """Import the client, which takes a tenth of a second, look at it, and choose how to receive and to publish."""
+    from lbg_runtime.transport.solace.fast_publish_check import choose_publisher
     from lbg_runtime.transport.solace.library import missing_parts
+    from lbg_runtime.transport.solace.paths import choose_path
+    from lbg_runtime.transport.solace.public_path import PublicPath
 
-    return missing_parts()
+    missing = missing_parts()
+    if missing is not None:
+        raise ConnectFailed(settings.host_list, missing, permanent=True)
+    make_path = choose_path(settings.receive_path)
+    return make_path, choose_publisher(settings.receive_path, receives_fast=make_path is not PublicPath)

@@ -1,10 +1,11 @@
-"""A development broker and transports to it."""
+"""A development broker and transports to it, by either receive path."""
 
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ReceivePathChoice
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
@@ -16,8 +17,16 @@ async def broker() -> AsyncIterator[BrokerServer]:
         yield server
 
 
+@pytest.fixture(params=[ReceivePathChoice.FAST, ReceivePathChoice.PUBLIC], ids=lambda path: path.value)
+def receive_path(request: pytest.FixtureRequest) -> ReceivePathChoice:
+    choice: ReceivePathChoice = request.param
+    return choice
+
+
 @pytest.fixture
-async def make_transport(broker: BrokerServer) -> AsyncIterator[Callable[[str], SolaceTransport]]:
+async def make_transport(
+    broker: BrokerServer, receive_path: ReceivePathChoice
+) -> AsyncIterator[Callable[[str], SolaceTransport]]:
     made: list[SolaceTransport] = []
 
     def make(client_name: str, password: str = "") -> SolaceTransport:
@@ -27,6 +36,7 @@ async def make_transport(broker: BrokerServer) -> AsyncIterator[Callable[[str], 
             password=password,
             connect_timeout_ms=5_000,
             reconnect_wait_ms=50,
+            receive_path=receive_path,
         )
         made.append(SolaceTransport(settings))
         return made[-1]

@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
-from lbg_runtime.transport.solace.inbox import QUANTUM, Inbox
+from lbg_runtime.transport.solace.inbox import FULL, QUANTUM, Inbox
 
 pytestmark = pytest.mark.real_time
 
@@ -118,3 +120,103 @@ def test_posting_to_a_closed_loop_is_quiet() -> None:
     loop.close()
     inbox.post(print, "nobody reads this")
     inbox.post(print, "nor this")
+
+
+async def test_what_is_in_a_closed_inbox_is_dropped_once_by_whoever_can() -> None:
+    inbox = Inbox(asyncio.get_running_loop())
+    taken: list[int] = []
+    dropped: list[int] = []
+
+    def take(number: int) -> None:
+        taken.append(number)
+        if number == 2:
+            inbox.close()
+
+    for number in range(1, 6):
+        inbox.post(take, number, dropped.append)
+    await asyncio.sleep(0)
+    inbox.post(take, 6, dropped.append)
+    await asyncio.sleep(0)
+    assert (taken, dropped) == ([1, 2], [3, 4, 5, 6])
+
+
+def test_what_is_posted_to_a_closed_loop_is_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    inbox = Inbox(loop)
+    dropped: list[int] = []
+    loop.close()
+    for number in (1, 2):
+        inbox.post(print, number, dropped.append)
+    assert dropped == [1, 2]
+
+
+def post_many(inbox: Inbox, take: Callable[[int], None], drop: Callable[[int], None]) -> None:
+    for number in range(2_000):
+        inbox.post(take, number, drop)
+
+
+async def test_nothing_is_taken_and_dropped_or_neither_while_threads_post_and_it_closes() -> None:
+    for _ in range(20):
+        inbox = Inbox(asyncio.get_running_loop())
+        taken: list[int] = []
+        dropped: list[int] = []
+
+        posting = asyncio.ensure_future(asyncio.to_thread(post_many, inbox, taken.append, dropped.append))
+        while not taken:  # noqa: ASYNC110 - the next turn of the loop is what it waits for
+            await asyncio.sleep(0)
+        inbox.close()
+        await posting
+        assert sorted(taken + dropped) == list(range(2_000))
+
+
+async def test_who_waits_for_room_goes_on_when_the_loop_has_taken_what_was_there() -> None:
+    inbox = Inbox(asyncio.get_running_loop())
+    taken: list[int] = []
+    posted = [inbox.post(taken.append, number) for number in range(FULL)]
+    assert posted == [True] * (FULL - 1) + [False]
+    assert await asyncio.to_thread(inbox.wait_for_room, 10.0)
+    assert taken == list(range(FULL))
+    assert await asyncio.to_thread(inbox.wait_for_room, 10.0)
+
+
+async def test_a_loop_that_does_not_move_is_waited_for_once_until_it_moves_again() -> None:
+    inbox = Inbox(asyncio.get_running_loop())
+    for number in range(FULL):
+        inbox.post(lambda _: None, number)
+    # On the loop's thread, which therefore takes nothing meanwhile.
+    assert not inbox.wait_for_room(0.01)
+    started_at = time.monotonic()
+    assert not inbox.wait_for_room(10.0)
+    assert time.monotonic() - started_at < 5
+    await asyncio.sleep(0)
+    assert inbox.wait_for_room(10.0)
+
+
+async def test_nobody_waits_for_an_inbox_that_is_closed() -> None:
+    inbox = Inbox(asyncio.get_running_loop())
+    for number in range(FULL):
+        inbox.post(lambda _: None, number)
+    waiting = asyncio.create_task(asyncio.to_thread(inbox.wait_for_room, 10.0))
+    inbox.close()
+    assert await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_thread_that_waits_for_room_never_waits_in_vain_while_the_loop_moves() -> None:
+    inbox = Inbox(asyncio.get_running_loop())
+    taken: list[int] = []
+    waited: list[bool] = []
+    done = asyncio.Event()
+
+    def post_all() -> None:
+        for number in range(20_000):
+            has_room = inbox.post(taken.append, number) or inbox.wait_for_room(10.0)
+            waited.append(has_room)
+        inbox.post(lambda _: done.set(), None)
+
+    thread = threading.Thread(target=post_all)
+    thread.start()
+    async with asyncio.timeout(60):
+        await done.wait()
+    thread.join()
+    assert taken == list(range(20_000))
+    assert all(waited)

@@ -1,8 +1,6 @@
 """What is particular to the transport on the official client: sessions that end for good, traps of the client."""
 
 import asyncio
-import gc
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +8,8 @@ from typing import Any
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused
+from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -18,23 +17,13 @@ from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import eventually, publish
 
 pytestmark = pytest.mark.real_time
 
 MakeTransport = Callable[..., SolaceTransport]
+PUBLIC_ONLY = pytest.mark.parametrize("receive_path", [ReceivePathChoice.PUBLIC], indirect=True)
 QUEUE = QueueName("orders/0")
-
-
-async def publish(transport: SolaceTransport, count: int, topic: str = "orders/new") -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(*(transport.send(Message(topic, str(number).encode())) for number in range(count)))
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what the broker has no event for."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -114,19 +103,20 @@ async def test_what_was_not_confirmed_when_the_session_ended_fails(
     assert not isinstance(failure.value, PublishRefused)
 
 
+@PUBLIC_ONLY
 async def test_the_client_cannot_open_a_window_that_was_closed(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lbg_runtime.transport.solace import flow as flow_module
+    from lbg_runtime.transport.solace import public_path
 
     gate = threading.Event()
-    read_delivery = flow_module.read_delivery
+    read_delivery = public_path.read_delivery
 
-    def read_when_open(inbound: Any) -> Any:
+    def read_when_open(*message: Any) -> Any:
         gate.wait(PATIENCE_S)
-        return read_delivery(inbound)
+        return read_delivery(*message)
 
-    monkeypatch.setattr(flow_module, "read_delivery", read_when_open)
+    monkeypatch.setattr(public_path, "read_delivery", read_when_open)
     broker.create_queue("other", ["other"])
     transport = make_transport("first")
     await transport.open()
@@ -148,35 +138,40 @@ async def test_the_client_cannot_open_a_window_that_was_closed(
     await recorder.until_received(700)
 
 
+@pytest.mark.parametrize("is_foreseen", [True, False], ids=["foreseen", "bug"])
 async def test_an_unreadable_message_stops_its_flow_and_stays(
-    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+    make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch, is_foreseen: bool
 ) -> None:
-    from lbg_runtime.transport.solace import flow as flow_module
-    from lbg_runtime.transport.solace.inbound import UnreadableMessage
+    from lbg_runtime.transport.solace import fast_reader, inbound
 
-    def refuse(inbound: Any) -> Any:
-        raise UnreadableMessage("a message cannot be read: for a test")
+    def refuse(payload: bytes) -> bytes:
+        raise inbound.UnreadableMessage("for a test") if is_foreseen else ZeroDivisionError
 
     transport = make_transport("first")
     await transport.open()
     recorder = FlowRecorder()
+    # Whose exception it is in the end: an unforeseen one is reported by whoever called.
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     with monkeypatch.context() as patched:
-        patched.setattr(flow_module, "read_delivery", refuse)
+        for module in (inbound, fast_reader):
+            patched.setattr(module, "unwrap_text", refuse)
         flow = await transport.bind(QUEUE, Epoch(1), recorder)
         flow.start_intake()
-        await publish(transport, 1)
-        assert await recorder.until_down() == "a message cannot be read: for a test"
+        await publish(transport, 2)
+        assert await recorder.until_down() == ("for a test" if is_foreseen else "a message could not be read")
         await flow.unbind()
+    assert recorder.deliveries == []
     again = FlowRecorder()
     (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
-    [delivery] = await again.until_received(1)
-    assert delivery.redelivered
+    assert (await again.until_received(2))[0].redelivered
+    assert again.payloads == [b"0", b"1"]
 
 
 async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lbg_runtime.transport.solace import native
+    from lbg_runtime.transport.solace.fast_path import FastPath
+    from lbg_runtime.transport.solace.public_path import PublicPath
 
     transport = make_transport("first")
     await transport.open()
@@ -185,7 +180,8 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     flow.start_intake()
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
-    monkeypatch.setattr(native, "accept", lambda *_: False)
+    for path in (FastPath, PublicPath):
+        monkeypatch.setattr(path, "accept", lambda *_: False)
     flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
     assert "did not take the settlement" in await recorder.until_down()
     await flow.unbind()
@@ -269,69 +265,6 @@ async def test_a_flow_that_the_client_lost_while_binding_costs_the_session_and_n
     await recorder.until_active()
 
 
-async def test_refused_connections_and_binds_leave_nothing_behind(
-    broker: BrokerServer, make_transport: MakeTransport
-) -> None:
-    transport = make_transport("first")
-    await transport.open()
-    broker.engine.add_user("default", "default", "needed")
-
-    async def fail() -> None:
-        with pytest.raises(BindFailed):
-            await transport.bind(QueueName("nowhere"), Epoch(1), FlowRecorder())
-        refused = make_transport("second", password="wrong")
-        with pytest.raises(ConnectFailed):
-            await refused.open()
-        await refused.close()
-
-    await fail()
-    before, receivers = thread_count(), receiver_count()
-    for _ in range(10):
-        await fail()
-    # Threads end a moment after the call that ended them.
-    await eventually(lambda: thread_count() <= before + 1)
-    assert receiver_count() <= receivers
-
-
-async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
-
-    async def cycle(epoch: int) -> None:
-        recorder = FlowRecorder()
-        flow = await transport.bind(QUEUE, Epoch(epoch), recorder)
-        flow.start_intake()
-        await publish(transport, 5)
-        for delivery in await recorder.until_received(5):
-            flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
-        await flow.unbind()
-        assert broker.engine.queue_depth("default", QUEUE) == 0
-        assert broker.engine.queue_flows("default", QUEUE) == ()
-
-    await cycle(1)
-    before, receivers = thread_count(), receiver_count()
-    for epoch in range(2, 22):
-        await cycle(epoch)
-    # Threads end a moment after the call that ended them.
-    await eventually(lambda: thread_count() <= before + 1)
-    assert receiver_count() <= receivers
-
-
-async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTransport) -> None:
-    first = make_transport("first")
-    await first.open()
-    await first.close()
-    before = thread_count()
-    for number in range(5):
-        transport = make_transport(f"next-{number}")
-        await transport.open()
-        (await transport.bind(QUEUE, Epoch(1), FlowRecorder())).start_intake()
-        await publish(transport, 1)
-        await transport.close()
-    # Threads end a moment after the call that ended them.
-    await eventually(lambda: thread_count() <= before + 1)
-
-
 async def test_opening_can_be_cancelled(broker: BrokerServer, make_transport: MakeTransport) -> None:
     transport = make_transport("first")
     opening = asyncio.ensure_future(transport.open())
@@ -390,16 +323,3 @@ async def test_a_bind_gives_an_outage_up_in_the_end(
     with pytest.raises(BindFailed) as failure:
         await transport.bind(QUEUE, Epoch(1), FlowRecorder())
     assert not failure.value.permanent
-
-
-def receiver_count() -> int:
-    """Receivers of the client that something still holds."""
-    from lbg_runtime.transport.solace.library import _PersistentMessageReceiver
-
-    gc.collect()
-    return sum(type(thing) is _PersistentMessageReceiver for thing in gc.get_objects())
-
-
-def thread_count() -> int:
-    """Native ones included."""
-    return len(os.listdir("/proc/self/task"))

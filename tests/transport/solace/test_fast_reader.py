@@ -1,0 +1,145 @@
+"""A native message is read whole, or refused, and freed either way."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
+from lbg_runtime.smf.contents import Contents, PayloadKind, encode_contents, relay_of
+from lbg_runtime.smf.message import Relay, make_relay
+from lbg_runtime.smf.sdt import Destination, DestinationKind, encode_sdt
+from lbg_runtime.transport.solace.fast_calls import FastCalls
+from lbg_runtime.transport.solace.fast_check import native_message
+from lbg_runtime.transport.solace.fast_reader import message_reader
+from lbg_runtime.transport.solace.inbound import UnreadableMessage
+
+QUEUE, EPOCH = QueueName("orders/0"), Epoch(3)
+XML, ATTACHMENT = 1, 2
+"""Kinds of sections of a body."""
+STAMPS = {"JMSXGroupID": "k", PUBLISHER_PROPERTY: "p", "lbg_key_sequence": 7}
+
+
+class CountingCalls(FastCalls):
+    """Counts what it frees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed = 0
+        free = self.free
+
+        def count(reference: Any) -> Any:
+            self.freed += 1
+            return free(reference)
+
+        self.free = count
+
+
+def frame_of(relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> bytes:
+    return relay.delivery_prefix(delivery_id, 0, 1, redelivered=redelivered) + relay.carried + relay.body
+
+
+def read(relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> Delivery:
+    calls = CountingCalls()
+    pointer = native_message(frame_of(relay, delivery_id, redelivered=redelivered))
+    try:
+        return message_reader(calls)(pointer, QUEUE, EPOCH)
+    finally:
+        assert calls.freed == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("t", b""),
+        Message("orders/ä/1", bytes(range(256)), {**STAMPS, "ü": "ö", "nothing": None, "raw": b"\0a\0"}, "id-ß", 1),
+        Message("t", b"\0" * 100_000, {**STAMPS, "large": 2**63 - 1, "small": -(2**63), "ratio": 0.1, "yes": True}),
+        Message("t", b"\x1c\x04a\0", STAMPS),
+        Message("t", b"x", {"JMSXGroupID": ""}, "", 0),
+    ],
+    ids=["bare", "full", "numbers", "looks like a text", "empty"],
+)
+def test_a_message_is_read_whole(message: Message) -> None:
+    delivery = read(relay_of(message))
+    assert delivery.message == message
+    assert dict(delivery.message.properties) == dict(message.properties)
+
+
+def test_what_is_read_is_what_its_constructors_make() -> None:
+    delivery = read(relay_of(Message("t", b"x", STAMPS, "id", 5)), delivery_id=9, redelivered=True)
+    made = Delivery(QUEUE, EPOCH, DeliveryId(9), Message("t", b"x", STAMPS, "id", 5), True, delivery.received_at_ns)
+    assert (type(delivery), type(delivery.message)) == (Delivery, Message)
+    assert (delivery, repr(delivery)) == (made, repr(made))
+    assert delivery.message.key == "k"
+    assert delivery.message.is_first_of_key is False
+    with pytest.raises(FrozenInstanceError):
+        delivery.queue = QueueName("another")  # type: ignore[misc]  # that is the point
+    with pytest.raises(FrozenInstanceError):
+        delivery.message.topic = "another"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("redelivered", [True, False])
+def test_ids_and_the_flag_are_those_of_the_delivery(redelivered: bool) -> None:
+    delivery = read(relay_of(Message("t", b"")), delivery_id=2**40 + 1, redelivered=redelivered)
+    assert (delivery.delivery_id, delivery.redelivered) == (2**40 + 1, redelivered)
+    assert (delivery.queue, delivery.epoch) == (QUEUE, EPOCH)
+    assert delivery.received_at_ns > 0
+
+
+def test_one_message_leaves_nothing_for_the_next() -> None:
+    reader = message_reader(FastCalls())
+    full = Message("a/b", b"payload", STAMPS, "id", 5)
+    for message in (full, Message("c", b""), full):
+        assert reader(native_message(frame_of(relay_of(message))), QUEUE, EPOCH).message == message
+
+
+def test_a_text_of_a_foreign_publisher_is_its_utf8() -> None:
+    summary, body = encode_contents(Contents(encode_sdt("täxt"), PayloadKind.STRING, properties={"a": "b"}))
+    assert read(make_relay("t", body, summary)).message.payload == "täxt".encode()
+
+
+def test_a_destination_is_its_name_and_containers_are_left_out() -> None:
+    properties = {"where": Destination(DestinationKind.TOPIC, "orders/there"), "map": {"a": 1}, "list": [1], "last": 1}
+    summary, body = encode_contents(Contents(b"x", properties=properties))
+    assert dict(read(make_relay("t", body, summary)).message.properties) == {"where": "orders/there", "last": 1}
+
+
+@pytest.mark.parametrize("properties", [{"a": "b"}, STAMPS], ids=["foreign", "ours"])
+def test_a_payload_that_came_as_xml_is_taken(properties: dict[str, Any]) -> None:
+    summary, body = encode_contents(Contents(b"", properties=properties))
+    assert summary is not None
+    metadata_section = summary[2:]
+    message = read(make_relay("t", b"<a/>" + body, bytes((XML << 4 | 2, 4)) + metadata_section)).message
+    assert (message.payload, dict(message.properties)) == (b"<a/>", properties)
+
+
+def test_a_message_with_two_payloads_is_refused() -> None:
+    summary = bytes((XML << 4 | 2, 4, ATTACHMENT << 4 | 2, 3))
+    with pytest.raises(UnreadableMessage, match="two payloads"):
+        read(make_relay("t", b"<a/>abc", summary))
+
+
+def test_a_text_that_is_none_is_refused() -> None:
+    relay = relay_of(Message("t", b"x", {"name": "abcd"}))
+    spoilt = Relay(relay.head, relay.carried, relay.body.replace(b"abcd", b"a\xff\xffd"), relay.contents)
+    with pytest.raises(UnreadableMessage, match="utf-8"):
+        read(spoilt)
+
+
+def test_properties_that_are_cut_short_are_refused() -> None:
+    relay = relay_of(Message("t", b"x", {"name": "abcd"}))
+    at = relay.body.index(b"abcd")
+    # The length of the text says more than there is.
+    spoilt = Relay(relay.head, relay.carried, relay.body[: at - 1] + b"\xf0" + relay.body[at:], relay.contents)
+    with pytest.raises(UnreadableMessage):
+        read(spoilt)
+
+
+def test_a_message_without_the_id_of_a_delivery_is_refused() -> None:
+    relay = relay_of(Message("t", b""))
+    direct = relay.direct_prefix() + relay.carried + relay.body
+    calls = CountingCalls()
+    with pytest.raises(UnreadableMessage):
+        message_reader(calls)(native_message(direct), QUEUE, EPOCH)
+    assert calls.freed == 1

@@ -1,0 +1,96 @@
+"""What was refused, given up or closed leaves no thread and no receiver of the client behind."""
+
+import gc
+import os
+from collections.abc import Callable
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.errors import BindFailed, ConnectFailed
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.flow_recorder import FlowRecorder
+from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import eventually, publish
+
+pytestmark = pytest.mark.real_time
+
+MakeTransport = Callable[..., SolaceTransport]
+QUEUE = QueueName("orders/0")
+
+
+async def test_refused_connections_and_binds_leave_nothing_behind(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    broker.engine.add_user("default", "default", "needed")
+
+    async def fail() -> None:
+        with pytest.raises(BindFailed):
+            await transport.bind(QueueName("nowhere"), Epoch(1), FlowRecorder())
+        refused = make_transport("second", password="wrong")
+        with pytest.raises(ConnectFailed):
+            await refused.open()
+        await refused.close()
+
+    await fail()
+    before, receivers = thread_count(), receiver_count()
+    for _ in range(10):
+        await fail()
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before + 1)
+    assert receiver_count() <= receivers
+
+
+async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    await transport.open()
+
+    async def cycle(epoch: int) -> None:
+        recorder = FlowRecorder()
+        flow = await transport.bind(QUEUE, Epoch(epoch), recorder)
+        flow.start_intake()
+        await publish(transport, 5)
+        for delivery in await recorder.until_received(5):
+            flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+        await flow.unbind()
+        assert broker.engine.queue_depth("default", QUEUE) == 0
+        assert broker.engine.queue_flows("default", QUEUE) == ()
+
+    await cycle(1)
+    before, receivers = thread_count(), receiver_count()
+    for epoch in range(2, 22):
+        await cycle(epoch)
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before + 1)
+    assert receiver_count() <= receivers
+
+
+async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTransport) -> None:
+    first = make_transport("first")
+    await first.open()
+    await first.close()
+    before = thread_count()
+    for number in range(5):
+        transport = make_transport(f"next-{number}")
+        await transport.open()
+        (await transport.bind(QUEUE, Epoch(1), FlowRecorder())).start_intake()
+        await publish(transport, 1)
+        await transport.close()
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before + 1)
+
+
+def receiver_count() -> int:
+    """Receivers of the client that something still holds."""
+    from lbg_runtime.transport.solace.library import PersistentReceiver
+
+    gc.collect()
+    return sum(type(thing) is PersistentReceiver for thing in gc.get_objects())
+
+
+def thread_count() -> int:
+    """Native ones included."""
+    return len(os.listdir("/proc/self/task"))
