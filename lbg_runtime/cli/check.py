@@ -50,6 +50,7 @@ def _examine(
     from lbg_runtime.config.load import load_settings, problems_of
     from lbg_runtime.runtime.membership import find_membership
     from lbg_runtime.runtime.registry import load_handlers
+    from lbg_runtime.runtime.routes import policies_of
 
     try:
         settings = load_settings(config)
@@ -71,6 +72,7 @@ def _examine(
         problems.append(error)
     try:
         handlers = load_handlers(settings.handlers)
+        policies_of(handlers, settings.failure)
     except UserError as error:
         problems.append(error)
     return _summary(settings, membership, handlers)

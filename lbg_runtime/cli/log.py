@@ -11,6 +11,8 @@ _TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.Except
 
 def configure_log(*, as_json: bool | None = None) -> None:
     """Set structlog up for this process. `as_json` None: unless standard error is a terminal."""
+    from lbg_runtime.runtime.log_facts import add_handling
+
     if as_json is None:
         as_json = not sys.stderr.isatty()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -27,6 +29,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            add_handling,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderers,

@@ -12,8 +12,10 @@ from lbg_runtime.cli.bench.dispatch import dispatch
 from lbg_runtime.cli.bench.moves import moves
 from lbg_runtime.cli.bench.receive import receive
 from lbg_runtime.cli.bench.restripe import restripe
+from lbg_runtime.cli.bench.sidecar import sidecar
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
+from lbg_runtime.cli.dashboard import dashboard
 from lbg_runtime.cli.demo.stage import demo
 from lbg_runtime.cli.group import group
 from lbg_runtime.cli.publish import publish
@@ -34,6 +36,7 @@ bench.command()(dispatch)
 bench.command()(moves)
 bench.command()(receive)
 bench.command()(restripe)
+bench.command()(sidecar)
 
 
 @bench.callback()
@@ -46,6 +49,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(group, name="group")
 app.command()(broker)
 app.command()(check)
+app.command()(dashboard)
 app.command()(demo)
 app.command()(publish)
 app.command()(run)

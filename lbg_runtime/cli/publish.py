@@ -138,6 +138,7 @@ async def _publish(
     import anyio
 
     from lbg_runtime.config.settings import TransportKind
+    from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.ledger import open_ledger
@@ -146,6 +147,7 @@ async def _publish(
     from lbg_runtime.runtime.session import open_session
 
     publisher_id = new_publisher_id()
+    spans = open_spans(settings)
     shape, hash_function = settings.group.shape(), settings.group.hash_function
     # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
     # second client of that name would end its session.
@@ -163,7 +165,9 @@ async def _publish(
             if ledger_folder is not None:
                 run_id = os.environ.get(RUN_VARIABLE, "")
                 ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
-            publisher = HashedPublisher(session, shape, hash_function, publisher_id=publisher_id, ledger=ledger)
+            publisher = HashedPublisher(
+                session, shape, hash_function, publisher_id=publisher_id, ledger=ledger, spans=spans
+            )
             began_s = time.monotonic()
             with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
                 try:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,13 +57,13 @@ def run(
         settings = settings.with_journal(journal)
     if status_port is not None:
         settings = settings.with_status_port(status_port)
-    app = App(
-        load_handlers(settings.handlers),
-        settings,
-        member_index=member_index,
-        member_count=member_count,
-        member_id=member_id,
-    )
+    if settings.sidecar is None:
+        make = partial(App, load_handlers(settings.handlers), settings)
+    else:
+        from lbg_runtime.sidecar.sidecar import sidecar_app
+
+        make = partial(sidecar_app, settings)
+    app = make(member_index=member_index, member_count=member_count, member_id=member_id)
     report = app.run_sync(parent_pid=parent_pid)
     if json:
         left = {
@@ -90,6 +91,8 @@ def _run_siblings(
     from lbg_runtime.runtime.membership import find_membership
     from lbg_runtime.runtime.siblings import Siblings
 
+    if settings.sidecar is not None:
+        raise UserError("--processes", f"{count} with a sidecar", "one, as it has one application and one port")
     if settings.membership.mode is not MembershipMode.DISCOVERED:
         raise UserError(
             "--processes", f"{count} of mode {settings.membership.mode.value}", "membership.mode: discovered"

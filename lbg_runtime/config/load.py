@@ -12,10 +12,11 @@ from pydantic_core import ErrorDetails
 
 from lbg_runtime.config.document import read_document
 from lbg_runtime.config.environment import UnsetVariable, interpolate
-from lbg_runtime.config.settings import SettingProblem, Settings
+from lbg_runtime.config.fields import SettingProblem
+from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import ConfigError
 
-SECRET_KEYS = frozenset({"password", "status_token"})
+SECRET_KEYS = frozenset({"password", "status_token", "token", "application_token"})
 
 MAX_DEPTH = 6
 """Of nested sections; the deepest setting lies three deep."""
@@ -150,6 +151,8 @@ def _known_keys(path: Sequence[str | int]) -> str:
 def _keys_of_section(path: Sequence[str | int]) -> Iterator[str]:
     section: type[BaseModel] = Settings
     for step in path:
+        if isinstance(step, int):  # an entry of a list, whose model was found by the list's name
+            continue
         section = next(_model_in(field.annotation) for name, field in section.model_fields.items() if name == step)
     for name, field in section.model_fields.items():
         yield field.alias or name

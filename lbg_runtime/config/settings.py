@@ -1,103 +1,41 @@
 """What may stand in config.yaml. Every value is checked when the file is loaded, none later."""
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from lbg_runtime.config.duration import parse_duration_ms
-from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress
-from lbg_runtime.config.secret import read_secret
+from lbg_runtime.config.fields import (
+    MAX_INTERVAL_MS,
+    Count,
+    DurationMs,
+    Host,
+    PositiveDurationMs,
+    Secret,
+    Section,
+    SettingProblem,
+    Text,
+    all_is_none,
+    management_url,
+    no_rejection,
+    off_is_a_word,
+    off_is_none,
+    off_or_address,
+    parsed_by,
+    sendable_token,
+    split_hosts,
+    unlimited_is_none,
+)
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
-from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
-
-MAX_INTERVAL_MS = 7 * 24 * 3_600_000
-
-
-class SettingProblem(ValueError):
-    """A rule between settings is broken; `path` is relative to the section that checks it."""
-
-    def __init__(self, path: tuple[str, ...], found: str, expected: str) -> None:
-        super().__init__(expected)
-        self.path = path
-        self.found = found
-        self.expected = expected
-
-
-def _whole_number(value: object) -> object:
-    # YAML reads `yes` and `on` as booleans, which pydantic would take for 1.
-    if isinstance(value, bool):
-        raise ValueError("a whole number")  # noqa: TRY004 - pydantic collects ValueError only
-    return value
-
-
-def _all_is_none(value: object) -> object:
-    if value is None:
-        raise ValueError("a whole number, or all")
-    return None if value == "all" else _whole_number(value)
-
-
-def _off_is_none(value: object) -> object:
-    # YAML reads a bare `off` as a boolean.
-    return None if value is False or value == "off" else parse_duration_ms(value)
-
-
-def _off_or_address(value: object) -> object:
-    if value is False or value == "off":
-        return None
-    if not isinstance(value, str):
-        raise ValueError(f"{ADDRESS_FORM}, or off")  # noqa: TRY004 - pydantic collects ValueError only
-    return _parsed_by(ListenAddress.parse)(value)
-
-
-def _sendable_token(value: SecretStr) -> SecretStr:
-    # What cannot stand in a header would refuse everybody, and an empty one nobody.
-    if not re.fullmatch("[!-~]+", value.get_secret_value()):
-        raise ValueError("visible ASCII characters, and no spaces")
-    return value
-
-
-def _split_hosts(value: object) -> object:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _management_url(value: object) -> object:
-    if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@]+/?", value) is None:
-        raise ValueError("an address such as https://broker:943")
-    return value
-
-
-def _parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
-    def parsed(value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return parse(value)
-        except UserError as error:
-            raise SettingProblem((), error.found, error.expected) from None
-
-    return parsed
-
-
-Count = Annotated[int, BeforeValidator(_whole_number)]
-DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
-PositiveDurationMs = Annotated[DurationMs, Field(gt=0, le=MAX_INTERVAL_MS)]
-Secret = Annotated[SecretStr, BeforeValidator(read_secret)]
-Text = Annotated[str, Field(min_length=1)]
-Host = Annotated[str, Field(pattern=r"^((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+$")]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True, allow_inf_nan=False
-    )
 
 
 class TransportKind(Enum):
@@ -120,13 +58,13 @@ class ReceivePathChoice(Enum):
     """By the client's public interface alone."""
 
 
-class TransportSettings(_Section):
+class TransportSettings(Section):
     """How messages are moved; what is said of them is the same in every way."""
 
     receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
 
 
-class TlsSettings(_Section):
+class TlsSettings(Section):
     """How the broker of a `tcps://` address proves who it is."""
 
     trust_store: Text | None = None
@@ -134,11 +72,11 @@ class TlsSettings(_Section):
     verify: bool = True
 
 
-class ConnectionSettings(_Section):
+class ConnectionSettings(Section):
     """The session with the broker."""
 
     transport: TransportKind = TransportKind.EMBEDDED
-    host: Annotated[tuple[Host, ...], BeforeValidator(_split_hosts), Field(min_length=1)] = ("tcp://127.0.0.1:55555",)
+    host: Annotated[tuple[Host, ...], BeforeValidator(split_hosts), Field(min_length=1)] = ("tcp://127.0.0.1:55555",)
     """Where the broker listens, in order of preference; for `embedded` the one address to listen on."""
     vpn: Text = "default"
     username: Text = "default"
@@ -156,10 +94,10 @@ class ConnectionSettings(_Section):
         return self
 
 
-class SempSettings(_Section):
+class SempSettings(Section):
     """The administrator's account on the broker, for what changes queues and looks into them; members need none."""
 
-    url: Annotated[str, BeforeValidator(_management_url)]
+    url: Annotated[str, BeforeValidator(management_url)]
     """Scheme, host and port of the management API; its VPN is `connection.vpn`."""
     username: Text = "admin"
     password: Secret = SecretStr("")
@@ -178,7 +116,7 @@ class Provision(Enum):
     CREATE_MISSING = "create_missing"
 
 
-class GroupSettings(_Section):
+class GroupSettings(Section):
     """The group as its publishers and members must agree on it."""
 
     name: str
@@ -186,7 +124,7 @@ class GroupSettings(_Section):
     hash_count: Count
     queue_count: Count
     hash_function: HashFunction = HashFunction.CRC32
-    key: Annotated[KeySource, BeforeValidator(_parsed_by(KeySource.parse))] = PARTITION_KEY
+    key: Annotated[KeySource, BeforeValidator(parsed_by(KeySource.parse))] = PARTITION_KEY
     """Where the key of a message is read from, for its lane."""
     provision: Provision = Provision.NONE
     control_topic: Text | None = None
@@ -221,7 +159,7 @@ class MembershipMode(Enum):
     """The number at the end of the host name says it (`orders-3`, as stateful sets name their pods)."""
 
 
-class MembershipSettings(_Section):
+class MembershipSettings(Section):
     """This member among the others. The environment and the command line win over what stands here."""
 
     mode: MembershipMode = MembershipMode.DISCOVERED
@@ -256,11 +194,11 @@ class RebindMode(Enum):
     """Every secondary gives way now and then, whoever is there."""
 
 
-class RebindCycleSettings(_Section):
+class RebindCycleSettings(Section):
     """How queues move between members."""
 
     mode: RebindMode = RebindMode.COOPERATIVE
-    standbys: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_all_is_none)] = 2
+    standbys: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(all_is_none)] = 2
     """Cooperative: members bound to each queue besides its owner; None, in the file `all`: every member."""
     min_tenure_ms: Annotated[DurationMs, Field(alias="min_tenure", ge=0, le=MAX_INTERVAL_MS)] = 10_000
     """Cooperative: how long an owner keeps a queue at least, unless it leaves."""
@@ -275,7 +213,7 @@ class RebindCycleSettings(_Section):
     """How long handlings may go on after a flow began to drain; also the deadline of a shutdown."""
 
 
-class DispatchSettings(_Section):
+class DispatchSettings(Section):
     """How much one member handles at a time."""
 
     max_in_flight: Annotated[Count, Field(ge=1, le=10_000)] = 256
@@ -284,7 +222,7 @@ class DispatchSettings(_Section):
     """Handlers that run at the same time, each for another key."""
 
 
-class BackoffSettings(_Section):
+class BackoffSettings(Section):
     """The wait before the next attempt: doubles from `initial` to `maximum`, less a random part of up to a half."""
 
     initial_ms: Annotated[PositiveDurationMs, Field(alias="initial")] = 100
@@ -299,15 +237,28 @@ class BackoffSettings(_Section):
         return self
 
 
-class FailureSettings(_Section):
-    """What follows when a handler raises or takes too long: another attempt, while its key waits."""
+class FailureSettings(Section):
+    """What follows when a handler raises or takes too long: another attempt, while its key waits.
+
+    What a handler's decorator says of itself wins.
+    """
 
     timeout_ms: Annotated[PositiveDurationMs, Field(alias="timeout")] = 30_000
     """Of one attempt."""
     backoff: BackoffSettings = BackoffSettings()
+    attempts: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(unlimited_is_none)] = None
+    """After so many, `then` follows. None, in the file `unlimited`."""
+    retriable: tuple[Text, ...] = ()
+    """Exceptions, as `module.Name`, that are tried again; where there are any, all others are terminal."""
+    terminal: tuple[Text, ...] = ()
+    """Exceptions that end the attempts at once."""
+    then: Annotated[Then | None, BeforeValidator(no_rejection)] = None
+    """What follows the last attempt. None: there is none; terminal failures are tried again as seldom as can be."""
+    error_queue: Text | None = None
+    """The queue for what is moved away; without it, it is named as its topic, `lbg-errors/<group>`."""
 
 
-class JournalSettings(_Section):
+class JournalSettings(Section):
     """What a member leaves behind of its work."""
 
     path: Text | None = None
@@ -316,22 +267,32 @@ class JournalSettings(_Section):
     """Topic to which a small note of every handled message is sent directly, for `lbg validate --live`."""
 
 
-class OpsSettings(_Section):
+class Tracing(Enum):
+    """Which spans a member or a publisher makes (OpenTelemetry), to be kept by whoever sets up a tracer provider."""
+
+    OFF = "off"
+    SPANS = "spans"
+    SPANS_WITH_KEYS = "spans_with_keys"
+    """Spans that tell the keys of messages, which may be those of persons."""
+
+
+class OpsSettings(Section):
     """What those who run the member see of it."""
 
     journal: JournalSettings = JournalSettings()
     watchdog_ms: Annotated[
-        Annotated[int, Field(ge=100, le=MAX_INTERVAL_MS)] | None, BeforeValidator(_off_is_none), Field(alias="watchdog")
+        Annotated[int, Field(ge=100, le=MAX_INTERVAL_MS)] | None, BeforeValidator(off_is_none), Field(alias="watchdog")
     ] = 15_000
     """A member whose event loop is blocked for longer ends its process, where that is its own (`App.run_sync`).
 
     None, in the file `off`: nobody looks, as under a debugger.
     """
-    status: Annotated[ListenAddress | None, BeforeValidator(_off_or_address)] = None
+    status: Annotated[ListenAddress | None, BeforeValidator(off_or_address)] = None
     """Where the member answers over HTTP how it stands; on loopback, unless there is a token. None, in the file `off`:
     nowhere."""
-    status_token: Annotated[Secret, AfterValidator(_sendable_token)] | None = None
+    status_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
     """Who asks there shows it as a bearer token."""
+    tracing: Annotated[Tracing, BeforeValidator(off_is_a_word)] = Tracing.OFF
 
     @model_validator(mode="after")
     def _others_need_a_token(self) -> Self:
@@ -344,7 +305,7 @@ class OpsSettings(_Section):
         return self
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole of config.yaml."""
 
     connection: ConnectionSettings = ConnectionSettings()
@@ -357,6 +318,8 @@ class Settings(_Section):
     failure: FailureSettings = FailureSettings()
     handlers: tuple[Text, ...] = ()
     """Modules whose `Handlers` are used, in this order."""
+    sidecar: SidecarSettings | None = None
+    """Instead of handlers."""
     ops: OpsSettings = OpsSettings()
 
     @model_validator(mode="after")
@@ -366,6 +329,22 @@ class Settings(_Section):
                 ("rebind", "mode"), "cycle", "cooperative, or membership.mode static or ordinal: a cycle counts members"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_who_handles(self) -> Self:
+        if self.sidecar is not None and self.handlers:
+            raise SettingProblem(("sidecar",), "given with handlers", "one of the two")
+        return self
+
+    @property
+    def error_topic(self) -> str:
+        """Where messages are published that are moved to the error queue."""
+        return f"{ERROR_TOPIC_PREFIX}{self.group.name}"
+
+    @property
+    def error_queue(self) -> QueueName:
+        """The queue that has to subscribe to `error_topic`, if there is a handler that needs it."""
+        return QueueName(self.failure.error_queue or self.error_topic)
 
     def with_status_port(self, port: int) -> "Settings":
         """The same settings with another port of `ops.status`; without that they stay as they are."""

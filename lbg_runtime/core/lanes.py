@@ -42,7 +42,7 @@ class LaneStage(Enum):
     RUNNING = "running"
     """Its handler runs."""
     DELAYED = "delayed"
-    """Its last attempt failed; it waits for its next one."""
+    """Its last attempt failed; it waits for its next one, or is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,16 @@ class KeyLanes(Generic[Q]):
         return self._held - self._running
 
     @property
+    def count(self) -> int:
+        """Lanes, which are the keys of which something is held."""
+        return len(self._lanes)
+
+    @property
+    def delays(self) -> int:
+        """How often a head was delayed, because its attempt had failed; since the beginning."""
+        return self._delay_count
+
+    @property
     def has_ready(self) -> bool:
         """Whether `next_ready` would return a lane."""
         return bool(self._ready)
@@ -165,6 +175,16 @@ class KeyLanes(Generic[Q]):
         self._running -= 1
         self._delay_count += 1
         heapq.heappush(self._delayed, (until_ms, self._delay_count, lane.key))
+        return True
+
+    def hold(self, lane: Lane[Q]) -> bool:
+        """As `delay`, without an end: only `return_unstarted` takes the head away, and with it the hold."""
+        if lane.stage is not LaneStage.RUNNING:
+            raise InvariantViolated(f"lane {lane.key} is not running")
+        if lane.is_recalled:
+            return False
+        lane.stage = LaneStage.DELAYED
+        self._running -= 1
         return True
 
     def next_delayed_ms(self) -> int | None:

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 import structlog
@@ -10,6 +11,22 @@ import structlog
 from lbg_runtime.model.record import CloseRecord, Record
 
 _log = structlog.get_logger(__name__)
+
+
+class RecordSink(Protocol):
+    """What takes records, of one process and on one thread; a `RecordWriter`, or a test's list."""
+
+    def write(self, record: Record) -> None:
+        """Remember a record for the next `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Keep for good what was written since the last time; raises nothing."""
+        ...
+
+    def close(self, *, clean: bool) -> None:
+        """Note that nothing more comes, and whether the process ended with nothing left in flight. Idempotent."""
+        ...
 
 
 class RecordWriter:

@@ -42,6 +42,34 @@ class HandlerError(UserError):
     """A handler cannot be registered: not async, the topic taken, its module fails to import."""
 
 
+class TerminalFailure(LbgError):
+    """Raised by a handler: no further attempt can handle this message, so its attempts end here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BodyRefused(TerminalFailure):
+    """The payload is not what the handler's annotation says; `expected` is the annotation, `found` what is wrong.
+
+    Neither has anything of the payload in it.
+    """
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"the body is no {expected}: {found}")
+        self.expected = expected
+        self.found = found
+
+
+class HandlerMissing(LbgError):
+    """No handler is registered for the original topic of a message."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"no handler for {topic}")
+        self.topic = topic
+
+
 class TransportError(LbgError):
     """Talking to the broker failed."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import structlog
 
@@ -21,15 +21,20 @@ from lbg_runtime.model.message import (
     NO_PROPERTIES,
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
-    Message,
     PropertyValue,
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
 from lbg_runtime.publisher.ledger import Ledger
+from lbg_runtime.publisher.values import make_confirmation, make_message
 from lbg_runtime.publisher.window import UnconfirmedWindow
 from lbg_runtime.transport.base import Messenger
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from lbg_runtime.metrics.spans import MessageSpans
 
 MAX_UNCONFIRMED = 1000
 MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
@@ -57,24 +62,29 @@ class _Phase(Enum):
     """The ledger has its last line; answers that still come are not heard."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Addressed:
-    """A message with its place in the group, checked, not yet sent."""
+@dataclass(slots=True)
+class _Key:
+    """A key that was used."""
 
-    key: str
     shard: int
-    topic: str
-    payload: bytes
-    properties: Mapping[str, PropertyValue]
+    sequence: int = 0
+    """Number of its newest message; 0 before the first one is sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sent:
     """A message that was sent and has no answer yet."""
 
-    confirmation: Confirmation
+    number: int
+    """Within the publisher, from 1."""
+    key: str
+    shard: int
+    key_sequence: int
+    topic: str
+    message_id: str
     size_bytes: int
     answer: asyncio.Future[Confirmation]
+    span: "Span | None"
 
 
 class HashedPublisher:
@@ -101,8 +111,8 @@ class HashedPublisher:
     Refused and unknown messages are counted, logged, and written to the ledger, whether or not somebody looks at the
     exception.
 
-    Memory: at most `max_unconfirmed` messages and `max_unconfirmed_bytes` of payload under way, and one integer per key
-    that was ever used, for as long as the publisher lives.
+    Memory: at most `max_unconfirmed` messages and `max_unconfirmed_bytes` of payload under way, and two integers for
+    each key that was ever used, for as long as the publisher lives.
     """
 
     def __init__(
@@ -117,11 +127,14 @@ class HashedPublisher:
         max_unconfirmed: int = MAX_UNCONFIRMED,
         max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES,
         clock_us: Callable[[], int] = wall_clock_us,
+        spans: "MessageSpans | None" = None,
     ) -> None:
         """`publisher_id` must be unique to this life of the publisher, see `new_publisher_id`.
 
         `key_source` says where the key is when `publish` is given none. The ledger is owned by the publisher from here
-        on, and closed with it. Raises `InvariantViolated` where this process does not hash as the group does.
+        on, and closed with it. `spans`, of `open_spans`, makes one for each message, from its sending to its answer,
+        and has the message carry its context. Raises `InvariantViolated` where this process does not hash as the group
+        does.
         """
         verify_hashing(hash_function)
         self.publisher_id = publisher_id
@@ -131,9 +144,11 @@ class HashedPublisher:
         self._key_source = key_source
         self._ledger = ledger
         self._clock_us = clock_us
+        self._spans = spans
         self._window = UnconfirmedWindow(max_unconfirmed, max_unconfirmed_bytes)
-        self._key_sequences: dict[str, int] = {}
-        self._unanswered: dict[str, _Sent] = {}
+        self._keys: dict[str, _Key] = {}
+        self._unanswered: dict[int, _Sent] = {}
+        """By number."""
         self._sent_count = 0
         self._confirmed_count = 0
         self._refused_count = 0
@@ -180,10 +195,16 @@ class HashedPublisher:
         """
         if self._phase is not _Phase.OPEN:
             raise PublisherClosed(topic)
-        addressed = self._address(topic, payload, key, properties)
-        if not await self._window.reserve(len(payload)):
+        if key is None:
+            key = self._find_key(topic, payload, properties)
+        known = self._keys.get(key)
+        if known is None:
+            known = self._add_key(key)
+        hashed_topic = self._hashed_topic(known.shard, topic)
+        size_bytes = len(payload)
+        if not self._window.take(size_bytes) and not await self._window.reserve(size_bytes):
             raise PublisherClosed(topic)
-        return self._send(addressed)
+        return self._send(key, known, hashed_topic, payload, properties)
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> PublisherCounts:
         """Take no more messages, wait for the answers to all that were sent, write the ledger's end. Idempotent.
@@ -211,58 +232,64 @@ class HashedPublisher:
     ) -> None:
         await self.close()
 
-    def _address(
-        self, topic: str, payload: bytes, key: str | None, properties: Mapping[str, PropertyValue]
-    ) -> _Addressed:
-        if key is None and self._key_source is not None:
-            key = self._key_source.extract(topic, properties, payload)
+    def _find_key(self, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]) -> str:
+        key = None if self._key_source is None else self._key_source.extract(topic, properties, payload)
         if key is None:
             raise UserError("key", f"none in a message to {topic}", "a key given, or found by the key source")
+        return key
+
+    def _add_key(self, key: str) -> _Key:
         if not _is_text(key):
             raise UserError("key", ascii(key), "text that UTF-8 can carry")
-        shard = shard_of(self._hash_function, key, self._group.hash_count)
-        hashed_topic = self._group.hashed_topic(shard, topic)
-        if not topic or not _is_text(topic) or not is_valid_topic(hashed_topic):
-            raise UserError("topic", ascii(topic), "1 to 250 bytes, hash prefix and shard included")
-        return _Addressed(key, shard, hashed_topic, payload, properties)
+        known = self._keys[key] = _Key(shard_of(self._hash_function, key, self._group.hash_count))
+        return known
 
-    def _send(self, addressed: _Addressed) -> asyncio.Future[Confirmation]:
+    def _hashed_topic(self, shard: int, topic: str) -> str:
+        hashed_topic = self._group.hashed_topic(shard, topic)
+        try:
+            if topic and is_valid_topic(hashed_topic):
+                return hashed_topic
+        except UnicodeEncodeError:
+            pass  # half of a surrogate pair
+        raise UserError("topic", ascii(topic), "1 to 250 bytes, hash prefix and shard included")
+
+    def _send(
+        self, key: str, known: _Key, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]
+    ) -> asyncio.Future[Confirmation]:
         """Stamp the message and hand it to the transport, in one go: nobody can come in between."""
-        key_sequence = self._key_sequences.get(addressed.key, 0) + 1
-        message_id = f"{self.publisher_id}-{self._sent_count + 1}"
-        stamps: dict[str, PropertyValue] = {
-            PARTITION_KEY_PROPERTY: addressed.key,
+        number, key_sequence, size_bytes = self._sent_count + 1, known.sequence + 1, len(payload)
+        message_id = f"{self.publisher_id}-{number}"
+        stamped: dict[str, PropertyValue] = {
+            **properties,
+            PARTITION_KEY_PROPERTY: key,
             PUBLISHER_PROPERTY: self.publisher_id,
             KEY_SEQUENCE_PROPERTY: key_sequence,
         }
-        message = Message(
-            topic=addressed.topic,
-            payload=addressed.payload,
-            properties={**addressed.properties, **stamps},
-            message_id=message_id,
-            sent_at_ms=self._clock_us() // 1000,
-        )
+        span = None
+        if self._spans is not None:
+            span = self._spans.begin_publish(
+                topic, key=key, shard=known.shard, message_id=message_id, size_bytes=size_bytes, properties=stamped
+            )
         try:
-            answer = self._messenger.send(message)
-        except BaseException:
+            answer = self._messenger.send(make_message(topic, payload, stamped, message_id, self._clock_us() // 1000))
+        except BaseException as error:
+            _end_span(span, error)
             # Nothing was sent: the number stays free for the key's next message, as members see a gap as a loss.
-            self._window.release(len(addressed.payload))
+            self._window.release(size_bytes)
             raise
-        self._key_sequences[addressed.key] = key_sequence
-        self._sent_count += 1
-        sent = _Sent(
-            Confirmation(addressed.key, addressed.shard, key_sequence, addressed.topic, message_id),
-            len(addressed.payload),
-            asyncio.get_running_loop().create_future(),
-        )
-        self._unanswered[message_id] = sent
-        self._idle.clear()
+        known.sequence = key_sequence
+        self._sent_count = number
+        future: asyncio.Future[Confirmation] = answer.get_loop().create_future()
+        sent = _Sent(number, key, known.shard, key_sequence, topic, message_id, size_bytes, future, span)
+        if not self._unanswered:
+            self._idle.clear()
+        self._unanswered[number] = sent
         answer.add_done_callback(functools.partial(self._on_answer, sent))
-        return sent.answer
+        return future
 
     def _on_answer(self, sent: _Sent, answer: "asyncio.Future[None]") -> None:
-        error = PublishFailed(sent.confirmation.topic, "given up") if answer.cancelled() else answer.exception()
-        if self._unanswered.pop(sent.confirmation.message_id, None) is None:
+        error = PublishFailed(sent.topic, "given up") if answer.cancelled() else answer.exception()
+        if self._unanswered.pop(sent.number, None) is None:
             return  # an answer after close has given the message up
         self._window.release(sent.size_bytes)
         if error is None:
@@ -277,11 +304,14 @@ class HashedPublisher:
 
     def _on_confirmed(self, sent: _Sent) -> None:
         self._confirmed_count += 1
+        if sent.span is not None:
+            _end_span(sent.span, None)
         if not sent.answer.done():  # its caller may have been cancelled
-            sent.answer.set_result(sent.confirmation)
+            sent.answer.set_result(
+                make_confirmation(sent.key, sent.shard, sent.key_sequence, sent.topic, sent.message_id)
+            )
         if self._ledger is not None:
-            confirmation = sent.confirmation
-            self._ledger.confirmed(confirmation.key, confirmation.shard, confirmation.key_sequence, self._clock_us())
+            self._ledger.confirmed(sent.key, sent.shard, sent.key_sequence, self._clock_us())
             if self._ledger_timer is None:
                 self._ledger_timer = asyncio.get_running_loop().call_later(LEDGER_FLUSH_MS / 1000, self._flush_ledger)
 
@@ -290,13 +320,13 @@ class HashedPublisher:
             self._refused_count += 1
         else:
             self._unknown_count += 1
-        confirmation = sent.confirmation
+        _end_span(sent.span, error)
         _log.error(
             _LOG_EVENTS[fate],
             publisher=self.publisher_id,
-            topic=confirmation.topic,
-            key=confirmation.key,
-            key_sequence=confirmation.key_sequence,
+            topic=sent.topic,
+            key=sent.key,
+            key_sequence=sent.key_sequence,
             reason=reason,
         )
         if not sent.answer.done():
@@ -305,9 +335,7 @@ class HashedPublisher:
             sent.answer.exception()
         if self._ledger is not None:
             self._ledger.unconfirmed(
-                UnconfirmedRecord(
-                    confirmation.key, confirmation.shard, confirmation.key_sequence, fate, reason, self._clock_us()
-                )
+                UnconfirmedRecord(sent.key, sent.shard, sent.key_sequence, fate, reason, self._clock_us())
             )
 
     def _finish(self) -> None:
@@ -317,7 +345,7 @@ class HashedPublisher:
         clean = not self._unanswered
         for sent in self._unanswered.values():
             reason = "no answer before the publisher was closed"
-            self._on_unconfirmed(sent, PublishFailed(sent.confirmation.topic, reason), "unknown", reason)
+            self._on_unconfirmed(sent, PublishFailed(sent.topic, reason), "unknown", reason)
         self._unanswered.clear()
         self._idle.set()
         if self._ledger_timer is not None:
@@ -329,6 +357,13 @@ class HashedPublisher:
         self._ledger_timer = None
         if self._ledger is not None:
             self._ledger.flush()
+
+
+def _end_span(span: "Span | None", error: BaseException | None) -> None:
+    if span is not None:
+        from lbg_runtime.metrics.spans import end_publish
+
+        end_publish(span, error)
 
 
 def _is_text(text: str) -> bool:

@@ -19,6 +19,14 @@ class UnconfirmedWindow:
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
         self._closed = False
 
+    def take(self, size_bytes: int) -> bool:
+        """Take room if there is some now and nobody waits for it; else nothing is taken, and `reserve` waits."""
+        if self._waiters or self._closed or not self._has_room(size_bytes):
+            return False
+        self.count += 1
+        self.size_bytes += size_bytes
+        return True
+
     async def reserve(self, size_bytes: int) -> bool:
         """Wait for room and take it; False, with nothing taken, once the window is closed.
 

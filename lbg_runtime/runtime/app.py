@@ -14,9 +14,11 @@ import uvloop
 
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.errors import ConfigError, HandlerError
+from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
+from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import ExitGuard
@@ -51,11 +53,18 @@ class App:
         member_count: int | None = None,
         member_id: str | None = None,
         session: Session | None = None,
+        companion: Companion | None = None,
     ) -> None:
-        """`settings` may be the path of their file. `session`: a transport to use, and to open and close, instead."""
+        """`settings` may be the path of their file. `session`: a transport to use, and to open and close, instead.
+
+        `companion` lives beside the member; the one of a sidecar is made by `sidecar.sidecar_app`.
+        """
         self.settings = settings if isinstance(settings, Settings) else load_settings(Path(settings))
         if not handlers:
             raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
+        if self.settings.sidecar is not None and companion is None:
+            raise ConfigError("sidecar", "set for an App of handlers", "`lbg run`, or `sidecar_app` for the App")
+        self._companion = companion
         self._handlers = handlers
         self._session = session
         self.membership = find_membership(
@@ -71,6 +80,11 @@ class App:
         self._supervisor: Supervisor | None = None
         self._stop_wanted = False
 
+    @property
+    def handlers(self) -> Handlers:
+        """What it handles messages with."""
+        return self._handlers
+
     async def run(self) -> StopReport:
         """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds."""
         group = self.settings.group
@@ -82,11 +96,13 @@ class App:
             group.shape(),
             self.membership.member,
             os.environ.get(RUN_VARIABLE, ""),
+            # Counted only where somebody can ask for it.
+            MemberMeters() if self.settings.ops.status is not None else None,
         )
         is_clean = False
         status = self._status_server()
         try:
-            async with status or nullcontext(), self._open_session() as session:
+            async with status or nullcontext(), self._open_session() as session, self._attended(session):
                 supervisor = Supervisor(
                     self.settings, self.membership, self._handlers, session, journal, random.Random()
                 )
@@ -117,12 +133,16 @@ class App:
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
         self._stop_wanted = True
+        if self._companion is not None:
+            self._companion.leave()
         if self._supervisor is not None:
             self._supervisor.stop()
 
     def stop_now(self) -> None:
         """Leave without waiting: handlers are cancelled, their messages come again. On the loop's thread."""
         self._stop_wanted = True
+        if self._companion is not None:
+            self._companion.leave()
         if self._supervisor is not None:
             self._supervisor.stop_now()
 
@@ -154,6 +174,16 @@ class App:
         from lbg_runtime.status.server import StatusServer
 
         return StatusServer(ops.status, ops.status_token.get_secret_value() if ops.status_token else None)
+
+    @asynccontextmanager
+    async def _attended(self, session: Session) -> AsyncIterator[None]:
+        if self._companion is None:
+            yield
+            return
+        async with self._companion.attend(session):
+            # No bound: it waits for what somebody else starts; a request to stop ends that.
+            await self._companion.until_ready()
+            yield
 
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:

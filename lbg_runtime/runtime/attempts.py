@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from math import inf
 
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -49,14 +50,15 @@ class Attempt:
 
 
 class RunningAttempts:
-    """All running attempts of a member, watched by one timer, as a timer for each would cost more than all the rest.
+    """Running attempts of the same length, watched by one timer, as one for each would cost more than all the rest.
 
-    Every attempt has the same time, so the order of starts is the order of deadlines. `on_stuck` is told once of a
-    handler that goes on for a whole further timeout after it was cancelled; it keeps its runner and its key.
+    So the order of starts is the order of deadlines. `on_stuck` is told once of a handler that goes on for a whole
+    further timeout after it was cancelled; it keeps its runner and its key.
     """
 
-    def __init__(self, timeout_ms: int, on_stuck: Callable[[Handling], None]) -> None:
-        self._timeout_s = timeout_ms / 1_000
+    def __init__(self, timeout_ms: int | None, on_stuck: Callable[[Handling], None]) -> None:
+        """`timeout_ms` None: attempts without a deadline, which only a recall ends."""
+        self._timeout_s = inf if timeout_ms is None else timeout_ms / 1_000
         self._on_stuck = on_stuck
         self._attempts: dict[Attempt, None] = {}
         """In the order of deadlines."""
@@ -70,7 +72,7 @@ class RunningAttempts:
             raise InvariantViolated("a handler was started outside a task")
         attempt = Attempt(handling, task, loop.time() + self._timeout_s)
         self._attempts[attempt] = None
-        if self._timer is None:
+        if self._timer is None and attempt.deadline_s != inf:
             self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
         return attempt
 
@@ -91,11 +93,6 @@ class RunningAttempts:
             delivery = attempt.handling.delivery
             if delivery.queue == queue and delivery.epoch == epoch:
                 attempt.interrupt(Interruption.RECALL)
-
-    def recall_all(self) -> None:
-        """Cancel every running handler."""
-        for attempt in self._attempts:
-            attempt.interrupt(Interruption.RECALL)
 
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines."""
@@ -123,3 +120,32 @@ class RunningAttempts:
             self._attempts[attempt] = None
         oldest = next(iter(self._attempts), None)
         self._timer = None if oldest is None else loop.call_at(oldest.deadline_s, self._check_deadlines)
+
+
+class AttemptWatches:
+    """All running attempts of a member, by the time that they have."""
+
+    def __init__(self, on_stuck: Callable[[Handling], None]) -> None:
+        """As for `RunningAttempts`."""
+        self._on_stuck = on_stuck
+        self._watches: dict[int | None, RunningAttempts] = {}
+
+    def of(self, timeout_ms: int | None) -> RunningAttempts:
+        """Those that have this time; always the same ones."""
+        if timeout_ms not in self._watches:
+            self._watches[timeout_ms] = RunningAttempts(timeout_ms, self._on_stuck)
+        return self._watches[timeout_ms]
+
+    def recall(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel what runs for one flow handle."""
+        for watch in self._watches.values():
+            watch.recall(queue, epoch)
+
+    def handlings(self) -> list[Handling]:
+        """What is being handled now."""
+        return [handling for watch in self._watches.values() for handling in watch.handlings()]
+
+    def close(self) -> None:
+        """Stop watching."""
+        for watch in self._watches.values():
+            watch.close()

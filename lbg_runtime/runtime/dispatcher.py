@@ -1,8 +1,10 @@
 """From an admitted delivery to its end: the lane of its key, a runner, the handler, and again after a failure.
 
 Promises to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
-lane; with the outcome ACCEPTED when its handler returned, with none when it was given back or cancelled (L7), and never
-with another: a failed delivery stays at the head of its lane and is tried again, for as long as it takes (L3).
+lane; with the outcome ACCEPTED when its handler returned or when it is confirmed to lie on the error queue, with none
+when it was given back or cancelled (L7), and never with another: a failed delivery stays at the head of its lane and is
+tried again, until its policy ends that (L3). Where the policy says `stop`, it stays at the head of its lane for good,
+and nothing more of its flow handle is started; a new handle, here or elsewhere, starts afresh.
 
 A delivery that no handler wants counts as failed: the settings and the publishers disagree, and only the user can tell
 which of them is right. It is said once per topic, and the key waits.
@@ -18,16 +20,22 @@ import structlog
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey, LaneSight
+from lbg_runtime.model.errors import HandlerMissing, InvariantViolated, TransportError
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.attempts import Attempt, Interruption, RunningAttempts
+from lbg_runtime.runtime.attempts import Attempt, AttemptWatches, Interruption
 from lbg_runtime.runtime.backoff import retry_delay_ms
 from lbg_runtime.runtime.clock import call_at_ms, now_ms, wall_us
-from lbg_runtime.runtime.handling import CURRENT_HANDLING, Handling, Route
+from lbg_runtime.runtime.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.error_queue import ErrorQueue
+from lbg_runtime.runtime.failure_report import FailureReport, error_text, report_of
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, Handling
 from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.routes import Routes
 from lbg_runtime.runtime.runner_pool import RunnerPool
 from lbg_runtime.runtime.seen_keys import SeenKeys
 
@@ -35,9 +43,6 @@ _log = structlog.get_logger(__name__)
 
 MAX_TOPICS_REMEMBERED = 1_000
 """Of the topics without a handler: bounds memory, should every message have its own."""
-
-MAX_ROUTES_REMEMBERED = 10_000
-"""Topics whose handler is looked up once; where there are more, they are looked up again now and then."""
 
 Report = Callable[[Handling], None]
 
@@ -53,17 +58,22 @@ class Dispatcher:
         dispatch: DispatchSettings,
         failure: FailureSettings,
         random: RandomSource,
+        error_queue: ErrorQueue | None = None,
     ) -> None:
-        self._handlers = handlers
-        self._shape = shape
+        """`error_queue` is needed where a policy asks for it. Raises `ConfigError` or `HandlerError`."""
+        self.counts = DispatchCounts()
         self._key_source = key_source
-        self._failure = failure
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes()
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
-        self._attempts = RunningAttempts(failure.timeout_ms, self._replace_stuck_runner)
+        self._attempts = AttemptWatches(self._replace_stuck_runner)
+        self._moves = self._attempts.of(None)
+        self._error_queue = error_queue
+        self._stopped: dict[QueueName, Epoch] = {}
+        """Flow handles of which nothing is started any more."""
         self._seen_keys = SeenKeys()
-        self._routes: dict[str, Route] = {}
+        self._routes = Routes(handlers, shape, failure, self._attempts)
+        self._known_routes = self._routes.known
         self._handlings: set[Handling] = set()
         self._reports: dict[QueueName, Report] = {}
         self._starts = 0
@@ -90,6 +100,8 @@ class Dispatcher:
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
         """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
+        if self._stopped.get(queue) == epoch:
+            del self._stopped[queue]
         for handling in self._lanes.return_unstarted(queue, epoch):
             self._end(handling, None)
         self._set_retry_timer()
@@ -138,7 +150,7 @@ class Dispatcher:
 
     def _prepare(self, delivery: Delivery) -> Handling:
         message = delivery.message
-        route = self._routes.get(message.topic) or self._find_route(message.topic)
+        route = self._known_routes.get(message.topic) or self._routes.look_up(message.topic)
         key = self._key_source.extract(route.topic, message.properties, message.payload)
         if key is not None:
             lane = _lane_of_key(key)
@@ -148,16 +160,11 @@ class Dispatcher:
             lane = LaneKey(f"queue {delivery.queue}")
         return Handling(delivery, lane, key, route)
 
-    def _find_route(self, full_topic: str) -> Route:
-        split = self._shape.split_topic(full_topic)
-        shard, topic = split if split is not None else (None, full_topic)
-        if len(self._routes) >= MAX_ROUTES_REMEMBERED:
-            self._routes.clear()
-        route = self._routes[full_topic] = Route(self._handlers.find(topic), shard, topic)
-        return route
-
     async def _handle_turn(self, lane: Lane[Handling]) -> None:
         handling = lane.deliveries[0]
+        if self._stopped and self._stopped.get(handling.queue) == handling.epoch:
+            self._hold(lane, handling)
+            return
         if handling.attempts == 0:
             delivery = handling.delivery
             self._starts += 1
@@ -165,49 +172,52 @@ class Dispatcher:
             handling.start_mono_ns = monotonic_ns()
             if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = replace(handling.message, is_first_of_key=True)
-        handling.attempts = lane.attempt
-        handler = handling.route.handler
-        if handler is None:
-            self._warn_of_topic(handling)
-            self._try_again_later(lane, handling)
+        elif handling.end_report is not None:
+            await self._move(lane, handling, handling.end_report)
             return
+        handling.attempts = lane.attempt
+        route = handling.route
         failure: BaseException | None = None
         CURRENT_HANDLING.set(handling)
-        attempt = self._attempts.start(handling)
+        attempt = route.attempts.start(handling)
         try:
-            await handler.function(handling.message)
+            await route.function(handling.message)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the handler boundary
             failure = error
         # Raises where the runner itself is to end; its delivery then ends in `run`.
-        self._attempts.end(attempt)
-        self._conclude(lane, handling, attempt, failure)
+        route.attempts.end(attempt)
+        if failure is None and attempt.interruption is None:
+            self._lanes.finish(lane)
+            self._end(handling, Outcome.ACCEPTED)
+        else:
+            await self._conclude(lane, handling, attempt, failure)
 
-    def _conclude(
+    async def _conclude(
         self, lane: Lane[Handling], handling: Handling, attempt: Attempt, failure: BaseException | None
     ) -> None:
         if attempt.is_stuck:
             self._pool.stand_down()
-        if failure is None and attempt.interruption is None:
-            self._lanes.finish(lane)
-            self._end(handling, Outcome.ACCEPTED)
-        elif attempt.interruption is Interruption.RECALL:
+        if attempt.interruption is Interruption.RECALL:
             self._lanes.finish(lane)
             self._end(handling, None)
+            return
+        policy = handling.route.policy
+        # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
+        timed_out = attempt.interruption is Interruption.TIMEOUT
+        if timed_out or failure is None:
+            failure = TimeoutError(f"no end within {policy.timeout_ms} ms")
+        self._tell_of_failure(handling, failure, with_stack=not timed_out)
+        then = policy.end_after(handling.attempts, failure)
+        if then is None:
+            self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane, handling)
+            return
+        report = handling.end_report = report_of(failure, then, handling.attempts)
+        if then is Then.STOP:
+            self._stop_queue(lane, handling, report)
         else:
-            # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
-            timed_out = attempt.interruption is Interruption.TIMEOUT
-            reason = f"no end within {self._failure.timeout_ms} ms" if timed_out else _reason(failure)
-            _log.warning(
-                "handling_failed",
-                **_facts(handling),
-                reason=reason,
-                # Once is enough to find the place; the attempts after it say the reason alone.
-                exc_info=failure if handling.attempts == 1 and not timed_out else None,
-            )
-            self._try_again_later(lane, handling)
+            await self._move(lane, handling, report)
 
-    def _try_again_later(self, lane: Lane[Handling], handling: Handling) -> None:
-        delay_ms = retry_delay_ms(self._failure.backoff, handling.attempts, self._random)
+    def _try_again_in(self, delay_ms: int, lane: Lane[Handling], handling: Handling) -> None:
         if self._lanes.delay(lane, now_ms() + delay_ms):
             self._set_retry_timer()
         else:
@@ -221,6 +231,52 @@ class Dispatcher:
         handling.done_at_us = wall_us()
         handling.outcome = outcome
         self._reports[handling.delivery.queue](handling)
+
+    # -- when attempts have ended
+
+    async def _move(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
+        """Publish it to the error queue. While that is not confirmed, it stays on its queue, and its key waits."""
+        if self._error_queue is None:
+            raise InvariantViolated("a policy has an error queue and the dispatcher has none")
+        if lane.is_recalled:
+            # Somebody else may be handling it by now.
+            self._lanes.finish(lane)
+            self._end(handling, None)
+            return
+        failure: BaseException | None = None
+        attempt = self._moves.start(handling)
+        try:
+            await self._error_queue.take(handling, report)
+        except (asyncio.CancelledError, TransportError) as error:
+            failure = error
+        self._moves.end(attempt)
+        if attempt.interruption is Interruption.RECALL:
+            self._lanes.finish(lane)
+            self._end(handling, None)
+        elif failure is None:
+            self.counts.moved += 1
+            _log.error("message_moved", **_facts(handling), reason=report.error, stack_digest=report.stack)
+            self._lanes.finish(lane)
+            self._end(handling, Outcome.ACCEPTED)
+        else:
+            self.counts.moves_failed += 1
+            _log.error("move_failed", **_facts(handling), reason=error_text(failure))
+            tries = lane.attempt - handling.attempts + 1
+            self._try_again_in(retry_delay_ms(handling.route.policy.backoff, tries, self._random), lane, handling)
+
+    def _stop_queue(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
+        if self._hold(lane, handling):
+            self.counts.stops += 1
+            self._stopped[handling.queue] = handling.epoch
+            _log.error("queue_stopped", **_facts(handling), reason=report.error, stack_digest=report.stack)
+
+    def _hold(self, lane: Lane[Handling], handling: Handling) -> bool:
+        """Keep the head of the lane where it is until its flow is given up; False where it has been."""
+        if self._lanes.hold(lane):
+            return True
+        self._lanes.finish(lane)
+        self._end(handling, None)
+        return False
 
     # -- retries, hanging handlers, topics nobody wants
 
@@ -243,6 +299,18 @@ class Dispatcher:
         _log.error("handler_ignored_cancellation", **_facts(handling))
         self._pool.stand_in()
 
+    def _tell_of_failure(self, handling: Handling, failure: BaseException, *, with_stack: bool) -> None:
+        if isinstance(failure, HandlerMissing):
+            self._warn_of_topic(handling)
+            return
+        _log.warning(
+            "handling_failed",
+            **_facts(handling),
+            reason=error_text(failure),
+            # Once is enough to find the place; the attempts after it say the reason alone.
+            exc_info=failure if handling.attempts == 1 and with_stack else None,
+        )
+
     def _warn_of_topic(self, handling: Handling) -> None:
         if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
             self._unhandled_topics.add(handling.topic)
@@ -251,10 +319,6 @@ class Dispatcher:
 
 def _lane_of_key(key: str) -> LaneKey:
     return LaneKey(f"key {key}")
-
-
-def _reason(failure: BaseException | None) -> str:
-    return f"{type(failure).__name__}: {failure}"
 
 
 def _facts(handling: Handling) -> dict[str, str | int | None]:

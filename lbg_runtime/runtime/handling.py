@@ -1,24 +1,20 @@
 """One delivery on its way through the dispatcher, and what is known of it when it has ended."""
 
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.registry import Handler
 
+if TYPE_CHECKING:
+    from lbg_runtime.runtime.failure_report import FailureReport
+    from lbg_runtime.runtime.routes import Route
 
-class Route:
-    """What a full topic says: the handler, None where nobody wants it, and the parts of a hashed one."""
-
-    __slots__ = ("handler", "shard", "topic")
-
-    def __init__(self, handler: Handler | None, shard: int | None, topic: str) -> None:
-        self.handler = handler
-        self.shard = shard
-        self.topic = topic
-        """The original one; the full one where the message is none of the group's."""
+HandlerFunction = Callable[[Message], Awaitable[object]]
+"""Handles one message; what it returns is ignored. To raise is to fail: the message is tried again."""
 
 
 class Handling:
@@ -32,6 +28,7 @@ class Handling:
         "delivery",
         "done_at_us",
         "done_mono_ns",
+        "end_report",
         "key",
         "lane",
         "local_seq",
@@ -41,7 +38,7 @@ class Handling:
         "start_mono_ns",
     )
 
-    def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: Route) -> None:
+    def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery
         self.message: Message = delivery.message
         """As the handler gets it: that of the delivery, and what only the member knows of it."""
@@ -50,6 +47,8 @@ class Handling:
         self.route = route
         self.attempts = 0
         """Times that its handler was started; 0 for one that was returned unhandled."""
+        self.end_report: FailureReport | None = None
+        """Set when its attempts have ended without success: its handler is started no more."""
         self.local_seq = 0
         """Total order of first starts in this life of the member, from 1."""
         self.start_mono_ns = 0
@@ -81,4 +80,4 @@ class Handling:
 
 
 CURRENT_HANDLING: ContextVar[Handling] = ContextVar("CURRENT_HANDLING")
-"""In a handler: what it was called for, for those that need more than the message. Read it, and change nothing."""
+"""In a handler: what it was called for, for those that need more than the message. Change nothing of it."""

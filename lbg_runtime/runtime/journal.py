@@ -11,7 +11,7 @@ import orjson
 
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
-from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.journal.writer import RecordSink, RecordWriter
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, MemberId
@@ -25,6 +25,7 @@ from lbg_runtime.model.record import (
 )
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.meters import MemberMeters
 
 FILE_SUFFIX = ".member.jsonl"
 
@@ -32,15 +33,18 @@ FlowEventName = Literal["bound", "active", "inactive", "draining", "released", "
 
 
 class MemberJournal:
-    """Written by the flow runners, on the loop. Without a writer every call does nothing."""
+    """Written by the flow runners, on the loop. Without a writer nothing is written, without meters nothing counted."""
 
-    def __init__(self, writer: RecordWriter | None, incarnation: int) -> None:
+    def __init__(self, writer: RecordSink | None, incarnation: int, meters: MemberMeters | None = None) -> None:
         self.incarnation = incarnation
         """Of this life: larger than those of all lives before, as far as the member's journals and the clock know."""
+        self.meters = meters
         self._writer = writer
 
     def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
         """One delivery's handler ended. `is_settled`: its settlement is handed over right after the next `flush`."""
+        if self.meters is not None:
+            self.meters.ended(queue_index, handling, is_settled)
         if self._writer is None or handling.attempts == 0:
             return
         delivery = handling.delivery
@@ -118,6 +122,8 @@ class MemberJournal:
 
     def owner_changed(self, record: OwnerRecord) -> None:
         """A queue was taken or given up."""
+        if self.meters is not None:
+            self.meters.owner_changed(record)
         if self._writer is not None:
             self._writer.write(record)
 
@@ -148,10 +154,12 @@ class MemberJournal:
             self._writer.close(clean=clean)
 
 
-def open_journal(folder: Path | None, shape: GroupShape, member: MemberId, run_id: str) -> MemberJournal:
+def open_journal(
+    folder: Path | None, shape: GroupShape, member: MemberId, run_id: str, meters: MemberMeters | None = None
+) -> MemberJournal:
     """Begin the journal of this life of the member; raises `ConfigError` where its file cannot be made."""
     if folder is None:
-        return MemberJournal(None, wall_us())
+        return MemberJournal(None, wall_us(), meters)
     started_at_us = wall_us()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +182,7 @@ def open_journal(folder: Path | None, shape: GroupShape, member: MemberId, run_i
         )
     )
     writer.flush()
-    return MemberJournal(writer, incarnation)
+    return MemberJournal(writer, incarnation, meters)
 
 
 def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:

@@ -1,19 +1,34 @@
 """One life of a member as the status API shows it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import FlowReport
 from lbg_runtime.core.group.control_plane import REPORTED, ControlPlaneMachine
 from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.core.restripe.striping import Striping, StripingBook
+from lbg_runtime.metrics.reading import (
+    LanesReading,
+    MemberReading,
+    QueueReading,
+    RestripingReading,
+    TroublesReading,
+)
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.key_book import KeyBook
-from lbg_runtime.status.picture import FlowPicture, KeyPicture, MemberPicture, ViewPicture
+from lbg_runtime.runtime.meters import MemberMeters
+from lbg_runtime.status.health import has_started, lacks
+from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
+
+_OWNED = frozenset({FlowState.ACTIVE, FlowState.DRAINING})
 
 
 class MemberSight:
@@ -28,8 +43,14 @@ class MemberSight:
         control: ControlPlaneMachine | None,
         keys: KeyBook,
         recorder: FlightRecorder,
+        dispatcher: Dispatcher,
+        meters: MemberMeters | None,
+        striping: StripingBook,
     ) -> None:
-        """`runners` by the index of their queue. `control`: None where members do not talk to each other."""
+        """`runners` by the index of their queue. `control`: None where members do not talk to each other.
+
+        `meters`: None where nothing is counted; figures are 0 then.
+        """
         self._settings = settings
         self._member = member
         self._incarnation = incarnation
@@ -37,6 +58,9 @@ class MemberSight:
         self._control = control
         self._keys = keys
         self._recorder = recorder
+        self._dispatcher = dispatcher
+        self._meters = meters or MemberMeters()
+        self._striping = striping
 
     def picture(self) -> MemberPicture:
         """How the member stands now."""
@@ -49,6 +73,36 @@ class MemberSight:
             flows=tuple(_flow_picture(runner) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
         )
+
+    def reading(self) -> MemberReading:
+        """The member's figures."""
+        picture = self.picture()
+        # The dispatcher has no word of its own for its lanes.
+        lanes, counts = self._dispatcher._lanes, self._dispatcher.counts
+        return MemberReading(
+            group=picture.group,
+            member=picture.member,
+            has_started=has_started(picture),
+            is_ready=not lacks(picture),
+            queues=tuple(
+                QueueReading(index, flow.handled, flow.in_flight, flow.state in _OWNED)
+                for index, flow in enumerate(picture.flows)
+                if flow.place.is_wanted or flow.epoch
+            ),
+            queue_states={state.value: count for state, count in Counter(f.state for f in picture.flows).items()},
+            lanes=LanesReading(lanes.count, lanes.running, lanes.waiting),
+            troubles=TroublesReading(
+                lanes.delays, counts.moved, counts.moves_failed, counts.stops, counts.late_settlements
+            ),
+            meters=self._meters.read(),
+            group_members=_counted_members(picture),
+            restriping=_restriping(self._striping.now, self._settings.group.hash_count),
+        )
+
+    def handled(self) -> HandledPicture:
+        """How much was handled of each queue."""
+        counts = {runner.queue_index: runner.handled for runner in self._runners if runner.handled}
+        return HandledPicture(self._member, self._incarnation, counts)
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
         """The newest owner changes of this life, the newest first."""
@@ -85,6 +139,19 @@ def _flow_picture(runner: FlowRunner) -> FlowPicture:
         in_flight=machine.in_flight,
         handled=runner.handled,
     )
+
+
+def _counted_members(picture: MemberPicture) -> dict[str, int]:
+    members = () if picture.view is None else picture.view.group.members
+    return Counter("suspect" if one.is_suspect else one.state.value for one in members)
+
+
+def _restriping(striping: Striping, hash_count: int) -> RestripingReading | None:
+    before, after = striping.queue_count, striping.target
+    if after is None:
+        return None
+    moving = sum(shard % before != shard % after for shard in range(hash_count))
+    return RestripingReading(before, after, moving, len(striping.left))
 
 
 def _view_picture(control: ControlPlaneMachine) -> ViewPicture:

@@ -1,15 +1,17 @@
-"""Asking a group from outside: a session, no flow, one question, and what is heard for a while."""
+"""Asking a group from outside, and listening to it: a session, no flow, and what its members say."""
 
 import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from lbg_runtime.config.settings import RebindMode, Settings, TransportKind
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import (
+    ControlMessage,
     GroupQuestion,
     Header,
     Inquiry,
@@ -25,13 +27,25 @@ from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.session import open_session
-from lbg_runtime.transport.base import Messenger
+from lbg_runtime.transport.base import ConnectionSink, Messenger
 
 LAST_ANSWERS_S = 0.2
 
 
+Heard = Callable[[ControlMessage | Inquiry], None]
+
+
+@dataclass(slots=True)
+class _Question:
+    """One question under way, and what is heard meanwhile."""
+
+    picture: GroupPicture = field(default_factory=GroupPicture)
+    answers: list[KeyAnswer] = field(default_factory=list)
+    is_enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Observer:
-    """Asks one question in its life, on an open session, and changes nothing in the group.
+    """Asks and listens on an open session, and changes nothing in the group. On one event loop.
 
     Members take no notice of who asks: a question reaches none of their machines.
     """
@@ -44,17 +58,26 @@ class Observer:
         self._topic = settings.group.control_topic_name
         self._group = GroupName(settings.group.name)
         name = MemberId(f"observer-{socket.gethostname()[:90]}-{os.getpid()}")
-        nonce = random.getrandbits(53)
-        self._header = Header(self._group, name, Life(wall_us(), nonce), 1)
-        self._question = QuestionId(f"{name}/{nonce}")
-        self._picture = GroupPicture()
-        self._answers: list[KeyAnswer] = []
-        self._is_enough = asyncio.Event()
+        self._header = Header(self._group, name, Life(wall_us(), random.getrandbits(53)), 1)
+        self._questions: dict[QuestionId, _Question] = {}
+        self._question_count = 0
+        self._on_heard: Heard | None = None
+        self._is_subscribed = False
+
+    async def follow(self, on_heard: Heard, on_connection: ConnectionSink) -> None:
+        """Have `on_heard` told of all that is said in the group, until the session ends; everybody is asked once.
+
+        `on_connection` is told whether anything can be heard, as of now and at each change. Both are called on the
+        loop, and must not raise or block. Raises `TransportError` where the topic is refused.
+        """
+        self._on_heard = on_heard
+        await self._subscribe()
+        self._session.watch_connection(on_connection)
+        self._say(GroupQuestion(self._header, self._new_question()))
 
     async def look_at_group(self, listen_s: float) -> GroupPicture:
         """What members say of the group within the time; raises `TransportError` where the topic is refused."""
-        await self._ask(GroupQuestion(self._header, self._question), listen_s)
-        return self._picture
+        return (await self._ask(GroupQuestion(self._header, self._new_question()), listen_s)).picture
 
     async def look_for_key(self, key: str, listen_s: float) -> tuple[list[KeyAnswer], GroupPicture]:
         """What members answer about a key, until soon after the one that owns its queue, and who was heard at all.
@@ -63,19 +86,36 @@ class Observer:
         """
         if not is_valid_text(key):
             raise UserError("key", ascii(key)[:80], "1 to 250 printable characters, as a question can carry them")
-        await self._ask(KeyQuestion(self._header, self._question, key), listen_s)
-        return self._answers, self._picture
+        asked = await self._ask(KeyQuestion(self._header, self._new_question(), key), listen_s)
+        return asked.answers, asked.picture
 
-    async def _ask(self, question: Inquiry, listen_s: float) -> None:
-        await self._session.subscribe(self._topic, self._arrived)
-        self._session.send_direct(Message(self._topic, encode(question)))
+    async def _ask(self, inquiry: GroupQuestion | KeyQuestion, listen_s: float) -> _Question:
+        await self._subscribe()
+        question = self._questions[inquiry.question] = _Question()
+        self._say(inquiry)
         try:
             async with asyncio.timeout(listen_s):
-                await self._is_enough.wait()
+                await question.is_enough.wait()
                 # The others answer at the same time; a handler that outlived its flow is with one of them.
                 await asyncio.sleep(LAST_ANSWERS_S)
         except TimeoutError:
             pass
+        finally:
+            del self._questions[inquiry.question]
+        return question
+
+    async def _subscribe(self) -> None:
+        if not self._is_subscribed:
+            # Before the wait, in which somebody else may ask.
+            self._is_subscribed = True
+            await self._session.subscribe(self._topic, self._arrived)
+
+    def _say(self, inquiry: Inquiry) -> None:
+        self._session.send_direct(Message(self._topic, encode(inquiry)))
+
+    def _new_question(self) -> QuestionId:
+        self._question_count += 1
+        return QuestionId(f"{self._header.member}/{self._header.life.nonce}/{self._question_count}")
 
     def _arrived(self, message: Message) -> None:
         try:
@@ -83,11 +123,14 @@ class Observer:
         except ControlMessageRefused:
             # Another group's, or no control message at all: the members log it.
             return
-        self._picture.hear(heard)
-        if isinstance(heard, KeyAnswer) and heard.question == self._question:
-            self._answers.append(heard)
+        if self._on_heard is not None:
+            self._on_heard(heard)
+        for each in self._questions.values():
+            each.picture.hear(heard)
+        if isinstance(heard, KeyAnswer) and (question := self._questions.get(heard.question)) is not None:
+            question.answers.append(heard)
             if heard.flow is not None and heard.flow.is_owner:
-                self._is_enough.set()
+                question.is_enough.set()
 
 
 @asynccontextmanager

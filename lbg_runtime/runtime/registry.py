@@ -1,26 +1,43 @@
 """Which function handles which topic, and the loading of the modules that say so."""
 
+import copy
 import importlib
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.runtime.batches import BatchLimits, read_limits
+from lbg_runtime.runtime.calls import make_call
+from lbg_runtime.runtime.failure_policy import FailureArguments, FailureOptions, read_arguments
+from lbg_runtime.runtime.handling import HandlerFunction
+from lbg_runtime.runtime.lifespan import Lifespan, LifespanFunction, make_lifespan
+from lbg_runtime.runtime.parameters import Parameters, read_parameters
 
-HandlerFunction = Callable[[Message], Awaitable[object]]
-"""Handles one message; what it returns is ignored. To raise is to fail: the message is tried again."""
+__all__ = [
+    "Handler",
+    "HandlerFunction",
+    "Handlers",
+    "Hook",
+    "HookFunction",
+    "HookKind",
+    "Lifespan",
+    "load_handlers",
+]
 
 HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
 """Told of a queue that comes or goes; what it returns is ignored, and what it raises is logged."""
 
-_Function = TypeVar("_Function", bound=HandlerFunction)
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_Lifespan = TypeVar("_Lifespan", bound=LifespanFunction)
 _Hook = TypeVar("_Hook", bound=HookFunction)
 
 
@@ -48,8 +65,14 @@ class Handler:
 
     subscription: str
     function: HandlerFunction
+    """What to call with a message; the user's own function where that takes nothing else."""
     where: str
     """`module:function (file:line)`, for messages to the user."""
+    parameters: Parameters
+    failure: FailureOptions = field(default_factory=FailureOptions)
+    """What it says of its failures."""
+    limits: BatchLimits | None = None
+    """Of its batches, if it takes such."""
 
 
 class Handlers:
@@ -62,20 +85,35 @@ class Handlers:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._hooks: list[Hook] = []
+        self._lifespans: list[Lifespan] = []
 
-    def handler(self, *subscriptions: str) -> Callable[[_Function], _Function]:
-        """Register the decorated async function for these topics. Raises `HandlerError` where it cannot be one."""
+    def handler(
+        self,
+        *subscriptions: str,
+        publishes: bool = False,
+        **failure: Unpack[FailureArguments],
+    ) -> Callable[[_Function], _Function]:
+        """Register the decorated function for these topics. Raises `HandlerError` where it cannot be one.
 
-        def register(function: _Function) -> _Function:
-            where = _where(function)
-            _check_function(function, where, "exactly one parameter, the message", 1)
-            for subscription in subscriptions:
-                self._add(Handler(subscription, function, where))
-            return function
+        It is called with what its annotations ask for: the `Message`, its body decoded, a logger, `State[...]`, or a
+        `Receipt` to settle the message with. One that is not `async` is called on a thread.
 
-        if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
-            raise HandlerError("@handler", "no topic", 'a topic subscription, as in @handlers.handler("orders/>")')
-        return register
+        `publishes`: the `Message` that it returns, or several of them, are published, and the input is settled when
+        that is confirmed; so it is where it yields them. What follows a failure is said as in the section `failure` of
+        the settings, which has the rest. docs/handlers.md has all rules.
+        """
+        return self._registering(subscriptions, "handler", failure, publishes, None)
+
+    def batch_handler(
+        self, *subscriptions: str, max_count: int, max_wait: str, **failure: Unpack[FailureArguments]
+    ) -> Callable[[_Function], _Function]:
+        """The same for a function that takes a `Batch` of messages, each of another key.
+
+        It is called when there are `max_count`, or when the first of them has waited for `max_wait` (`100ms`), which is
+        part of the time of its attempt.
+        """
+        limits = read_limits(max_count, max_wait)
+        return self._registering(subscriptions, "batch_handler", failure, False, limits)
 
     def on_assigned(self, function: _Hook) -> _Hook:
         """Have the decorated async function called with queue and epoch when this member becomes the queue's owner.
@@ -97,6 +135,20 @@ class Handlers:
         """The same after the last handling of the epoch has ended and its flow is unbound or lost."""
         return self._add_hook(HookKind.REVOKED, function)
 
+    def lifespan(self, function: _Lifespan) -> _Lifespan:
+        """Have the decorated async generator function run to its `yield` before the first queue is taken, and on from
+        there after the last is gone.
+
+        What it yields is what handlers get as `State[...]` of its type. Raises `HandlerError` for what is none.
+        """
+        self._lifespans.append(make_lifespan(function, _where(function)))
+        return function
+
+    @property
+    def lifespans(self) -> tuple[Lifespan, ...]:
+        """The registered lifespans, in the order of their registration."""
+        return tuple(self._lifespans)
+
     @property
     def hooks(self) -> tuple[Hook, ...]:
         """The registered hooks, in the order of their registration."""
@@ -107,6 +159,21 @@ class Handlers:
         for handler in other:
             self._add(handler)
         self._hooks += other.hooks
+        self._lifespans += other.lifespans
+
+    def wrapped(self, wrap: Callable[[Handler], HandlerFunction]) -> "Handlers":
+        """A copy in which `wrap` has named another function for every handler; all else stays as it is."""
+        other = copy.copy(self)
+        other._hooks = list(self._hooks)
+        other._lifespans = list(self._lifespans)
+        other._handlers = {name: replace(each, function=wrap(each)) for name, each in self._handlers.items()}
+        return other
+
+    def given(self, states: Iterable[object]) -> "Handlers":
+        """A copy in which these are yielded and no lifespan runs; all else stays as it is."""
+        other = self.wrapped(lambda handler: handler.function)
+        other._lifespans = [Lifespan(partial(nullcontext, state), type(state).__qualname__) for state in states]
+        return other
 
     def find(self, topic: str) -> Handler | None:
         """The handler that takes an original topic, or None. Linear in the number of handlers."""
@@ -121,9 +188,30 @@ class Handlers:
     def __len__(self) -> int:
         return len(self._handlers)
 
+    def _registering(
+        self,
+        subscriptions: tuple[str, ...],
+        name: str,
+        said: FailureArguments,
+        publishes: bool,
+        limits: BatchLimits | None,
+    ) -> Callable[[_Function], _Function]:
+        def register(function: _Function) -> _Function:
+            where = _where(function)
+            parameters = read_parameters(function, where)
+            call = make_call(function, parameters, where, publishes=publishes, limits=limits)
+            failure = read_arguments(said, where)
+            for subscription in subscriptions:
+                self._add(Handler(subscription, call, where, parameters, failure, limits))
+            return function
+
+        if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
+            raise HandlerError(f"@{name}", "no topic", f'a topic subscription, as in @handlers.{name}("orders/>")')
+        return register
+
     def _add_hook(self, kind: HookKind, function: _Hook) -> _Hook:
         where = _where(function)
-        _check_function(function, where, "two parameters, queue and epoch", 2)
+        _check_hook(function, where)
         self._hooks.append(Hook(kind, function, where))
         return function
 
@@ -184,14 +272,14 @@ def _where(function: object) -> str:
     return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
-def _check_function(function: object, where: str, parameters: str, count: int) -> None:
+def _check_hook(function: object, where: str) -> None:
     if not inspect.iscoroutinefunction(function):
-        raise HandlerError(where, "not async", "`async def`, as handlers share one event loop")
+        raise HandlerError(where, "not async", "`async def`, as hooks share one event loop")
     signature = inspect.signature(function)
     try:
-        signature.bind(*(None,) * count)
+        signature.bind(None, None)
     except TypeError:
-        raise HandlerError(where, f"parameters {signature}", parameters) from None
+        raise HandlerError(where, f"parameters {signature}", "two parameters, queue and epoch") from None
 
 
 def _check_subscription(handler: Handler) -> None:

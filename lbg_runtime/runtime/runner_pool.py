@@ -2,13 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import TypeVar
 
 from lbg_runtime.core.lanes import KeyLanes, Lane
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.runtime.handling import Handling
 
 TURNS_WITHOUT_A_PAUSE = 32
 """Handlers that never wait would otherwise keep the loop from everything else."""
+
+_Answer = TypeVar("_Answer")
 
 TurnHandler = Callable[[Lane[Handling]], Awaitable[None]]
 
@@ -25,9 +31,12 @@ class RunnerPool:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
         self._group: asyncio.TaskGroup | None = None
+        self._context: Context | None = None
 
     async def run(self) -> None:
         """Take turns until cancelled; on return no handler of the pool runs."""
+        self._context = copy_context()
+        self._context.run(CURRENT_POOL.set, self)
         try:
             async with asyncio.TaskGroup() as self._group:
                 for _ in range(self._runner_count):
@@ -47,6 +56,13 @@ class RunnerPool:
                 wake_up.set_result(None)
                 return
 
+    def start(self, work: Coroutine[object, object, _Answer]) -> "asyncio.Task[_Answer]":
+        """A task beside the turns, which ends with them at the latest."""
+        if self._group is None or self._context is None:
+            work.close()
+            raise InvariantViolated("a task was started beside a pool that does not run")
+        return self._group.create_task(work, context=self._context.copy())
+
     def stand_in(self) -> None:
         """Add a runner in place of one that hangs, for as long as that hangs."""
         if self._group is not None:
@@ -57,7 +73,9 @@ class RunnerPool:
         self._surplus += 1
 
     def _add_runner(self, group: asyncio.TaskGroup) -> None:
-        group.create_task(self._take_turns(), name="lbg-runner")
+        # In a context of its own, not in that of the turn in which it is added.
+        context = None if self._context is None else self._context.copy()
+        group.create_task(self._take_turns(), name="lbg-runner", context=context)
 
     async def _take_turns(self) -> None:
         turns = 0
@@ -84,3 +102,24 @@ class RunnerPool:
         self._idle.append(wake_up)
         await wake_up
         self._is_waking = False
+
+
+CURRENT_POOL: ContextVar[RunnerPool] = ContextVar("CURRENT_POOL")
+"""In a runner: the pool that it belongs to."""
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """In a turn: its handler waits for something that other turns, or somebody else, will bring.
+
+    Another runner takes its place meanwhile, so that as many handlers run as ever.
+    """
+    pool = CURRENT_POOL.get(None)
+    if pool is None:
+        yield
+        return
+    pool.stand_in()
+    try:
+        yield
+    finally:
+        pool.stand_down()

@@ -25,11 +25,14 @@ from lbg_runtime.core.restripe.news import StripesNews, facts_of
 from lbg_runtime.core.restripe.records import record_prefix
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.core.roles import Place, static_place
+from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, TransportError
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.error_queue import ErrorQueue, prepare_error_queue
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handling import Handling
@@ -39,7 +42,10 @@ from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.member_sight import MemberSight
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.resources import MemberResources
+from lbg_runtime.runtime.routes import check_states, policies_of
 from lbg_runtime.runtime.session import Session
+from lbg_runtime.runtime.traced import traced
 
 _log = structlog.get_logger(__name__)
 
@@ -103,12 +109,21 @@ class Supervisor:
         self._session = session
         self._journal = journal
         shape = settings.group.shape()
-        self._dispatcher = Dispatcher(handlers, shape, settings.group.key, settings.dispatch, settings.failure, chance)
+        spans = open_spans(settings)
+        called = handlers if spans is None else traced(handlers, spans)
+        policies = policies_of(handlers, settings.failure)
+        self._error_queue: ErrorQueue | None = None
+        if any(policy.then is Then.ERROR_QUEUE for policy in policies):
+            self._error_queue = ErrorQueue(session, settings.error_topic, membership.member)
+        self._dispatcher = Dispatcher(
+            called, shape, settings.group.key, settings.dispatch, settings.failure, chance, self._error_queue
+        )
+        self._resources = MemberResources(session, settings.dispatch.runners, self._dispatcher.counts)
         self._recorder = FlightRecorder(membership.member, journal)
         self._shape = shape
         self._handlers = handlers
         self._chance = chance
-        striping = StripingBook(shape.queue_count, shape.hash_count)
+        self._striping = striping = StripingBook(shape.queue_count, shape.hash_count)
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
         self.runners: list[FlowRunner] = [
             self._make_runner(index, first_place(index, membership, settings.rebind.mode), on_refused=self._give_up)
@@ -180,14 +195,25 @@ class Supervisor:
             self._control.machine if self._control is not None else None,
             self._key_book,
             self._recorder,
+            self._dispatcher,
+            self._journal.meters,
+            self._striping,
         )
 
     async def run(self) -> StopReport:
         """Run until stopped. Cancelled, it does as `stop_now` and then passes the cancellation on.
 
-        Raises `ConfigError` where the broker does not know or not allow what the settings say.
+        Raises `ConfigError` where the broker does not know or not allow what the settings say, `HandlerError` where a
+        lifespan fails to begin, or none yields what a handler asks for.
         """
         await self._provision()
+        if self._error_queue is not None:
+            await prepare_error_queue(self._session, self._settings)
+        async with self._resources.entered(self._handlers.lifespans):
+            check_states(self._handlers, self._resources)
+            return await self._run()
+
+    async def _run(self) -> StopReport:
         _log.info("member_started", member=self._member, group=self._settings.group.name, queues=len(self.runners))
         try:
             async with asyncio.TaskGroup() as group:

@@ -3,8 +3,8 @@
 - GET alone, as nothing here changes anything.
 - On loopback the `Host` must name loopback. Else a page in a browser on this machine could ask by a name of its own
   that resolves to 127.0.0.1 (DNS rebinding), and read the answers as its own.
-- With a token, who does not show it learns of the probes' routes whether they pass, as an orchestrator's probe must,
-  and nothing else.
+- With a token, who does not show it has the open routes alone, which tell no facts: by default the probes', of which it
+  learns whether they pass, as an orchestrator's probe must.
 """
 
 import hmac
@@ -17,25 +17,30 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lbg_runtime.config.listen_address import ListenAddress
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/startedz"})
+NOT_KEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Headers of an answer that nobody keeps, and that a browser takes for nothing but what it says it is."""
 
 
 class Access:
     """The application behind these rules. It finds in `request.state.is_trusted` whether facts may be told."""
 
-    def __init__(self, app: ASGIApp, address: ListenAddress, token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, address: ListenAddress, token: str | None, open_paths: frozenset[str] = OPEN_PATHS
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._is_loopback = address.is_loopback
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is not allowed, pass on the rest."""
         headers = Headers(scope=scope)
-        is_trusted = self._token is None or _shows(headers, self._token)
+        is_trusted = self._token is None or shows_token(headers, self._token)
         if scope["method"] != "GET":
             response = as_json({"error": "only GET is answered"}, 405, {"Allow": "GET"})
-        elif self._is_loopback and not _names_loopback(headers.getlist("host")):
+        elif self._is_loopback and not names_loopback(headers.getlist("host")):
             response = as_json({"error": "the Host header must name a loopback address or localhost"}, 421)
-        elif not is_trusted and scope["path"] not in OPEN_PATHS:
+        elif not is_trusted and scope["path"] not in self._open_paths:
             response = as_json({"error": "a bearer token is needed"}, 401, {"WWW-Authenticate": "Bearer"})
         else:
             scope.setdefault("state", {})["is_trusted"] = is_trusted
@@ -46,11 +51,11 @@ class Access:
 
 def as_json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer that nobody keeps, and that a browser takes for nothing but data."""
-    always = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return Response(orjson.dumps(told), status, {**always, **(headers or {})}, media_type="application/json")
+    return Response(orjson.dumps(told), status, {**NOT_KEPT, **(headers or {})}, media_type="application/json")
 
 
-def _shows(headers: Headers, token: bytes) -> bool:
+def shows_token(headers: Headers, token: bytes) -> bool:
+    """Whether the one `Authorization` header is this bearer token."""
     shown = headers.getlist("authorization")
     if len(shown) != 1:
         return False
@@ -59,7 +64,8 @@ def _shows(headers: Headers, token: bytes) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(rest.strip(" ").encode("latin-1"), token)
 
 
-def _names_loopback(hosts: list[str]) -> bool:
+def names_loopback(hosts: list[str]) -> bool:
+    """Whether the one `Host` header names a loopback address or `localhost`."""
     if len(hosts) != 1:
         return False
     # Any port: that of a forwarded one is not ours.

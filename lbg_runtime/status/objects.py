@@ -10,7 +10,7 @@ from lbg_runtime.core.group.control_messages import FlowReport, KeySight
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.status.health import Lack
-from lbg_runtime.status.picture import FlowPicture, KeyPicture, MemberPicture, ViewPicture
+from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
 
 
 def member_as_object(picture: MemberPicture) -> dict[str, object]:
@@ -54,6 +54,12 @@ def _view_as_object(view: ViewPicture) -> dict[str, object]:
         "owners": dict(view.group.owners),
         "placement": None if view.placement is None else {queue: list(r) for queue, r in view.placement.ranks.items()},
     }
+
+
+def handled_as_object(picture: HandledPicture) -> dict[str, object]:
+    """How much the member has handled; by the index of the queue, as text."""
+    counts = {str(index): count for index, count in picture.handled.items()}
+    return {"member": picture.member, "incarnation": picture.incarnation, "handled": counts}
 
 
 def changes_as_object(member: MemberId, incarnation: int, changes: Sequence[OwnerRecord]) -> dict[str, object]:

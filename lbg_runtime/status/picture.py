@@ -1,5 +1,6 @@
 """What one member shows of itself at one moment: its own part, without what others might answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lbg_runtime.core.flow.events import ReleaseCause
@@ -51,6 +52,17 @@ class MemberPicture:
     """One for each queue of the group, by index."""
     view: ViewPicture | None
     """None where members do not talk to each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandledPicture:
+    """How much a member has handled, for who asks often: the least that a rate can be made of."""
+
+    member: MemberId
+    incarnation: int
+    """Counts of different lives cannot be compared."""
+    handled: Mapping[int, int]
+    """Deliveries settled as accepted in this life, by index of the queue, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)

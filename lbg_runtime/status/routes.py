@@ -11,12 +11,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.metrics.member import CONTENT_TYPE, MemberState, exposition
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.status.access import Access, as_json
+from lbg_runtime.status.access import NOT_KEPT, Access, as_json
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.member_loop import Blocked, MemberLoop
-from lbg_runtime.status.objects import changes_as_object, key_as_object, lack_as_object, member_as_object
-from lbg_runtime.status.picture import KeyPicture, MemberPicture
+from lbg_runtime.status.objects import (
+    changes_as_object,
+    handled_as_object,
+    key_as_object,
+    lack_as_object,
+    member_as_object,
+)
+from lbg_runtime.status.picture import HandledPicture, KeyPicture, MemberPicture
 from lbg_runtime.status.source import StatusSource
 
 MAX_CHANGES = 1_000
@@ -41,11 +48,13 @@ class StatusRoutes:
             Route("/livez", self._live),
             Route("/readyz", self._ready),
             Route("/startedz", self._started),
+            Route("/metrics", self._metrics),
             Route("/v1/status", self._status),
+            Route("/v1/handled", self._handled),
             Route("/v1/moves", self._moves),
             Route("/v1/keys/{key:path}", self._key),
         ]
-        app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: _refuse_value})
+        app = Starlette(routes=routes, exception_handlers={HTTPException: refuse, UserError: refuse_value})
         # A key may end in a slash: then another one, without it, is not what was asked for.
         app.router.redirect_slashes = False
         return Access(app, address, token)
@@ -75,6 +84,18 @@ class StatusRoutes:
         picture = await self._ask(lambda source: source.picture())
         return as_json(member_as_object(picture)) if isinstance(picture, MemberPicture) else as_json(picture, 503)
 
+    async def _metrics(self, _: Request) -> Response:
+        reading = await self._look(lambda source: source.reading())
+        if isinstance(reading, Blocked):
+            state = MemberState(max(1, reading.blocked_ms), None)
+        else:
+            state = MemberState(0, reading)
+        return Response(exposition(state), headers=NOT_KEPT, media_type=CONTENT_TYPE)
+
+    async def _handled(self, _: Request) -> Response:
+        found = await self._ask(lambda source: source.handled())
+        return as_json(handled_as_object(found)) if isinstance(found, HandledPicture) else as_json(found, 503)
+
     async def _moves(self, request: Request) -> Response:
         limit = _limit(request.query_params.getlist("limit"))
         found = await self._ask(lambda source: (source.picture(), source.changes(limit)))
@@ -90,17 +111,21 @@ class StatusRoutes:
 
     async def _ask(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
         """The member's answer; or, as an object, why there is none."""
-
-        def asked() -> _Answer | None:
-            source = self._source()
-            return None if source is None else question(source)
-
-        answer = await self._member_loop.ask(asked)
+        answer = await self._look(question)
         if answer is None:
             return {"error": "the member has not begun yet"}
         if isinstance(answer, Blocked):
             return {"error": "the member's event loop does not answer", "blocked_ms": answer.blocked_ms}
         return answer
+
+    async def _look(self, question: Callable[[StatusSource], _Answer]) -> _Answer | Blocked | None:
+        """The member's answer; None where it has not begun."""
+
+        def asked() -> _Answer | None:
+            source = self._source()
+            return None if source is None else question(source)
+
+        return await self._member_loop.ask(asked)
 
 
 def _probed(request: Request, name: str, passes: bool, facts: dict[str, object]) -> Response:
@@ -128,11 +153,13 @@ def _key_of(raw_path: bytes) -> str:
         raise UserError("key", "bytes that are no text", "text in UTF-8, percent-encoded") from None
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
+async def refuse(_: Request, error: Exception) -> Response:
+    """The answer to who asks for what is not there."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return as_json({"error": "there is no such route" if status == 404 else "not answered"}, status)
 
 
-async def _refuse_value(_: Request, error: Exception) -> Response:
+async def refuse_value(_: Request, error: Exception) -> Response:
+    """The answer to who asks for what makes no sense."""
     facts = vars(error) if isinstance(error, UserError) else {}
     return as_json({"error": str(error), **facts}, 400)

@@ -57,7 +57,7 @@ class StatusServer:
 
     async def __aenter__(self) -> Self:
         """Raises `ConfigError` where the address cannot be had."""
-        listener = _listen(self.address)
+        listener = listen(self.address, "ops.status")
         self.address = ListenAddress(self.address.host, listener.getsockname()[1])
         # A daemon, as nothing may keep the process of a member that has left.
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="lbg-status", daemon=True)
@@ -108,7 +108,8 @@ def _make_server(app: ASGIApp) -> uvicorn.Server:
     )
 
 
-def _listen(address: ListenAddress) -> socket.socket:
+def listen(address: ListenAddress, where: str) -> socket.socket:
+    """A socket that listens there; raises `ConfigError` that names `where` the address stands."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family)
@@ -116,4 +117,4 @@ def _listen(address: ListenAddress) -> socket.socket:
         # The number says it in fewer words than the text; a name that has no address has no number either.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
         expected = "an address of this machine with a free port"
-        raise ConfigError("ops.status", f"{address}: {reason}", expected) from None
+        raise ConfigError(where, f"{address}: {reason}", expected) from None

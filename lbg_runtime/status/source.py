@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
+from lbg_runtime.metrics.reading import MemberReading
 from lbg_runtime.model.record import OwnerRecord
-from lbg_runtime.status.picture import KeyPicture, MemberPicture
+from lbg_runtime.status.picture import HandledPicture, KeyPicture, MemberPicture
 
 
 class StatusSource(Protocol):
@@ -11,6 +12,14 @@ class StatusSource(Protocol):
 
     def picture(self) -> MemberPicture:
         """How the member stands now."""
+        ...
+
+    def reading(self) -> MemberReading:
+        """Its figures now."""
+        ...
+
+    def handled(self) -> HandledPicture:
+        """How much it has handled."""
         ...
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:

@@ -1,1 +1,50 @@
-"""The public test kit: virtual time, conformance suite, harness."""
+"""The test kit: a group in virtual time, a broker on a port, and the conformance suite of transports.
+
+The names below are loaded when they are first used: the pytest plugin lies in this package too, and is loaded by every
+test run on the machine.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lbg_runtime.testing.broker_on_port import BrokerOnPort
+    from lbg_runtime.testing.failures import LawsBroken, NotReached
+    from lbg_runtime.testing.group import Group
+    from lbg_runtime.testing.group_context import Running, running
+    from lbg_runtime.testing.handled import Handled
+    from lbg_runtime.testing.handler_watch import Attempt
+    from lbg_runtime.testing.life import LifeState
+    from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+
+__all__ = [
+    "running",
+    "Running",
+    "Group",
+    "Handled",
+    "Attempt",
+    "LifeState",
+    "LawsBroken",
+    "NotReached",
+    "VirtualTimeLoop",
+    "BrokerOnPort",
+]
+
+_HOMES = {
+    "running": "group_context",
+    "Running": "group_context",
+    "Group": "group",
+    "Handled": "handled",
+    "Attempt": "handler_watch",
+    "LifeState": "life",
+    "LawsBroken": "failures",
+    "NotReached": "failures",
+    "VirtualTimeLoop": "virtual_time",
+    "BrokerOnPort": "broker_on_port",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"lbg_runtime.testing.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

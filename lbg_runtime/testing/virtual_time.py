@@ -1,19 +1,30 @@
 """An asyncio event loop on which waiting takes no time: sleeping jumps the clock to the next deadline.
 
-Only for code whose every wait is a timer of this loop. A loop with no timer, nothing ready and something still awaited
-would wait for ever; that is reported as `VirtualTimeStall` instead.
+Only for code whose every wait is a timer of this loop, or a thread that the loop has started (`asyncio.to_thread`,
+`run_in_executor`): while such a thread works, time stands still. A loop with no timer, nothing ready and something
+still awaited would wait for ever; that is reported as `VirtualTimeStall` instead.
 """
 
 import asyncio
 import selectors
-from collections.abc import Mapping
+from asyncio.futures import Future
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Executor
+from contextvars import Context, copy_context
 from selectors import SelectorKey
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from lbg_runtime.model.errors import LbgError
+from lbg_runtime.testing.freezer import Step, freezer_of
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
+
+THREAD_PATIENCE_S = 30.0
+"""Real time that a thread may work while the loop has nothing else to do."""
+
+_Answer = TypeVar("_Answer")
+_Args = TypeVarTuple("_Args")
 
 
 class VirtualTimeStall(LbgError):
@@ -26,6 +37,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
         self.now_s = 0.0
+        self.threads_at_work = 0
 
     def register(self, fileobj: "FileDescriptorLike", events: int, data: object = None) -> SelectorKey:
         return self._real.register(fileobj, events, data)
@@ -40,6 +52,11 @@ class _JumpingSelector(selectors.BaseSelector):
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
+        if self.threads_at_work:
+            ready = self._real.select(THREAD_PATIENCE_S)
+            if not ready:
+                raise VirtualTimeStall(f"the test waits for a thread that is not done after {THREAD_PATIENCE_S:g} s")
+            return ready
         if timeout is None:
             raise VirtualTimeStall("the test waits for something that no timer will bring")
         self.now_s += timeout
@@ -53,7 +70,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A selector loop whose `time()` starts at 0 and jumps."""
+    """A selector loop whose `time()` starts at 0 and jumps. Tasks can be begun in the context of a `Freezer`."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -62,3 +79,69 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Seconds of virtual time since the loop was made."""
         return self._jumping.now_s
+
+    # -- what a freezer holds back
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, _Answer] | Coroutine[Any, Any, _Answer],
+        **options: Any,
+    ) -> asyncio.Task[_Answer]:
+        """See `asyncio.loop.create_task`."""
+        task = super().create_task(coro, **options)
+        freezer = freezer_of(options.get("context"))
+        if freezer is not None:
+            freezer.join(task)
+        return task
+
+    def call_soon(
+        self, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        """See `asyncio.loop.call_soon`."""
+        freezer = freezer_of(context)
+        if freezer is None:
+            return super().call_soon(callback, *args, context=context)
+        step = Step(callback, args, context if context is not None else copy_context())
+        step.handle = super().call_soon(freezer.take, step, context=step.context)
+        return step.handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Args]], object],
+        *args: *_Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See `asyncio.loop.call_at`."""
+        freezer = freezer_of(context)
+        if freezer is None:
+            return super().call_at(when, callback, *args, context=context)
+        step = Step(callback, args, context if context is not None else copy_context())
+        step.handle = timer = super().call_at(when, freezer.take, step, context=step.context)
+        return timer
+
+    # -- threads
+
+    def run_in_executor(
+        self,
+        executor: Executor | None,
+        func: Callable[[Unpack[_Args]], _Answer],
+        *args: *_Args,
+    ) -> Future[_Answer]:
+        """See `asyncio.loop.run_in_executor`; time stands still until the thread is done."""
+        answer = super().run_in_executor(executor, func, *args)
+        self._jumping.threads_at_work += 1
+        # In a context of its own, which no freezer holds back.
+        answer.add_done_callback(self._thread_is_done, context=Context())
+        return answer
+
+    async def shutdown_default_executor(self, *bound: Any) -> None:
+        """See `asyncio.loop.shutdown_default_executor`."""
+        self._jumping.threads_at_work += 1
+        try:
+            await super().shutdown_default_executor(*bound)
+        finally:
+            self._jumping.threads_at_work -= 1
+
+    def _thread_is_done(self, _: Future[Any]) -> None:
+        self._jumping.threads_at_work -= 1

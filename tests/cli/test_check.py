@@ -105,7 +105,6 @@ def test_every_problem_of_a_file_has_its_line(folder):
     ("text", "line"),
     [
         ("import nothing_there\n", "lbg: handlers: shop: ModuleNotFoundError: No module named 'nothing_there'"),
-        (GOOD.replace("async def", "def"), "not async; expected `async def`"),
         (GOOD + GOOD.partition("Handlers()")[2], "a second handler for 'orders/>'; expected one handler for a topic"),
         ("", "lbg: handlers: shop: no Handlers object in the module"),
     ],

@@ -6,8 +6,9 @@ import pathlib
 import pytest
 
 from lbg_runtime.config.load import load_settings, parse_settings, problems_of
-from lbg_runtime.config.settings import MembershipMode, Provision, TransportKind
+from lbg_runtime.config.settings import MembershipMode, Provision, ReceivePathChoice, TransportKind
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.keys import KeyOrigin
 
@@ -86,6 +87,17 @@ def test_any_other_limit_of_the_watchdog_is_refused(written):
     assert "ops.watchdog" in _problem(ops={"watchdog": written})
 
 
+def test_what_follows_failures_is_read():
+    failure = _parse(
+        failure={"attempts": "${TRIES}", "then": "error_queue", "terminal": ["ValueError"], "error_queue": "dead"},
+        environ={"TRIES": "5"},
+    )
+    assert (failure.failure.attempts, failure.failure.then, failure.error_queue) == (5, Then.ERROR_QUEUE, "dead")
+    settings = _parse(failure={"attempts": "unlimited"})
+    assert (settings.failure.attempts, settings.failure.then) == (None, None)
+    assert settings.error_queue == settings.error_topic == "lbg-errors/orders"
+
+
 def test_the_number_of_standbys_may_be_all():
     assert (_parse().rebind.standbys, _parse(rebind={"standbys": "all"}).rebind.standbys) == (2, None)
 
@@ -146,6 +158,16 @@ def test_hosts_may_be_a_list():
         (
             {"failure": {"backoff": {"initial": "1m"}}},
             "config.yaml: failure.backoff.maximum: 30000ms; expected at least failure.backoff.initial, 60000ms",
+        ),
+        ({"failure": {"attempts": 0}}, "config.yaml: failure.attempts: 0; expected at least 1"),
+        (
+            {"failure": {"attempts": None}},
+            "config.yaml: failure.attempts: nothing; expected a whole number, or unlimited",
+        ),
+        (
+            {"failure": {"then": "dmq"}},
+            "config.yaml: failure.then: 'dmq'; expected error_queue, with failure.error_queue naming the DMQ: "
+            "the broker's client cannot reject in key order",
         ),
         ({"handlers": "shop"}, "config.yaml: handlers: 'shop'; expected a list"),
         ({"handlers": [""]}, "config.yaml: handlers.0: ''; expected a text that is not empty"),
@@ -310,3 +332,12 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token):
 def test_an_address_of_the_status_api_is_a_host_and_a_port(written):
     assert "ops.status: " in (problem := _problem(ops={"status": written}))
     assert "expected HOST:PORT with a port from 0 to 65535" in problem
+
+
+@pytest.mark.parametrize("path", ["auto", "fast", "public"])
+def test_the_receive_path_is_one_of_three_and_chosen_by_itself_unless_told_otherwise(path):
+    assert _parse().transport.receive_path is ReceivePathChoice.AUTO
+    assert _parse(transport={"receive_path": path}).transport.receive_path is ReceivePathChoice(path)
+    assert _problem(transport={"receive_path": "quick"}) == (
+        "config.yaml: transport.receive_path: 'quick'; expected one of auto, fast or public"
+    )

@@ -8,6 +8,7 @@ import pytest
 from lbg_runtime.model import errors
 from lbg_runtime.model.errors import (
     BindFailed,
+    BodyRefused,
     BrokerRefusal,
     ConfigError,
     ConnectFailed,
@@ -15,6 +16,7 @@ from lbg_runtime.model.errors import (
     GroupMissing,
     GroupRefused,
     HandlerError,
+    HandlerMissing,
     InvariantViolated,
     LbgError,
     ProtocolError,
@@ -28,6 +30,7 @@ from lbg_runtime.model.errors import (
     SempError,
     SempRefused,
     SempUnreachable,
+    TerminalFailure,
     TransportError,
     UserError,
 )
@@ -46,6 +49,9 @@ EXAMPLES = [
     ProtocolError("what", 12),
     RestripeRecordRefused(b"{}"),
     BrokerRefusal(503, "Unknown Queue"),
+    TerminalFailure("what"),
+    BodyRefused("Order", "field price missing"),
+    HandlerMissing("orders/new"),
     SempError("what"),
     SempUnreachable("http://h:1", "refused"),
     SempRefused("GET /queues/q", 400, 6, "NOT_FOUND", "Could not find match for q"),

@@ -97,14 +97,19 @@ class DispatcherRig:
 
 @pytest.fixture(scope="session")
 def rig() -> Callable[..., DispatcherRig]:
-    """Makes a dispatcher for one handler function of `orders/>`, or for given `Handlers`."""
+    """Makes a dispatcher for one handler function of `orders/>` with these options, or for given `Handlers`."""
 
     def make(
-        function: object = None, *, handlers: Handlers | None = None, **sections: dict[str, object]
+        function: object = None,
+        *,
+        handlers: Handlers | None = None,
+        error_queue: object = None,
+        options: dict[str, object] | None = None,
+        **sections: dict[str, object],
     ) -> DispatcherRig:
         if handlers is None:
             handlers = Handlers()
-            handlers.handler("orders/>")(function)
+            handlers.handler("orders/>", **(options or {}))(function)
         settings = make_settings(**sections)
         return DispatcherRig(
             Dispatcher(
@@ -114,6 +119,7 @@ def rig() -> Callable[..., DispatcherRig]:
                 settings.dispatch,
                 settings.failure,
                 random.Random(1),
+                error_queue,
             )
         )
 

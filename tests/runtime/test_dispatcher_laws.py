@@ -7,6 +7,7 @@ from enum import Enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbg_runtime.model.errors import PublishFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
@@ -38,18 +39,41 @@ def stories(draw: st.DrawFn) -> list[tuple[str, object]]:
     return draw(st.lists(step, max_size=30))
 
 
-@settings(max_examples=150, deadline=None)
-@given(story=stories(), acts=st.lists(st.sampled_from(Act), min_size=1, max_size=40), runners=st.integers(1, 3))
-def test_every_delivery_ends_once_and_keys_keep_their_order(rig, delivery, story, acts, runners):
+class _ErrorQueue:
+    """Confirms, refuses or takes long, as the script says; `confirmed` is what lies there."""
+
+    def __init__(self, script):
+        self._script = script
+        self.confirmed: list[int] = []
+
+    async def take(self, handling, _report) -> None:
+        act = next(self._script, Act.RETURN)
+        if act in (Act.WAIT, Act.RAISE_LATER, Act.HANG, Act.SWALLOW):
+            await asyncio.sleep(0.5)
+        if act in (Act.RAISE, Act.RAISE_LATER):
+            raise PublishFailed("lbg-errors/orders", "now")
+        self.confirmed.append(handling.delivery.delivery_id)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    story=stories(),
+    acts=st.lists(st.sampled_from(Act), min_size=1, max_size=40),
+    runners=st.integers(1, 3),
+    failure=st.sampled_from(({}, {"attempts": 2, "then": "error_queue"}, {"attempts": 2, "then": "stop"})),
+)
+def test_every_delivery_ends_once_and_keys_keep_their_order(rig, delivery, story, acts, runners, failure):
     async def main() -> None:
-        await _play(rig, delivery, story, acts, runners)
+        await _play(rig, delivery, story, acts, runners, failure)
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
 
 
-async def _play(rig, delivery, story, acts, runners) -> None:
+async def _play(rig, delivery, story, acts, runners, failure) -> None:
     script = iter(acts)
+    returned: list[int] = []
+    error_queue = _ErrorQueue(script)
     running: Counter[str] = Counter()
     swallowed = 0
 
@@ -81,8 +105,10 @@ async def _play(rig, delivery, story, acts, runners) -> None:
                     raise asyncio.CancelledError
         finally:
             running[message.key] -= 1
+        returned.append(int(message.payload))
 
-    made = rig(handle, dispatch={"runners": runners}, failure={"timeout": "5s", "backoff": {"maximum": "1s"}})
+    timing = {"timeout": "5s", "backoff": {"maximum": "1s"}}
+    made = rig(handle, error_queue=error_queue, dispatch={"runners": runners}, failure={**timing, **failure})
     dispatched: dict[tuple[int, str], list[int]] = defaultdict(list)
     epoch, number, recalled = 1, 0, set()
     async with made.running():
@@ -99,7 +125,10 @@ async def _play(rig, delivery, story, acts, runners) -> None:
                 if detail:
                     made.dispatcher.cancel_handling(QUEUE, Epoch(epoch))
                 epoch += 1
-        await made.until_ended(number)
+        if failure.get("then") == "stop":
+            await asyncio.sleep(1_000)
+        else:
+            await made.until_ended(number)
     ended = [end.delivery.delivery_id for end in made.ends]
     assert sorted(ended) == list(range(1, number + 1)), "every delivery ends exactly once (L8)"
     outcomes = made.outcomes()
@@ -107,4 +136,6 @@ async def _play(rig, delivery, story, acts, runners) -> None:
     for (of_epoch, _), numbers in dispatched.items():
         accepted = [each for each in ended if each in numbers and outcomes[each] is Outcome.ACCEPTED]
         assert accepted == numbers[: len(accepted)], "what is accepted of a key is a prefix, in order (L3)"
-        assert of_epoch in recalled or len(accepted) == len(numbers), "nothing is given up unasked"
+        is_complete = of_epoch in recalled or len(accepted) == len(numbers)
+        assert is_complete or made.dispatcher.counts.stops, "nothing is given up unasked"
+        assert set(accepted) <= {*returned, *error_queue.confirmed}, "settled is what was handled, or is elsewhere"

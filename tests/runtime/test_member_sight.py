@@ -188,3 +188,55 @@ async def test_a_key_that_cannot_be_hashed_is_refused(trial, shown):
             shown["a"].key("no number")
         picture = shown["a"].key("6")
         assert (picture.queue, picture.owner, picture.flow, picture.is_known) == ("orders/2", None, None, False)
+
+
+async def test_a_member_tells_in_figures_what_it_has_done(trial, shown):
+    failures = iter(range(3))
+
+    async def work(message):
+        if message.key == "bad" and next(failures, None) is not None:
+            raise ValueError("not yet")
+
+    async with trial.running(trial.discovered("a", work=work, **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        before = shown["a"].reading()
+        assert (before.group_members, before.queue_states) == ({"active": 1}, {"active": 4})
+        assert before.meters.owner_changes == {("taken", "elected"): 4}
+        assert (before.has_started, before.is_ready, before.restriping) == (True, True, None)
+        await publish(trial, "good", 5)
+        await publish(trial, "bad", 1)
+        await trial.until(lambda: len(trial.handled) == 6)
+        await asyncio.sleep(1)
+        after = shown["a"].reading()
+        assert sum(queue.handled for queue in after.queues) == sum(shown["a"].handled().handled.values()) == 6
+        assert (after.troubles.delays, after.meters.retried) == (3, 1)
+        assert sum(after.meters.handling.counts) == sum(after.meters.waiting.counts) == 6
+        assert sum(after.meters.first_handlings.counts) == sum(bool(queue.handled) for queue in after.queues)
+
+
+async def test_lanes_are_told_while_something_is_in_them(trial, shown):
+    release = asyncio.Event()
+
+    async def work(message):
+        await release.wait()
+
+    async with trial.running(trial.discovered("a", work=work, **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k", 4)
+        await asyncio.sleep(1)
+        reading = shown["a"].reading()
+        assert (reading.lanes.lanes, reading.lanes.running, reading.lanes.waiting) == (1, 1, 3)
+        assert sum(queue.in_flight for queue in reading.queues) == 4
+        release.set()
+
+
+async def test_a_hand_back_is_counted_on_both_sides(trial, shown):
+    a, b = trial.discovered("a", **ON), trial.discovered("b", **ON)
+    async with trial.running(a):
+        await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.running(b):
+            await trial.until(lambda: sorted(trial.active().values()) == ["a", "a", "b", "b"], within_s=60)
+            await asyncio.sleep(1)
+            given, taken = (shown[name].reading().meters for name in "ab")
+            assert given.owner_changes["given", "handback"] == taken.owner_changes["taken", "handback"] == 2
+            assert sum(given.drains.counts) == 2

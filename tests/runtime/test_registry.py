@@ -56,14 +56,6 @@ def test_two_handlers_for_one_subscription_are_refused_with_both_places():
     assert "_first (" in caught.value.expected
 
 
-def test_a_function_that_is_not_async_is_refused():
-    def handle(message):
-        pass
-
-    with pytest.raises(HandlerError, match="not async; expected `async def`"):
-        Handlers().handler("orders/>")(handle)
-
-
 async def _none():
     pass
 
@@ -167,8 +159,8 @@ def test_a_module_with_a_syntax_error_is_one_line(module):
 
 
 def test_a_mistake_in_a_handler_module_is_told_as_such(module):
-    name = module("shop_sync", GOOD.format(topic="a").replace("async def", "def"))
-    with pytest.raises(HandlerError, match=r"shop_sync:handle \(.*shop_sync.py:4\): not async"):
+    name = module("shop_bad", GOOD.format(topic="a").replace("(message)", "(message, other)"))
+    with pytest.raises(HandlerError, match=r"shop_bad:handle \(.*shop_bad.py:4\): parameters \(message, other\)"):
         load_handlers([name])
 
 

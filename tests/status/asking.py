@@ -13,10 +13,12 @@ from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.core.roles import Place
+from lbg_runtime.metrics.reading import MemberReading
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.record import OwnerRecord
-from lbg_runtime.status.picture import FlowPicture, KeyPicture, MemberPicture, ViewPicture
+from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
+from tests.metrics.readings import member_reading
 
 BOUND_S = 20
 
@@ -102,6 +104,12 @@ class ShownMember:
 
     def picture(self) -> MemberPicture:
         return self.shown
+
+    def reading(self) -> MemberReading:
+        return member_reading(member=self.shown.member)
+
+    def handled(self) -> HandledPicture:
+        return HandledPicture(self.shown.member, self.shown.incarnation, {0: 7, 12: 1})
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
         return self.recorded[:limit]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.ids import MemberId
 from lbg_runtime.status.access import Access, as_json
 from lbg_runtime.status.server import StatusServer
 from tests.status.asking import BOUND_S, ShownMember, ask, ask_from_here, flow, member
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.real_time
 
 READY = member(flow(0, FlowState.ACTIVE))
 PROBES = ("/livez", "/readyz", "/startedz")
-FACTS = ("/v1/status", "/v1/moves", "/v1/keys/k")
+FACTS = ("/v1/status", "/v1/handled", "/v1/moves", "/v1/keys/k")
 TOKEN = "a-token/of+ours"
 
 
@@ -48,12 +50,38 @@ async def test_a_member_that_is_well_says_so_on_every_route() -> None:
     assert (told["/v1/keys/k"]["key"], told["/v1/keys/k"]["shard"]) == ("k", 3)
 
 
+async def test_metrics_are_told_as_prometheus_scrapes_them() -> None:
+    async with serving(ShownMember(READY)) as (port, _):
+        answer = await ask(port, "/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b'lbg_messages_handled_total{queue="1"} 7.0\n' in answer.body
+    assert b"\nlbg_member_up 1.0\n" in answer.body
+
+
+async def test_members_of_one_process_tell_of_themselves_alone() -> None:
+    other = replace(READY, member=MemberId("b"))
+    async with serving(ShownMember(READY)) as (first, _), serving(ShownMember(other)) as (second, _):
+        bodies = [(await ask(port, "/metrics")).body for port in (first, second, first)]
+    assert [b'member="a"' in body for body in bodies] == [True, False, True]
+    assert [b'member="b"' in body for body in bodies] == [False, True, False]
+
+
+async def test_how_much_was_handled_is_told_by_queue() -> None:
+    async with serving(ShownMember(READY)) as (port, _):
+        told = (await ask(port, "/v1/handled")).told
+    assert told == {"member": "a", "incarnation": 5, "handled": {"0": 7, "12": 1}}
+
+
 async def test_before_the_member_has_begun_only_its_loop_is_told_of() -> None:
     async with serving(None) as (port, _):
         assert (await ask(port, "/livez")).status == 200
         for path in (*PROBES[1:], *FACTS):
             answer = await ask(port, path)
             assert (answer.status, answer.told["error"]) == (503, "the member has not begun yet")
+        scraped = (await ask(port, "/metrics")).body
+        assert b"\nlbg_member_up 1.0\n" in scraped
+        assert b"\nlbg_member_started 0.0\n" in scraped
+        assert b"lbg_messages" not in scraped
 
 
 async def test_a_member_that_is_not_ready_says_why() -> None:
@@ -220,6 +248,8 @@ async def test_a_blocked_loop_is_told_while_it_is_blocked_and_not_after(
         for path in ("/readyz", "/startedz", *FACTS):
             answer = await ask(port, path)
             assert (answer.status, answer.told["error"]) == (503, "the member's event loop does not answer")
+        scraped = (await ask(port, "/metrics")).body
+        assert b"\nlbg_member_up 0.0\n" in scraped
         release.set()
         await until_alive(port)
         # What it owed before is forgotten.

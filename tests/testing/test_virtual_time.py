@@ -1,8 +1,11 @@
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lbg_runtime.testing import virtual_time
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop, VirtualTimeStall
 
 
@@ -35,3 +38,43 @@ def test_waiting_for_nothing_is_reported() -> None:
 @pytest.mark.real_time
 async def test_a_marked_test_runs_on_the_ordinary_loop() -> None:
     assert not isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+
+
+async def test_time_stands_still_while_a_thread_works() -> None:
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    ticking = asyncio.ensure_future(asyncio.sleep(1))
+    assert await asyncio.to_thread(lambda: time.sleep(0.05) or "done") == "done"
+    assert loop.time() == before
+    await ticking
+    assert loop.time() == before + 1
+
+
+async def test_a_thread_can_ask_the_loop_while_it_works() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def answer():
+        return "answer"
+
+    def ask():
+        return asyncio.run_coroutine_threadsafe(answer(), loop).result(5)
+
+    assert await loop.run_in_executor(None, ask) == "answer"
+
+
+def test_a_thread_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_time, "THREAD_PATIENCE_S", 0.05)
+    release = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        loop = VirtualTimeLoop()
+        try:
+            with pytest.raises(VirtualTimeStall, match=r"a thread that is not done after 0\.05 s"):
+                loop.run_until_complete(loop.run_in_executor(threads, release.wait))
+        finally:
+            release.set()
+            loop.close()
+
+
+def test_a_runner_closes_where_threads_were_used() -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(asyncio.to_thread(threading.active_count)) >= 2

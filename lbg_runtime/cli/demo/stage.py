@@ -15,8 +15,9 @@ from rich.live import Live
 from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
-from lbg_runtime.cli.live.group import LiveGroup, member_name
+from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
 from lbg_runtime.config.settings import RebindMode
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 
@@ -28,9 +29,13 @@ def demo(
     rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 400,
     keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 200,
     rebind: Annotated[
-        RebindMode, typer.Option(help="How queues move: offered and accepted, or given up now and then.")
-    ] = RebindMode.CYCLE,
+        RebindMode | None,
+        typer.Option(help="How queues move: offered and accepted, or given up now and then (cycle, unless --page)."),
+    ] = None,
     rebind_interval: Annotated[str, typer.Option(help="Interval of the secondaries' rebind cycle.")] = "3s",
+    page: Annotated[
+        bool, typer.Option("--page", help="Show it as a live page too, whose address is printed first; plays slower.")
+    ] = False,
 ) -> None:
     """Play the source article's story with real processes on loopback and judge it; exit 0 only for a valid verdict.
 
@@ -41,13 +46,23 @@ def demo(
     from lbg_runtime.validator.judge import validate
     from lbg_runtime.validator.report import as_object, as_text
 
+    mode = rebind or (RebindMode.COOPERATIVE if page else RebindMode.CYCLE)
+    if page and mode is RebindMode.CYCLE:
+        raise UserError("--page", "given with --rebind cycle", "--rebind cooperative: members of a cycle do not talk")
     folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
     keep = True
     try:
         watch = _Watch(Console(stderr=True))
-        group = LiveGroup(folder, SHAPE, _sections(rebind, rebind_interval), on_look=lambda: watch.show(group.board))
+        group = LiveGroup(
+            folder,
+            SHAPE,
+            _sections(mode, rebind_interval),
+            on_look=lambda: watch.show(group.board),
+            status_ports=free_ports(MEMBER_COUNT) if page else (),
+        )
+        story = Story(group, rate, keys, on_scene=watch.say, on_page=watch.say_page if page else None)
         with watch:
-            anyio.run(Story(group, rate, keys, on_scene=watch.say).play)
+            anyio.run(story.play)
         verdict = validate(read_run(group.journals))
         print(orjson.dumps(as_object(verdict)).decode() if json else as_text(verdict))
         keep = verdict.kind is not VerdictKind.VALID
@@ -81,6 +96,10 @@ class _Watch:
         self._headline = headline
         if self._live is None:
             self._console.print(f"* {headline}", highlight=False, soft_wrap=True)
+
+    def say_page(self, url: str) -> None:
+        # Above the live table, where it stays.
+        self._console.print(f"the page: {url}", highlight=False, soft_wrap=True)
 
     def show(self, board: Board) -> None:
         names = SHAPE.queue_names()

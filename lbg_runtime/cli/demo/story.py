@@ -8,8 +8,10 @@ from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 MEMBER_COUNT = 4
 """Planned members; where they are counted, queue q's primary is the member with index q modulo this."""
 
-_SCENE_S = 2.0
+SCENE_S = 2.0
 """How long the load runs undisturbed between two events, so that a reader can see the picture settle."""
+PAGE_SCENE_S = 6.0
+"""The same where there is a page, which has to be opened first."""
 
 
 @dataclass(slots=True)
@@ -20,12 +22,16 @@ class Story:
     rate_per_s: int
     key_count: int
     on_scene: Callable[[str], None]
+    on_page: Callable[[str], None] | None = None
+    """Told of the page's address, where a page is to be shown."""
 
     async def play(self) -> None:
         """Run every process and every scene; raises `StepStuck` or `ProcessEnded` when it cannot go on."""
         async with self.group:
             self.on_scene("start the development broker")
             await self.group.start_broker()
+            if self.on_page is not None:
+                self.on_page(await self.group.start_dashboard())
             await self._two_members()
             await self._load()
             await self._scale_out()
@@ -43,14 +49,14 @@ class Story:
         self.on_scene(f"publish {self.rate_per_s} messages a second over {self.key_count} keys, all the time")
         await self.group.start_publisher(self.rate_per_s, self.key_count)
         await self.group.until("messages are handled", lambda: bool(self.group.board.distinct))
-        await self.group.play_on(_SCENE_S)
+        await self._play_on()
 
     async def _scale_out(self) -> None:
         self.on_scene("add members 3 and 4: each gets its share of the queues from those that hold them")
         for index in (2, 3):
             await self.group.start_member(index)
         await self.group.until("every queue is at home", self._everyone_at_home)
-        await self.group.play_on(_SCENE_S)
+        await self._play_on()
 
     async def _crash(self) -> None:
         victim = member_name(2)
@@ -59,18 +65,18 @@ class Story:
         await self.group.kill(victim)
         board = self.group.board
         await self.group.until("the dead member's queues are fed to others", lambda: orphans <= board.owned_queues())
-        await self.group.play_on(_SCENE_S)
+        await self._play_on()
         self.on_scene(f"start {victim} again")
         await self.group.start_member(2)
         await self.group.until("every queue is at home again", self._everyone_at_home)
-        await self.group.play_on(_SCENE_S)
+        await self._play_on()
 
     async def _scale_in(self) -> None:
         leaver = member_name(1)
         self.on_scene(f"SIGTERM {leaver}: it gives its queues away, drains, settles and leaves")
         await self.group.stop(leaver)
         await self.group.until("its queues are fed to others", self.group.everything_is_fed)
-        await self.group.play_on(_SCENE_S)
+        await self._play_on()
 
     async def _finish(self) -> None:
         self.on_scene("stop the publisher, let the members finish what is spooled")
@@ -81,6 +87,9 @@ class Story:
         for name in sorted(self.group.running - {"broker"}):
             await self.group.stop(name)
         await self.group.stop("broker")
+
+    async def _play_on(self) -> None:
+        await self.group.play_on(SCENE_S if self.on_page is None else PAGE_SCENE_S)
 
     def _everyone_at_home(self) -> bool:
         if not self.group.is_counted:

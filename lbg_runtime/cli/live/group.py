@@ -4,7 +4,9 @@ Facts come from the members' journals, never from a guess about time: a step end
 bring, and fails with a `StepStuck` that names the step when they do not in time.
 """
 
-from collections.abc import Callable, Mapping
+import random
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Self
 import anyio
 import orjson
 
+from lbg_runtime.cli.dashboard import READY as PAGE_READY
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.processes import Child, lbg_process
 from lbg_runtime.cli.live.tail import JournalTail
@@ -51,6 +54,8 @@ class LiveGroup:
     on_look: Callable[[], None]
     is_administered: bool = False
     """The queues are made and changed by `lbg group`, over SEMP; otherwise members make them."""
+    status_ports: Sequence[int] = ()
+    """Where members answer how they stand, by index; without any they do not."""
     board: Board = field(default_factory=Board)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _children: dict[str, Child] = field(default_factory=dict)
@@ -99,7 +104,8 @@ class LiveGroup:
     async def start_member(self, index: int) -> None:
         """Start a member; it may take a second until it is there."""
         which = ("--member-index", str(index)) if self.is_counted else ("--member-id", member_name(index))
-        await self._start(member_name(index), "run", *self._config_option, *which)
+        status = ("--status-port", str(self.status_ports[index])) if self.status_ports else ()
+        await self._start(member_name(index), "run", *self._config_option, *which, *status)
 
     async def start_publisher(self, rate_per_s: int, key_count: int) -> None:
         """Publish at this rate until it is stopped."""
@@ -107,6 +113,13 @@ class LiveGroup:
             PUBLISHER, "publish", *self._config_option, "--topic", "orders/event", "--ledger", str(self.journals),
             "--rate", str(rate_per_s), "--keys", str(key_count),
         )  # fmt: skip
+
+    async def start_dashboard(self) -> str:
+        """Start the live page; returns its address."""
+        asked = [option for port in self.status_ports for option in ("--status", f"127.0.0.1:{port}")]
+        page = await self._start("dashboard", "dashboard", *self._config_option, *asked)
+        await self.until("the page is shown", lambda: bool(_page_address(page.log)))
+        return _page_address(page.log)
 
     async def carry_out(self, *command: str) -> None:
         """Run a command on the group to its end; raises `ProcessEnded` unless its exit code is 0."""
@@ -204,6 +217,7 @@ class LiveGroup:
         host = f"tcp://{addresses['smf']}"
         account = {"username": "admin", "password": "admin"}
         semp = {"semp": {"url": f"http://{addresses['semp']}", **account}} if self.is_administered else {}
+        status = {"status": f"127.0.0.1:{self.status_ports[0]}"} if self.status_ports else {}
         settings = {
             "connection": {"transport": "solace", "host": host, "vpn": "default", "username": "demo"},
             **semp,
@@ -216,10 +230,32 @@ class LiveGroup:
             },
             **self.sections,
             "handlers": ["lbg_runtime.cli.live.handlers"],
-            "ops": {"journal": {"path": str(self.journals)}},
+            "ops": {"journal": {"path": str(self.journals)}, **status},
         }
         # JSON is YAML, and quotes whatever needs it.
         (self.folder / "config.yaml").write_bytes(orjson.dumps(settings, option=orjson.OPT_INDENT_2))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody has, out of those that the system gives to no connection of its own accord."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        found.append(port)
+        if len(found) == count:
+            break
+    return found
+
+
+def _page_address(log: Path) -> str:
+    """The address in the page's ready line, once it is written whole."""
+    for line in log.read_text().splitlines(keepends=True):
+        if line.startswith(PAGE_READY) and line.endswith("\n"):
+            return line.removeprefix(PAGE_READY).strip()
+    return ""
 
 
 def _ready_addresses(log: Path) -> dict[str, str]:

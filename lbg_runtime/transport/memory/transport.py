@@ -69,6 +69,8 @@ class MemoryTransport:
         self._direct: list[tuple[str, DirectSink]] = []
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._watcher: ConnectionSink | None = None
+        self.may_reconnect = True
+        """Set False to keep a broken connection from coming back, for this client alone."""
 
     # -- Transport
 
@@ -210,7 +212,7 @@ class MemoryTransport:
 
     def _reconnect(self) -> None:
         self._reconnect_timer = None
-        if not self._broker.is_reachable:
+        if not (self._broker.is_reachable and self.may_reconnect):
             self._reconnect_later(RECONNECT_WAIT_S)
             return
         try:

@@ -3,8 +3,9 @@
 No thread of the client and no message object of its Python layer has a part in it. What is sent in one turn of the loop
 leaves at its end, many messages with one call of the library; what the broker has answered meanwhile is taken with one
 wake-up of the loop. The library tells the answer to a message by its tag, an address of our choice: here that of the
-message's place in a table. The table is as long as the library's window, so that the library is never asked for more
-than it can keep. What it does not take for another reason waits here, in order, for the next news of the session.
+message's place in a table. A confirm is one of all messages up to that one, a refusal is of that one alone. The table
+is as long as the library's window, so that the library is never asked for more than it can keep. What it does not take
+for another reason waits here, in order, for the next news of the session.
 
 What the library has taken it keeps until it is confirmed, over outages too, and sends it again by itself.
 """
@@ -18,7 +19,7 @@ from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.fast_publish_calls import NOT_READY, OK, WOULD_BLOCK, PublishCalls
-from lbg_runtime.transport.solace.fast_publish_events import Hear, build_heard
+from lbg_runtime.transport.solace.fast_publish_session import Hear, build_heard
 from lbg_runtime.transport.solace.fast_publish_writer import TAG_BYTES, WriteMessage
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import get_last_error_info
@@ -31,7 +32,7 @@ BATCH = 50
 """Messages sent with one call; the library takes no more."""
 
 ACKNOWLEDGED = 6
-"""The event of a confirmed message. Any other one with a tag of ours says that the message was refused."""
+"""The event of confirmed messages. Any other one with a tag of ours says that its message was refused."""
 
 Sending = tuple[Message, asyncio.Future[None]]
 
@@ -51,12 +52,14 @@ class FastPublisher(SolacePublisher):
         self._first_tag = addressof(self._tags)
         self._unconfirmed: list[tuple[str, asyncio.Future[None]] | None] = [None] * WINDOW
         """Topic and future of the message in each place."""
+        self._order: deque[int] = deque()
+        """The places that are taken, in the order of sending."""
         self._room = deque(range(WINDOW))
         """Free places."""
         self._waiting: deque[Sending] = deque()
         self._is_flush_due = False
         self._answers: deque[int | tuple[int, Exception]] = deque()
-        """Places of confirmed messages; those of refused ones with the reason."""
+        """Places of messages that are confirmed, with all before them; those of refused ones with the reason."""
         self._is_told = False
         self._natives: list[c_void_p] = []
         self._batch = (c_void_p * BATCH)()
@@ -114,6 +117,7 @@ class FastPublisher(SolacePublisher):
         left = [entry for entry in self._unconfirmed if entry is not None]
         left += [(message.topic, future) for message, future in self._waiting]
         self._unconfirmed = [None] * WINDOW
+        self._order.clear()
         self._waiting.clear()
         for topic, future in left:
             _fail(future, PublishFailed(topic, reason))
@@ -153,9 +157,10 @@ class FastPublisher(SolacePublisher):
         # Without a session they wait: `fail_all` is on its way.
         code = self._calls.send(session, self._batch, len(batch), byref(self._taken)) if session else NOT_READY
         taken = len(batch) if code == OK else self._taken.value
-        unconfirmed = self._unconfirmed
+        unconfirmed, order = self._unconfirmed, self._order
         for place, (message, future) in batch[:taken]:
             unconfirmed[place] = (message.topic, future)
+            order.append(place)
         if taken == len(batch):
             return True
         left = batch[taken:]
@@ -170,21 +175,33 @@ class FastPublisher(SolacePublisher):
 
     def _take_answers(self, _: None) -> None:
         self._is_told = False
-        answers, room, unconfirmed = self._answers, self._room, self._unconfirmed
+        answers = self._answers
         while answers:
             answer = answers.popleft()
-            place, error = (answer, None) if isinstance(answer, int) else answer
-            entry = unconfirmed[place]
-            if entry is None:
-                continue  # `fail_all` was first.
-            unconfirmed[place] = None
-            room.append(place)
-            topic, future = entry
-            if error is not None:
-                _fail(future, publish_failed(topic, error))
-            elif not future.done():
-                future.set_result(None)
+            if isinstance(answer, int):
+                self._confirm(answer)
+            else:
+                self._refuse(*answer)
         self._flush(None)
+
+    def _confirm(self, last: int) -> None:
+        """Messages were confirmed in the order of sending, up to the one in this place."""
+        unconfirmed, order, room = self._unconfirmed, self._order, self._room
+        # Else `fail_all` was first.
+        while unconfirmed[last] is not None:
+            place = order.popleft()
+            entry, unconfirmed[place] = unconfirmed[place], None
+            room.append(place)
+            if entry is not None and not entry[1].done():
+                entry[1].set_result(None)
+
+    def _refuse(self, place: int, error: Exception) -> None:
+        """The message in this place was refused, and no other."""
+        entry, self._unconfirmed[place] = self._unconfirmed[place], None
+        if entry is not None:
+            self._order.remove(place)
+            self._room.append(place)
+            _fail(entry[1], publish_failed(entry[0], error))
 
     def _make_natives(self) -> list[c_void_p]:
         for index in range(BATCH):

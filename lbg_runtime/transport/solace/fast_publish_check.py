@@ -1,12 +1,11 @@
 """Whether the installed client is as the fast publish path needs it, and how the sessions of a transport publish.
 
-`fast_check` has looked at the interpreter and at the client's version before this. Here the session's event callback is
-tried on a session that is none, and messages are written and looked at as they would go over the wire.
+`fast_check` has looked at the interpreter and at the client's version before this. Here a session is built and given
+events, and messages are written and looked at as they would go over the wire.
 """
 
 from ctypes import Structure, byref, c_uint32, c_void_p, string_at
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -17,14 +16,20 @@ from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPE
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_frame
 from lbg_runtime.smf.message import PERSISTENT, read_published
-from lbg_runtime.transport.solace.fast_publish import ACKNOWLEDGED, FastPublisher
+from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.errors import subcode_and_reason
+from lbg_runtime.transport.solace.fast_publish import ACKNOWLEDGED, WINDOW, FastPublisher
 from lbg_runtime.transport.solace.fast_publish_calls import OK, PublishCalls
-from lbg_runtime.transport.solace.fast_publish_events import CALLBACK_TYPE, HANDLED, heard_callback
+from lbg_runtime.transport.solace.fast_publish_session import CALLBACK_TYPE, CONFIRM_MODE, MANY_AT_ONCE, build_heard
 from lbg_runtime.transport.solace.fast_publish_writer import message_writer
-from lbg_runtime.transport.solace.library import CORE, ClientSession
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, ClientSession, MessagingService
 from lbg_runtime.transport.solace.publisher import MakePublisher, PublicPublisher
+from lbg_runtime.transport.solace.settings import SolaceSettings
 
-_MAKE_CALLBACKS = "_SolaceSession__create_session_func_info"
+_NOWHERE = SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="check")
+_WINDOW_SIZE = "SESSION_PUB_WINDOW_SIZE"
+_CAN_SEND = 11
+"""An event on which the client does nothing but to take note of it."""
 _FULL = Message(
     "fast/check",
     b"\0payload\0",
@@ -68,45 +73,40 @@ def unexpected() -> str | None:
 
 
 def _session() -> str | None:
-    if not isinstance(getattr(ClientSession, "session_pointer", None), property):
-        return "a session does not show its native one"
+    """Build a session, which is never connected, and have it tell events as C would."""
     heard: list[tuple[int, int, int]] = []
-    passed_on: list[Any] = []
-    try:
-        return _try_callback(heard, passed_on)
-    except (AttributeError, TypeError, IndexError) as error:
-        return f"a session's event callback is made in another way: {error}"
-
-
-def _try_callback(heard: list[tuple[int, int, int]], passed_on: list[Any]) -> str | None:
-    """Have a session that is none make its callbacks, and call the one for events as C would."""
-    its_type = getattr(ClientSession, CALLBACK_TYPE)
 
     def hear(code: int, response_code: int, tag: int) -> bool:
         heard.append((code, response_code, tag))
         return code == ACKNOWLEDGED
 
-    def routine(_session: Any, info: Any, _user: Any) -> int:
-        passed_on.append((info.contents.session_event, info.contents.correlation_p))
-        return HANDLED
+    try:
+        service = build_heard(MessagingService.builder().from_properties(_NOWHERE.properties()), hear)
+        try:
+            return _try_session(service.session, heard)
+        finally:
+            native.release(service)
+    except (*CLIENT_ERRORS, AttributeError, TypeError, ValueError) as error:
+        return f"a session is made in another way: {subcode_and_reason(error)[1]}"
 
-    stand_in = SimpleNamespace(
-        _event_callback=None,
-        _msg_callback=None,
-        _msg_callback_func_type=ClientSession._msg_callback_func_type,
-        _SolaceSession__service_event_callback_routine=routine,
-        _SolaceSession__service_msg_rx_callback_routine=routine,
-    )
-    setattr(stand_in, CALLBACK_TYPE, lambda inner: heard_callback(its_type, inner, hear))
-    callbacks = getattr(ClientSession, _MAKE_CALLBACKS)(stand_in)
-    event_type = its_type._argtypes_[1]._type_
-    for code in (ACKNOWLEDGED, ACKNOWLEDGED + 5):
-        event = event_type(session_event=code, response_code=200, info_p=b"", correlation_p=1 << 40)
-        callbacks.event_info.callback_p(None, byref(event), stand_in)
-    if heard != [(ACKNOWLEDGED, 200, 1 << 40), (ACKNOWLEDGED + 5, 200, 1 << 40)]:
+
+def _try_session(session: Any, heard: list[tuple[int, int, int]]) -> str | None:
+    if session.get_session_property(CONFIRM_MODE) != MANY_AT_ONCE:
+        return "a session tells of every confirm"
+    if int(session.get_session_property(_WINDOW_SIZE)) != WINDOW:
+        return f"a session keeps other than {WINDOW} messages unconfirmed"
+    if not session.session_pointer:
+        return "a session does not show its native one"
+    event_type = getattr(ClientSession, CALLBACK_TYPE)._argtypes_[1]._type_
+    # The client reads what a tag points to, so what goes on to it has none.
+    for code, tag in ((ACKNOWLEDGED, 1 << 40), (_CAN_SEND, None)):
+        event = event_type(session_event=code, response_code=200, info_p=b"", correlation_p=tag)
+        has_passed_on = session.can_send_received.is_set()
+        session._event_callback(None, byref(event), session)
+    if heard != [(ACKNOWLEDGED, 200, 1 << 40), (_CAN_SEND, 200, 0)]:
         return "a session's events are told as something else"
-    if passed_on != [(ACKNOWLEDGED + 5, 1 << 40)]:
-        return "a session's events do not reach the client as they are"
+    if has_passed_on or not session.can_send_received.is_set():
+        return "a session's events do not reach the client as they should"
     return None
 
 
@@ -117,15 +117,15 @@ def _functions() -> str | None:
     except AttributeError as error:
         return f"the client or the interpreter lacks a function: {error}"
     write = message_writer(calls)
-    native = c_void_p()
-    if calls.alloc(byref(native)) != OK:
+    pointer = c_void_p()
+    if calls.alloc(byref(pointer)) != OK:
         return "the client makes no message"
     try:
         # Twice the same native message, as it is used: nothing of the first may remain in the second.
         for message in (_FULL, _BARE):
-            write(native, message, 0)
+            write(pointer, message, 0)
             buffer, block = _Buffer(), c_void_p()
-            if encode(native, byref(buffer), byref(block)) != OK:
+            if encode(pointer, byref(buffer), byref(block)) != OK:
                 return "the client makes no frame of a message"
             try:
                 if not _is_frame_of(message, string_at(buffer.address, buffer.size)):
@@ -137,7 +137,7 @@ def _functions() -> str | None:
     except ProtocolError as error:
         return f"a message was written as something else: {error}"
     finally:
-        calls.free(byref(native))
+        calls.free(byref(pointer))
     return None
 
 

@@ -86,11 +86,11 @@ class Bench:
             self.count += 1
         return futures
 
-    def confirm(self, first: int, last: int) -> None:
-        for batch in [self.numbered()[number] for number in range(first, last)]:
-            assert self.hear(ACKNOWLEDGED, 200, batch)
+    def confirm(self, count: int) -> None:
+        """So many of the messages that were sent, from the first one on."""
+        assert self.hear(ACKNOWLEDGED, 200, self.tags()[count - 1])
 
-    def numbered(self) -> list[int]:
+    def tags(self) -> list[int]:
         return [tag for batch in self.calls.batches for tag, _ in batch]
 
     @property
@@ -118,17 +118,30 @@ async def test_what_is_sent_in_one_turn_leaves_in_few_calls_in_order(bench: Benc
     assert bench.numbers == list(range(BATCH + 8))
 
 
-async def test_a_confirm_ends_its_future_and_no_other(bench: Bench) -> None:
-    futures = bench.send(3)
+async def test_a_confirm_ends_the_futures_up_to_its_own_in_order(bench: Bench) -> None:
+    ended: list[int] = []
+    futures = bench.send(5)
+    for number, future in enumerate(futures):
+        future.add_done_callback(lambda _, number=number: ended.append(number))  # type: ignore[misc]  # a default
     await turn()
-    bench.confirm(1, 2)
+    bench.confirm(2)
     await turn()
-    assert [future.done() for future in futures] == [False, True, False]
-    bench.confirm(0, 1)
-    bench.confirm(2, 3)
+    assert ended == [0, 1]
+    bench.confirm(5)
     await turn()
-    assert [future.result() for future in futures] == [None, None, None]
+    assert ended == [0, 1, 2, 3, 4]
+    assert [future.result() for future in futures] == [None] * 5
     assert bench.calls.pins == 1
+
+
+async def test_confirms_one_by_one_are_understood_too(bench: Bench) -> None:
+    futures = bench.send(5)
+    await turn()
+    for number in range(5):
+        bench.confirm(number + 1)
+    await turn()
+    assert all(future.done() for future in futures)
+    assert len(bench.publisher._room) == WINDOW
 
 
 async def test_confirms_that_gather_wake_the_loop_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +151,14 @@ async def test_confirms_that_gather_wake_the_loop_once(bench: Bench, monkeypatch
     bench.hear = bench.publisher._hearer()
     futures = bench.send(100)
     await turn()
-    bench.confirm(0, 100)
+    for number in range(100):
+        bench.confirm(number + 1)
     assert len(posts) == 1
     await turn()
     assert all(future.done() for future in futures)
     bench.send(1)
     await turn()
-    bench.confirm(100, 101)
+    bench.confirm(101)
     assert len(posts) == 2
 
 
@@ -152,15 +166,12 @@ async def test_no_more_than_the_window_is_under_way_and_the_rest_follows_in_orde
     bench.send(3 * WINDOW)
     await turn()
     assert bench.numbers == list(range(WINDOW))
-    assert len(set(bench.numbered())) == WINDOW
-    bench.confirm(0, 10)
+    assert len(set(bench.tags())) == WINDOW
+    bench.confirm(10)
     await turn()
     assert bench.numbers == list(range(WINDOW + 10))
-    done = 10
-    while len(bench.numbers) > done:
-        latest = len(bench.numbers)
-        bench.confirm(done, latest)
-        done = latest
+    while len(bench.numbers) < 3 * WINDOW:
+        bench.confirm(len(bench.numbers))
         await turn()
     assert bench.numbers == list(range(3 * WINDOW))
 
@@ -168,7 +179,7 @@ async def test_no_more_than_the_window_is_under_way_and_the_rest_follows_in_orde
 async def test_places_are_addresses_inside_one_memory(bench: Bench) -> None:
     bench.send(WINDOW)
     await turn()
-    tags = sorted(bench.numbered())
+    tags = sorted(bench.tags())
     assert [tag - tags[0] for tag in tags] == [place * TAG_BYTES for place in range(WINDOW)]
     assert not bench.hear(ACKNOWLEDGED, 200, tags[-1] + TAG_BYTES)
     assert not bench.hear(ACKNOWLEDGED, 200, tags[0] - 1)
@@ -190,7 +201,7 @@ async def test_a_blocked_library_is_tried_again_when_it_confirms(bench: Bench) -
     bench.calls.plan = [(WOULD_BLOCK, 3)]
     bench.send(10)
     await turn()
-    bench.confirm(0, 1)
+    bench.confirm(1)
     await turn()
     assert bench.numbers == list(range(10))
 
@@ -222,7 +233,7 @@ async def test_a_message_that_cannot_be_written_is_refused_alone(bench: Bench) -
     for number in (0, 2, 3):
         with pytest.raises(PublishRefused, match="for a test"):
             await futures[number]
-    bench.confirm(0, 2)
+    bench.confirm(2)
     await turn()
     assert futures[1].done()
     assert futures[4].done()
@@ -250,7 +261,7 @@ async def test_a_message_that_the_library_does_not_want_fails_alone(
         with pytest.raises(PublishRefused, match="too large"):
             await futures[number]
     assert bench.numbers == [0, 1, 4, 5]
-    bench.confirm(0, 4)
+    bench.confirm(4)
     await turn()
     assert all(future.done() for future in futures)
 
@@ -263,20 +274,41 @@ async def test_a_refusal_reaches_its_own_future_with_its_reason(bench: Bench, mo
         return PubSubPlusClientError({"error_info_contents": "Spool Over Quota", "error_info_sub_code": 71})
 
     monkeypatch.setattr(fast_publish, "get_last_error_info", last_error)
-    futures = bench.send(3)
+    futures = bench.send(6)
     await turn()
-    tags = bench.numbered()
+    tags = bench.tags()
     bench.hear(ACKNOWLEDGED, 200, tags[0])
     bench.hear(REJECTED, 503, tags[1])
     # While the network thread is at it, not later.
     assert asked == [503]
-    bench.hear(ACKNOWLEDGED, 200, tags[2])
+    # Those before a refused message may be confirmed after it.
+    bench.hear(REJECTED, 503, tags[3])
+    bench.hear(ACKNOWLEDGED, 200, tags[4])
     await turn()
-    assert futures[0].result() is futures[2].result() is None
-    with pytest.raises(PublishRefused) as refusal:
-        await futures[1]
-    assert (refusal.value.topic, refusal.value.reason) == ("1", "Spool Over Quota")
-    assert len(bench.publisher._room) == WINDOW
+    assert [future.done() for future in futures] == [True, True, True, True, True, False]
+    assert [futures[number].result() for number in (0, 2, 4)] == [None] * 3
+    for number in (1, 3):
+        with pytest.raises(PublishRefused) as refusal:
+            await futures[number]
+        assert (refusal.value.topic, refusal.value.reason) == (str(number), "Spool Over Quota")
+    bench.hear(REJECTED, 503, tags[5])
+    await turn()
+    assert isinstance(futures[5].exception(), PublishRefused)
+    assert sorted(bench.publisher._room) == list(range(WINDOW))
+    assert not bench.publisher._order
+
+
+async def test_messages_that_are_all_refused_give_their_places_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = PubSubPlusClientError({"error_info_contents": "no", "error_info_sub_code": 71})
+    monkeypatch.setattr(fast_publish, "get_last_error_info", lambda *_: error)
+    futures = bench.send(2 * WINDOW)
+    await turn()
+    for number in range(2 * WINDOW):
+        bench.hear(REJECTED, 503, bench.tags()[number])
+        await turn()
+    assert all(isinstance(future.exception(), PublishRefused) for future in futures)
 
 
 async def test_a_message_whose_sender_has_gone_is_sent_all_the_same(bench: Bench) -> None:
@@ -285,7 +317,7 @@ async def test_a_message_whose_sender_has_gone_is_sent_all_the_same(bench: Bench
     await turn()
     second.cancel()
     assert bench.numbers == [0, 1, 2]
-    bench.confirm(0, 3)
+    bench.confirm(3)
     await turn()
     assert third.done()
     assert len(bench.publisher._room) == WINDOW
@@ -294,14 +326,14 @@ async def test_a_message_whose_sender_has_gone_is_sent_all_the_same(bench: Bench
 async def test_the_end_fails_everything_frees_everything_and_late_answers_change_nothing(bench: Bench) -> None:
     futures = bench.send(WINDOW + 5)
     await turn()
-    bench.confirm(0, 1)
+    bench.confirm(1)
     bench.publisher.fail_all("closed")
     assert sorted(bench.calls.freed) == sorted(bench.calls.allocated) == list(range(1_000, 1_000 + BATCH))
     for future in futures:
         error = future.exception()
         assert isinstance(error, PublishFailed)
         assert error.reason == "closed"
-    bench.confirm(1, WINDOW)
+    bench.confirm(WINDOW)
     bench.hear(CAN_SEND, 0, 0)
     await turn()
     assert len(bench.numbers) == WINDOW

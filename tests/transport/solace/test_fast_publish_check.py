@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from ctypes import CFUNCTYPE, c_int, c_void_p
+from ctypes import CFUNCTYPE, c_char_p, c_int, c_void_p
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace import fast_publish_calls, fast_publish_check, library
 from lbg_runtime.transport.solace.fast_publish import FastPublisher
 from lbg_runtime.transport.solace.fast_publish_check import choose_publisher
+from lbg_runtime.transport.solace.fast_publish_session import MANY_AT_ONCE, build_heard
 from lbg_runtime.transport.solace.fast_publish_writer import message_writer
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.publisher import PublicPublisher
@@ -47,26 +48,34 @@ def _unwritable(calls: Any) -> Any:
     return message_writer(SimpleNamespace(**{**vars(calls), "set_payload": lambda *_: -1}))  # type: ignore[arg-type]
 
 
-def _other_callbacks(session: Any) -> Any:
-    return SimpleNamespace(event_info=session._callback_of_another_name)
+def _building(**instead: Any) -> Callable[..., Any]:
+    """Has a session be built that has this in place of what it has."""
+
+    def build(builder: Any, hear: Any) -> Any:
+        service = build_heard(builder, hear)
+        for name, value in instead.items():
+            setattr(service.session, name, value)
+        return service
+
+    return build
 
 
-def _deaf_callbacks(session: Any) -> Any:
-    return SimpleNamespace(event_info=SimpleNamespace(callback_p=lambda *_: 0))
+def _building_plainly(builder: Any, _: Any) -> Any:
+    return builder.build()
 
 
-def _bypassing_callbacks(session: Any) -> Any:
-    made = MAKE_CALLBACKS(session)
-    routine = library.ClientSession._event_callback_func_type(session._SolaceSession__service_event_callback_routine)
-
-    def both(*event: Any) -> None:
-        made.event_info.callback_p(*event)
-        routine(*event)
-
-    return SimpleNamespace(event_info=SimpleNamespace(callback_p=both))
+def _building_greedy(builder: Any, hear: Any) -> Any:
+    return build_heard(builder, lambda *event: hear(*event) or True)
 
 
-MAKE_CALLBACKS = library.ClientSession._SolaceSession__create_session_func_info
+def _refusing(_: Any, __: Any) -> Any:
+    raise library.PubSubPlusClientError("unknown property")
+
+
+def _keeping_more(name: str) -> Callable[[Any, str], str]:
+    return lambda _, wanted: {name: "1000"}.get(wanted, MANY_AT_ONCE)
+
+
 Surprise = tuple[object, str, object, str]
 """Where, what, what instead, and how the check says it."""
 
@@ -79,27 +88,35 @@ SURPRISES: dict[str, Surprise] = {
     ),
     "other callbacks": (
         library.ClientSession,
-        "_SolaceSession__create_session_func_info",
-        _other_callbacks,
-        "a session's event callback is made in another way: ",
-    ),
-    "other signature": (
-        library.ClientSession,
         "_event_callback_func_type",
         CFUNCTYPE(c_int, c_void_p, c_void_p),
-        "a session's event callback is made in another way: ",
+        "a session is made in another way: ",
+    ),
+    "other properties": (
+        library.ClientSession,
+        "_SolaceSession__prepare_session_props",
+        lambda *_: (c_char_p * 1)(None),
+        "a session is made in another way: the session's properties leave no room",
+    ),
+    "refused": (fast_publish_check, "build_heard", _refusing, "a session is made in another way: unknown property"),
+    "one by one": (fast_publish_check, "build_heard", _building_plainly, "a session tells of every confirm"),
+    "other window": (
+        library.ClientSession,
+        "get_session_property",
+        _keeping_more("SESSION_PUB_WINDOW_SIZE"),
+        "a session keeps other than 255 messages unconfirmed",
     ),
     "deaf": (
-        library.ClientSession,
-        "_SolaceSession__create_session_func_info",
-        _deaf_callbacks,
+        fast_publish_check,
+        "build_heard",
+        _building(_event_callback=lambda *_: 0),
         "a session's events are told as something else",
     ),
     "bypassed": (
-        library.ClientSession,
-        "_SolaceSession__create_session_func_info",
-        _bypassing_callbacks,
-        "a session's events do not reach the client as they are",
+        fast_publish_check,
+        "build_heard",
+        _building_greedy,
+        "a session's events do not reach the client as they should",
     ),
     "missing function": (
         fast_publish_calls,

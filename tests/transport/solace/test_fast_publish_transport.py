@@ -149,6 +149,9 @@ async def test_a_connection_that_is_cut_again_and_again_loses_repeats_and_reorde
     publishing = asyncio.create_task(publish_by_tasks(transport, count, confirmed))
     while not publishing.done():
         await asyncio.sleep(0)
+        # What is confirmed is there already: they come in order, so the latest says it of all.
+        if confirmed:
+            assert broker.engine.queue_depth("default", QUEUE) > max(confirmed[-64:])
         if cuts < 5 and len(confirmed) > (cuts + 1) * 2_000:
             cuts += broker.abort_connections("first")
     await publishing
@@ -192,9 +195,6 @@ async def test_a_library_that_would_block_is_waited_for(
 async def test_the_window_is_not_more_than_the_library_keeps(make_transport: MakeTransport, counts: Counts) -> None:
     transport = make_transport("first")
     await transport.open()
-    session = transport._session
-    assert session is not None
-    assert int(session.service.session.get_session_property("SESSION_PUB_WINDOW_SIZE")) == fast_publish.WINDOW
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(transport.send(numbered(number)) for number in range(5_000)))
     assert set(counts.codes) == {OK}

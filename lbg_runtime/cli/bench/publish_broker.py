@@ -1,0 +1,74 @@
+"""The development broker that keeps all that is published to it, in a process of its own: run by `publish`.
+
+Says on standard output where it listens, as one JSON line. Every line on its standard input is answered by a line that
+tells what it has used and what lies on its queue, in order; it leaves when there is no more input.
+"""
+
+import gc
+import sys
+import time
+
+import orjson
+import uvloop
+
+from lbg_runtime.broker.engine.effects import Deliver, Published
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.log import configure_log
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import DeliveryId, GroupName
+from lbg_runtime.model.message import Message
+from lbg_runtime.smf.contents import message_of
+from lbg_runtime.smf.message import Relay
+
+SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=1)
+QUEUE = SHAPE.queue_name(0)
+
+
+def queue_content(engine: Engine) -> list[Message]:
+    """What lies on the queue, in order; nothing is taken out."""
+    client, _ = engine.connect(DEFAULT_VPN, "default", "", "looker")
+    browser, _ = engine.bind(client, QUEUE, browser=True)
+    effects = engine.open_window(browser.flow, DeliveryId(0), engine.queue_depth(DEFAULT_VPN, QUEUE))
+    engine.disconnect(client)
+    return [_message(effect.message) for effect in effects if isinstance(effect, Deliver)]
+
+
+def _message(published: Published) -> Message:
+    if not isinstance(published.content, Relay):
+        raise LbgError("a message that came in no frame")
+    return message_of(published.topic, published.content)
+
+
+async def _serve() -> None:
+    engine = Engine("bench")
+    async with BrokerServer(port=0, engine=engine) as server:
+        server.create_queue(QUEUE, SHAPE.subscriptions(0))
+        gc.freeze()
+        _say({"host": f"tcp://{server.host}:{server.port}"})
+        async for _ in read_lines(sys.stdin.fileno()):
+            cpu_s = time.process_time()
+            content = queue_content(engine)
+            _say(
+                {
+                    "cpu_s": cpu_s,
+                    "numbers": [int(message.payload[:NUMBER_DIGITS]) for message in content],
+                    "keys": [message.key for message in content],
+                    "ids": [message.message_id for message in content],
+                }
+            )
+
+
+NUMBER_DIGITS = 8
+"""Every payload begins with the number of its message, from 0."""
+
+
+def _say(facts: dict[str, object]) -> None:
+    print(orjson.dumps(facts).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    configure_log()
+    uvloop.run(_serve())

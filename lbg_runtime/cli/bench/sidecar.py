@@ -1,0 +1,340 @@
+"""`lbg bench sidecar`: what the hop to an application costs, against a bare client that posts to the same application.
+
+Real processes on loopback: the development broker, a member with a sidecar on the official client, and an application
+on starlette and uvicorn that checks the order of each key. The bare client posts the same events with the library that
+the sidecar uses, in the same discipline, one event of a key at a time, and does nothing else.
+
+The arms take turns, round by round, and each figure is the median of its rounds, as other work on the machine disturbs
+now one and now the other. Latency is from the arrival of a message at the member, respectively from the call of the
+bare client, to the end of the application's answer; the bare client calls when the messages of the same round arrived,
+with all their bursts.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import orjson
+import typer
+
+from lbg_runtime.model.errors import LbgError
+
+if TYPE_CHECKING:
+    import aiohttp
+    from anyio.abc import Process
+
+ARMS = ("bare_throughput", "sidecar_throughput", "bare_latency", "sidecar_latency")
+
+WARM_UP = 0.125
+"""Part of the messages of a latency arm that is not counted, at its beginning."""
+
+_WITHIN_S = 60.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What one arm has shown, by the application's own account."""
+
+    sent: int
+    count: int
+    out_of_order: int
+    overlapping: int
+    per_s: float
+    latencies_ms: Sequence[float] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether everything came once and in order, one event of a key at a time."""
+        return self.count == self.sent and not self.out_of_order and not self.overlapping
+
+
+def sidecar(
+    messages: Annotated[int, typer.Option(min=1000, max=200_000, help="Messages for the highest throughput.")] = 5000,
+    seconds: Annotated[float, typer.Option(min=1, max=120, help="Seconds of the steady rate, for the latency.")] = 3,
+    rate: Annotated[int, typer.Option(min=1, max=3000, help="Messages a second, for the latency.")] = 1000,
+    keys: Annotated[int, typer.Option(min=1, max=1000, help="Different keys.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="How often the arms take turns.")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure latency and throughput of the hop to an application. Exit 1 unless every count and order is right."""
+    import uvloop
+
+    folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
+    keep = True
+    try:
+        arms: dict[str, list[Arm]] = {name: [] for name in ARMS}
+        for number in range(rounds):
+            _say(f"round {number + 1} of {rounds}")
+            part = folder / str(number)
+            part.mkdir()
+            for name, arm in uvloop.run(_measure(part, messages, round(seconds * rate), rate, keys)).items():
+                arms[name].append(arm)
+        keep = not all(arm.is_right for played in arms.values() for arm in played)
+    finally:
+        if keep:
+            print(f"journals and logs: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder)
+    result = summary(arms)
+    print(orjson.dumps(result).decode() if json else "\n".join(lines(result)))
+    raise typer.Exit(1 if keep else 0)
+
+
+# -- the arms
+
+
+async def _measure(folder: Path, messages: int, timed: int, rate: int, keys: int) -> dict[str, Arm]:
+    import aiohttp
+
+    async with AsyncExitStack() as stack:
+        application = await stack.enter_async_context(_helper(folder, "sidecar_application"))
+        url = f"http://127.0.0.1:{application['port']}"
+        broker = await stack.enter_async_context(_helper(folder, "filled_broker", str(messages), str(keys)))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2))
+        )
+        config = _write_config(folder, str(broker["host"]), url)
+        arms = {"bare_throughput": await _bare(session, url, messages, keys)}
+        async with _lbg(folder, "run", "--config", str(config)):
+            arms["sidecar_throughput"] = await _told(session, url, messages)
+        journal = folder / "journal"
+        async with _lbg(folder, "run", "--config", str(config), "--journal", str(journal)):
+            await _until_active(journal)
+            publish = ("publish", "--config", str(config), "--topic", "orders/new", "--count", str(timed))
+            async with _lbg(folder, *publish, "--rate", str(rate), "--keys", str(keys), is_endless=False):
+                arm = await _told(session, url, timed)
+        handled = _journal_times_ns(journal)
+        latencies_ms = [(done_ns - arrived_ns) / 1e6 for arrived_ns, done_ns in handled]
+        arms["sidecar_latency"] = replace(arm, latencies_ms=latencies_ms)
+        moments_s = [(arrived_ns - handled[0][0]) / 1e9 for arrived_ns, _ in handled]
+        arms["bare_latency"] = await _bare(session, url, timed, keys, moments_s)
+        return arms
+
+
+async def _bare(
+    session: "aiohttp.ClientSession", url: str, count: int, keys: int, moments_s: Sequence[float] = ()
+) -> Arm:
+    """Post so many events, those of a key one after another; at these moments, or as fast as it goes."""
+    locks = [anyio.Lock() for _ in range(keys)]
+    latencies_ms: list[float] = []
+    bodies = [_event(key) for key in range(keys)]
+
+    async def post(index: int) -> None:
+        key, number = index % keys, index // keys + 1
+        headers, body = bodies[key]
+        async with locks[key]:
+            began_ns = time.monotonic_ns()
+            told = {**headers, "lbg-fencing-token": str(number)}
+            async with session.post(f"{url}/orders", data=body, headers=told) as response:
+                await response.read()
+            latencies_ms.append((time.monotonic_ns() - began_ns) / 1e6)
+
+    async def post_key(key: int) -> None:
+        for index in range(key, count, keys):
+            await post(index)
+
+    async with anyio.create_task_group() as tasks:
+        began_s = anyio.current_time()
+        for index, moment_s in enumerate(moments_s):
+            await anyio.sleep_until(began_s + moment_s)
+            tasks.start_soon(post, index)
+        for key in range(keys) if not moments_s else ():
+            tasks.start_soon(post_key, key)
+    return await _told(session, url, count, latencies_ms)
+
+
+async def _told(session: "aiohttp.ClientSession", url: str, sent: int, latencies_ms: Sequence[float] = ()) -> Arm:
+    """The application's account, once it has so many events, or no more come."""
+    with anyio.move_on_after(_WITHIN_S):
+        while (await _ask(session, "GET", f"{url}/look"))["count"] < sent:  # noqa: ASYNC110 - it happens in another process
+            await anyio.sleep(_POLL_S)
+    report = await _ask(session, "POST", f"{url}/report")
+    per_s = (report["count"] - 1) * 1e9 / max(1, report["last_ns"] - report["first_ns"])
+    return Arm(sent, report["count"], report["out_of_order"], report["overlapping"], per_s, latencies_ms)
+
+
+async def _ask(session: "aiohttp.ClientSession", method: str, url: str) -> dict[str, int]:
+    async with session.request(method, url) as response:
+        told: dict[str, int] = orjson.loads(await response.read())
+        return told
+
+
+async def _until_active(journal: Path) -> None:
+    """Wait until the member is fed: what gathers before would count as latency."""
+    from lbg_runtime.cli.live.tail import JournalTail
+
+    tail = JournalTail(journal)
+    with anyio.fail_after(_WITHIN_S):
+        while not any(record.fields.get("event") == "active" for record in tail.read()):  # noqa: ASYNC110 - as above
+            await anyio.sleep(_POLL_S)
+
+
+def _event(key: int) -> tuple[dict[str, str], bytes]:
+    """What the sidecar sends for a message of the filled broker."""
+    from lbg_runtime.cli.bench.filled_broker import PAYLOAD, QUEUE, SHAPE
+    from lbg_runtime.model.ids import Epoch
+    from lbg_runtime.model.message import (
+        KEY_SEQUENCE_PROPERTY,
+        PARTITION_KEY_PROPERTY,
+        PUBLISHER_PROPERTY,
+        Message,
+        PropertyValue,
+    )
+    from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, facts, structured
+
+    name, shard = f"key-{key}", key % SHAPE.hash_count
+    stamps: dict[str, PropertyValue] = {
+        PARTITION_KEY_PROPERTY: name,
+        PUBLISHER_PROPERTY: "bench",
+        KEY_SEQUENCE_PROPERTY: 1,
+    }
+    message = Message(SHAPE.hashed_topic(shard, "orders/new"), PAYLOAD, stamps, str(key), 1_700_000_000_000)
+    event = Event(message, "orders/new", name, shard, QUEUE, Epoch(1), 1, False, "", "/bench")
+    return {**facts(event), "content-type": STRUCTURED_TYPE}, structured(event, "pubsub")
+
+
+def _journal_times_ns(folder: Path) -> list[tuple[int, int]]:
+    """Arrival and end of the answer of every message, in order of arrival."""
+    found = []
+    for path in folder.glob("*.member.jsonl"):
+        for line in path.read_bytes().splitlines():
+            record = orjson.loads(line)
+            if record["kind"] == "dispatch":
+                found.append((record["receive_mono_ns"], record["done_mono_ns"]))
+    return sorted(found)
+
+
+# -- processes
+
+
+def _write_config(folder: Path, host: str, url: str) -> Path:
+    from lbg_runtime.cli.bench.filled_broker import SHAPE
+
+    config = folder / "config.yaml"
+    settings = {
+        "connection": {"transport": "solace", "host": host},
+        "group": {
+            "name": SHAPE.name,
+            "hash_prefix": SHAPE.hash_prefix,
+            "hash_count": SHAPE.hash_count,
+            "queue_count": SHAPE.queue_count,
+        },
+        "membership": {"settle": "200ms"},
+        "sidecar": {"application": url, "listen": "off"},
+    }
+    # JSON is YAML, and quotes whatever needs it.
+    config.write_bytes(orjson.dumps(settings, option=orjson.OPT_INDENT_2))
+    return config
+
+
+@asynccontextmanager
+async def _helper(folder: Path, module: str, *arguments: str) -> AsyncIterator[dict[str, object]]:
+    """A process of this package that leaves when its input ends, and the JSON line that it says first."""
+    log = folder / f"{module}.log"
+    with log.open("ab") as output:
+        command = [sys.executable, "-m", f"lbg_runtime.cli.bench.{module}", *arguments]
+        process: Process = await anyio.open_process(command, stderr=output)
+    try:
+        if process.stdout is None:
+            raise LbgError(f"{module} has no output")
+        said = b""
+        with anyio.fail_after(_WITHIN_S):
+            while not said.endswith(b"\n"):
+                said += await process.stdout.receive()
+        yield orjson.loads(said)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            await process.aclose()
+
+
+@asynccontextmanager
+async def _lbg(folder: Path, *command: str, is_endless: bool = True) -> AsyncIterator[None]:
+    """An `lbg` command; at the end it is asked to leave, or waited for where it leaves by itself."""
+    from lbg_runtime.cli.live.processes import lbg_process
+
+    name = command[0]
+    async with lbg_process(name, [*command, "--exit-with-parent"], folder / f"{name}.log") as child:
+        yield
+        if not is_endless:
+            with anyio.move_on_after(_WITHIN_S):
+                await child.process.wait()
+        await child.stop()
+
+
+def _say(text: str) -> None:
+    print(f"lbg bench sidecar: {text}", file=sys.stderr, flush=True)
+
+
+# -- figures
+
+
+def summary(arms: Mapping[str, Sequence[Arm]]) -> dict[str, object]:
+    """The figures of all arms, each with its rounds."""
+    bare, hop = (median([arm.per_s for arm in arms[name]]) for name in ARMS[:2])
+    bare_ms, hop_ms = (_middle([quantiles(arm.latencies_ms) for arm in arms[name]]) for name in ARMS[2:])
+    return {
+        "rounds": len(arms[ARMS[0]]),
+        "right": all(arm.is_right for played in arms.values() for arm in played),
+        "throughput_per_s": {"bare": round(bare), "sidecar": round(hop), "ratio": round(hop / bare, 2)},
+        "latency_ms": {
+            "bare": bare_ms,
+            "sidecar": hop_ms,
+            "added": {name: round(hop_ms[name] - bare_ms[name], 3) for name in bare_ms if name in hop_ms},
+        },
+        "checked": {
+            name: {
+                "sent": sum(arm.sent for arm in played),
+                "handled": sum(arm.count for arm in played),
+                "out_of_order": sum(arm.out_of_order for arm in played),
+                "overlapping": sum(arm.overlapping for arm in played),
+            }
+            for name, played in arms.items()
+        },
+    }
+
+
+def _middle(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    """By name, the median of the rounds."""
+    return {name: round(median([each[name] for each in found]), 3) for name in found[0]}
+
+
+def quantiles(latencies_ms: Sequence[float]) -> dict[str, float]:
+    """Median and 99th percentile (nearest rank) without the warm-up; empty for no values."""
+    ordered = sorted(latencies_ms[int(len(latencies_ms) * WARM_UP) :])
+    if not ordered:
+        return {}
+    return {
+        "p50": round(ordered[(len(ordered) - 1) // 2], 3),
+        "p99": round(ordered[-(-99 * len(ordered) // 100) - 1], 3),
+    }
+
+
+def lines(result: dict[str, object]) -> list[str]:
+    """The figures for people."""
+    told = []
+    checked, throughput, latency = result["checked"], result["throughput_per_s"], result["latency_ms"]
+    if isinstance(checked, dict) and isinstance(throughput, dict) and isinstance(latency, dict):
+        for name, arm in checked.items():
+            told.append(
+                f"{name.replace('_', ', ')}: {arm['handled']} of {arm['sent']} handled, "
+                f"{arm['out_of_order']} out of order, {arm['overlapping']} overlapping"
+            )
+        bare, hop, ratio = throughput["bare"], throughput["sidecar"], throughput["ratio"]
+        told.append(f"throughput: {hop} a second, bare client {bare}, ratio {ratio}")
+        told += [
+            f"latency {name}: p50 {latency[name].get('p50')} ms, p99 {latency[name].get('p99')} ms"
+            for name in ("bare", "sidecar", "added")
+        ]
+    return told

@@ -1,0 +1,111 @@
+"""`lbg dashboard`: the live page of a group, in a process of its own."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lbg_runtime.config.listen_address import ListenAddress
+    from lbg_runtime.config.settings import Settings
+
+READY = "lbg dashboard: "
+"""Begins the line on standard error that has the page's address."""
+
+
+def dashboard(
+    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to show the page; port 0 lets the system choose one.")
+    ] = "127.0.0.1:0",
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where a member answers how it stands, for rates; repeatable. Default: ops.status.",
+        ),
+    ] = None,
+    exit_with_parent: Annotated[
+        bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
+    ] = False,
+) -> None:
+    """Show a running group as a live page until SIGTERM or SIGINT: its members and queues, and every move.
+
+    It listens to what members tell each other, is no member itself, and moves nothing. The page's address is printed on
+    standard error.
+    """
+    # Before the imports, which take their time.
+    parent_pid = os.getppid() if exit_with_parent else None
+    import uvloop
+
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.listen_address import ListenAddress
+    from lbg_runtime.config.load import load_settings
+    from lbg_runtime.dashboard.server import check_address
+    from lbg_runtime.model.errors import UserError
+
+    def parsed(option: str, text: str) -> ListenAddress:
+        try:
+            return ListenAddress.parse(text)
+        except UserError as error:
+            raise UserError(option, error.found, error.expected) from None
+
+    configure_log()
+    settings = load_settings(config)
+    address = parsed("--listen", listen)
+    if status is not None:
+        members = [parsed("--status", each) for each in status]
+    else:
+        # With port 0 nobody but the member knows where it listens.
+        members = [settings.ops.status] if settings.ops.status is not None and settings.ops.status.port else []
+    token = settings.ops.status_token.get_secret_value() if settings.ops.status_token else None
+    check_address(address, token)
+    uvloop.run(_show(settings, address, token, members, parent_pid))
+
+
+async def _show(
+    settings: "Settings",
+    address: "ListenAddress",
+    token: str | None,
+    members: "Sequence[ListenAddress]",
+    parent_pid: int | None,
+) -> None:
+    import asyncio
+    import sys
+
+    from lbg_runtime.cli.group_homes import derived_placement, group_queues
+    from lbg_runtime.core.group.picture import GroupPicture
+    from lbg_runtime.core.group.placement import Placement
+    from lbg_runtime.dashboard.server import DashboardServer
+    from lbg_runtime.dashboard.watch import GroupWatch
+    from lbg_runtime.model.ids import QueueName
+    from lbg_runtime.runtime.observer import observing
+    from lbg_runtime.runtime.stop import StopCause, stop_requests
+
+    group = settings.group
+    names = group.shape().queue_names()
+
+    def find_homes(picture: GroupPicture) -> "tuple[Sequence[QueueName], Placement | None]":
+        queues = group_queues(picture, names)
+        return queues, derived_placement(picture, queues)
+
+    wanted = asyncio.Event()
+
+    def stop(_: StopCause) -> None:
+        wanted.set()
+
+    with stop_requests(stop, parent_pid=parent_pid):
+        async with observing(settings) as observer:
+            watch = GroupWatch(settings, observer, find_homes, members)
+            server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
+            await watch.begin()
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(watch.run())
+                async with server:
+                    print(f"{READY}{server.url}", file=sys.stderr, flush=True)
+                    # No bound: it is shown until it is no longer wanted.
+                    await wanted.wait()
+                watching.cancel()

@@ -1,0 +1,128 @@
+"""Kinds of values that settings have, and the section that they stand in.
+
+The functions are validators: they return the value, and raise `ValueError` with what was expected, as pydantic wants.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress
+from lbg_runtime.config.secret import read_secret
+from lbg_runtime.model.errors import UserError
+
+MAX_INTERVAL_MS = 7 * 24 * 3_600_000
+
+
+class SettingProblem(ValueError):
+    """A rule between settings is broken; `path` is relative to the section that checks it."""
+
+    def __init__(self, path: tuple[str, ...], found: str, expected: str) -> None:
+        super().__init__(expected)
+        self.path = path
+        self.found = found
+        self.expected = expected
+
+
+def whole_number(value: object) -> object:
+    """An integer that is no boolean."""
+    # YAML reads `yes` and `on` as booleans, which pydantic would take for 1.
+    if isinstance(value, bool):
+        raise ValueError("a whole number")  # noqa: TRY004 - pydantic collects ValueError only
+    return value
+
+
+def all_is_none(value: object) -> object:
+    """None for `all`, else an integer."""
+    if value is None:
+        raise ValueError("a whole number, or all")
+    return None if value == "all" else whole_number(value)
+
+
+def unlimited_is_none(value: object) -> object:
+    """None for `unlimited`, else an integer."""
+    if value is None:
+        raise ValueError("a whole number, or unlimited")
+    return None if value == "unlimited" else whole_number(value)
+
+
+def no_rejection(value: object) -> object:
+    """Anything but `dmq`."""
+    if value == "dmq":
+        raise ValueError(
+            "error_queue, with failure.error_queue naming the DMQ: the broker's client cannot reject in key order"
+        )
+    return value
+
+
+def off_is_none(value: object) -> object:
+    """None for `off`, else milliseconds."""
+    # YAML reads a bare `off` as a boolean.
+    return None if value is False or value == "off" else parse_duration_ms(value)
+
+
+def off_is_a_word(value: object) -> object:
+    """`off` for what YAML makes of it; all else as it is."""
+    return "off" if value is False else value
+
+
+def off_or_address(value: object) -> object:
+    """None for `off`, else an address to listen on."""
+    if value is False or value == "off":
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{ADDRESS_FORM}, or off")  # noqa: TRY004 - pydantic collects ValueError only
+    return parsed_by(ListenAddress.parse)(value)
+
+
+def sendable_token(value: SecretStr) -> SecretStr:
+    """A token that can stand in a header."""
+    # What cannot stand in a header would refuse everybody, and an empty one nobody.
+    if not re.fullmatch("[!-~]+", value.get_secret_value()):
+        raise ValueError("visible ASCII characters, and no spaces")
+    return value
+
+
+def split_hosts(value: object) -> object:
+    """Hosts from a list, or from a text with commas."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def management_url(value: object) -> object:
+    """An HTTP address without path and user."""
+    if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@]+/?", value) is None:
+        raise ValueError("an address such as https://broker:943")
+    return value
+
+
+def parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
+    """A validator that parses texts, and takes a `UserError` for the problem."""
+
+    def parsed(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(value)
+        except UserError as error:
+            raise SettingProblem((), error.found, error.expected) from None
+
+    return parsed
+
+
+Count = Annotated[int, BeforeValidator(whole_number)]
+DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
+PositiveDurationMs = Annotated[DurationMs, Field(gt=0, le=MAX_INTERVAL_MS)]
+Secret = Annotated[SecretStr, BeforeValidator(read_secret)]
+Text = Annotated[str, Field(min_length=1)]
+Host = Annotated[str, Field(pattern=r"^((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+$")]
+
+
+class Section(BaseModel):
+    """A section of the file: frozen, and without keys that are not known."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True, allow_inf_nan=False
+    )

@@ -1,0 +1,101 @@
+"""The section `sidecar` of config.yaml."""
+
+import re
+from enum import Enum
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from lbg_runtime.config.fields import (
+    Count,
+    PositiveDurationMs,
+    Secret,
+    Section,
+    SettingProblem,
+    Text,
+    off_or_address,
+    sendable_token,
+)
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.topic import is_valid_topic
+
+
+def _application_address(value: object) -> object:
+    pattern = r"https?://[^\s/@?#]+(/[^\s?#]*)?|unix:/[^\s?#]+"
+    if not isinstance(value, str) or re.fullmatch(pattern, value) is None or not _has_host(value):
+        raise ValueError("an address such as http://127.0.0.1:3000 or unix:/run/application.sock")
+    return value.rstrip("/")
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "unix" or (bool(parts.hostname) and parts.port != 0)
+    except ValueError:  # the port, or the brackets
+        return False
+
+
+def _subscribed_topic(value: str) -> str:
+    if not is_valid_topic(value):
+        raise ValueError("a topic subscription of 1 to 250 bytes")
+    return value
+
+
+class ContentMode(Enum):
+    """How an event stands in a request, as CloudEvents has it."""
+
+    STRUCTURED = "structured"
+    """Attributes and data in one JSON object."""
+    BINARY = "binary"
+    """Attributes in headers, the data as it is in the body."""
+
+
+class ApplicationHealthSettings(Section):
+    """When the application is there. While it is not, it is sent nothing."""
+
+    path: Text | None = None
+    """Answered with 2xx where it is well; without a path it is enough that it takes connections."""
+    interval_ms: Annotated[PositiveDurationMs, Field(alias="interval")] = 5_000
+
+
+class SubscriptionSettings(Section):
+    """Events that the application gets without asking for them."""
+
+    topic: Annotated[Text, AfterValidator(_subscribed_topic)]
+    """Original topic, without hash prefix and shard; with wildcards."""
+    route: Text
+    """Path of the application that they are posted to."""
+    content_mode: ContentMode = ContentMode.STRUCTURED
+
+
+class SidecarSettings(Section):
+    """An application in a process of its own, to which messages are delivered over HTTP instead of to handlers."""
+
+    application: Annotated[str, BeforeValidator(_application_address)] | None = None
+    """Where it listens; without one it pulls its events."""
+    application_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
+    """Shown to the application with every request."""
+    listen: Annotated[ListenAddress | None, BeforeValidator(off_or_address)] = ListenAddress("127.0.0.1", 3500)
+    """Where the application publishes and pulls. None, in the file `off`: nowhere."""
+    token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
+    """What the application shows there; needed beyond loopback."""
+    max_body_kb: Annotated[Count, Field(ge=1, le=30 * 1024)] = 4 * 1024
+    """Of one request of the application."""
+    health: ApplicationHealthSettings = ApplicationHealthSettings()
+    subscriptions: tuple[SubscriptionSettings, ...] = ()
+    """Before those that the application names itself (`GET /dapr/subscribe`)."""
+
+    @model_validator(mode="after")
+    def _is_of_use(self) -> Self:
+        if self.listen is None and self.application is None:
+            raise SettingProblem(("application",), "not set", "an address, or `listen` for an application that pulls")
+        if self.application is None and self.subscriptions:
+            raise SettingProblem(("subscriptions",), "given without an application", "none for one that pulls")
+        if self.listen is not None and not self.listen.is_loopback and self.token is None:
+            raise SettingProblem(
+                ("listen",),
+                f"{self.listen}, and no sidecar.token",
+                "an address on loopback, such as 127.0.0.1:3500, or a token",
+            )
+        return self

@@ -1,0 +1,173 @@
+"""What viewers are sent: the whole picture once, then what is new to each of them. Pure.
+
+Every part has the number of the change that it is from, so that a viewer that is slow, or was away, is sent the newest
+state of what changed, and nothing is kept for it meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lbg_runtime.core.group.control_messages import ReportedFlow
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.dashboard.board import GroupBoard, Move
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import MemberId, QueueName
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All there is to show at one moment, besides what the board knows."""
+
+    queues: Sequence[QueueName]
+    """By index."""
+    placement: Placement | None
+    """None where members do not agree; the last one that was known is shown then."""
+    rates: Mapping[int, float] | None
+    """None where no member tells."""
+    depths: Mapping[QueueName, int] | None
+    """None where the broker does not tell."""
+    is_connected: bool
+    striping: Striping | None
+
+
+class Feed:
+    """One per page; `update` by one task, `since` by all viewers' tasks, on one loop.
+
+    Members are named by their position in a list that only grows, as names are long and there may be a thousand queues.
+    """
+
+    def __init__(self, shape: GroupShape, began_ms: int) -> None:
+        """`began_ms`: since when the group is watched."""
+        self.version = 0
+        """Of the newest change."""
+        self._shape = shape
+        self._began_ms = began_ms
+        self._meta: tuple[int, dict[str, object]] = (0, {})
+        self._positions: dict[MemberId, int] = {}
+        self._members: list[tuple[int, Row]] = []
+        self._queues: list[tuple[int, Row]] = []
+        self._moves: list[tuple[int, Row]] = []
+        self._newest_move = 0
+        self._placement: Placement | None = None
+
+    def update(self, board: GroupBoard, sight: Sight) -> bool:
+        """Take what is there now; whether anything is new."""
+        self._placement = sight.placement or self._placement
+        version = self.version + 1
+        is_new = self._update_members(board, version)
+        rows = [self._queue_row(board, sight, index, name) for index, name in enumerate(sight.queues)]
+        is_new |= _replace(self._queues, rows, version)
+        is_new |= self._update_moves(board, sight, version)
+        meta = self._meta_of(sight)
+        if meta != self._meta[1]:
+            self._meta = (version, meta)
+            is_new = True
+        if is_new:
+            self.version = version
+        return is_new
+
+    def since(self, seen: int, now_ms: int) -> dict[str, object]:
+        """What is newer than this version; all of it for 0. Values that JSON knows."""
+        told: dict[str, object] = {"version": self.version, "now": now_ms, "whole": seen == 0}
+        if self._meta[0] > seen:
+            told["meta"] = self._meta[1]
+        for name, rows in (("members", self._members), ("queues", self._queues)):
+            told[name] = {index: row for index, (version, row) in enumerate(rows) if version > seen}
+        told["moves"] = [row for version, row in self._moves if version > seen]
+        return told
+
+    def _meta_of(self, sight: Sight) -> dict[str, object]:
+        shape, striping = self._shape, sight.striping
+        restriping = None
+        if striping is not None and striping.target is not None:
+            moving = sum(shard % striping.queue_count != shard % striping.target for shard in range(shape.hash_count))
+            restriping = [striping.queue_count, striping.target, len(striping.left), moving]
+        return {
+            "group": shape.name,
+            "since": self._began_ms,
+            "prefix": shape.hash_prefix,
+            "shards": shape.hash_count,
+            "queues": len(sight.queues),
+            "connected": sight.is_connected,
+            "placed": sight.placement is not None,
+            "rates": sight.rates is not None,
+            "depths": sight.depths is not None,
+            "restriping": restriping,
+        }
+
+    def _update_members(self, board: GroupBoard, version: int) -> bool:
+        for name in sorted(board.members):
+            self._position(name)
+        rows: list[Row] = []
+        for name in self._positions:
+            member = board.members.get(name)
+            if member is None:
+                rows.append((name, None, 0, 0))
+            else:
+                rows.append((name, member.presence.value, member.weight, member.since_ms))
+        return _replace(self._members, rows, version)
+
+    def _queue_row(self, board: GroupBoard, sight: Sight, index: int, name: QueueName) -> Row:
+        queue = board.queues.get(name)
+        owner = None if queue is None else queue.owner
+        state, since_ms, in_flight = "none", 0 if queue is None else queue.since_ms, 0
+        if queue is not None and owner is not None:
+            state = "draining" if queue.is_draining else "active"
+            report = board.members[owner].flows.get(name) if owner in board.members else None
+            in_flight = 0 if report is None else report.in_flight
+        ranked = () if self._placement is None else self._placement.ranks.get(name, ())
+        standbys = [
+            self._position(member)
+            for member in (ranked or sorted(board.members))
+            if member != owner and member in board.members and _stands_by(board, member, name)
+        ]
+        return (
+            None if owner is None else self._position(owner),
+            state,
+            in_flight,
+            self._position(ranked[0]) if ranked else None,
+            standbys,
+            since_ms,
+            None if sight.rates is None else round(sight.rates.get(index, 0.0), 1),
+            None if sight.depths is None else sight.depths.get(name),
+        )
+
+    def _update_moves(self, board: GroupBoard, sight: Sight, version: int) -> bool:
+        if not board.moves or board.moves[-1].number <= self._newest_move:
+            return False
+        fresh = [move for move in board.moves if move.number > self._newest_move]
+        self._newest_move = fresh[-1].number
+        indexes = {name: index for index, name in enumerate(sight.queues)}
+        self._moves += [(version, self._move_row(move, indexes)) for move in fresh if move.queue in indexes]
+        del self._moves[: -(board.moves.maxlen or 1)]
+        return True
+
+    def _move_row(self, move: Move, indexes: Mapping[QueueName, int]) -> Row:
+        giver, taker = self._position(move.giver), self._position(move.taker)
+        return (move.number, move.at_ms, indexes[move.queue], giver, taker, move.cause.value, move.gap_ms)
+
+    def _position(self, member: MemberId) -> int:
+        return self._positions.setdefault(member, len(self._positions))
+
+
+def _stands_by(board: GroupBoard, member: MemberId, queue: QueueName) -> bool:
+    report = board.members[member].flows.get(queue)
+    return report is not None and report.state is ReportedFlow.STANDBY
+
+
+def _replace(known: list[tuple[int, Row]], rows: Sequence[Row], version: int) -> bool:
+    """Put the rows in place of those that are otherwise, under this version; whether there were any."""
+    is_new = len(rows) != len(known)
+    del known[len(rows) :]
+    for index, row in enumerate(rows):
+        if index == len(known):
+            known.append((version, row))
+        elif known[index][1] != row:
+            known[index] = (version, row)
+        else:
+            continue
+        is_new = True
+    return is_new

@@ -1,0 +1,112 @@
+"""The routes of the live page: its three files, the feed, and the search for a key. Nothing here changes anything."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.core.group.control_messages import KeyAnswer
+from lbg_runtime.dashboard.watch import GroupWatch
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.status.access import NOT_KEPT, Access, as_json
+from lbg_runtime.status.objects import sight_as_object
+from lbg_runtime.status.routes import refuse, refuse_value
+
+PAGE = Path(__file__).parent / "page"
+FILES = {"/": "dashboard.html", "/dashboard.css": "dashboard.css", "/dashboard.js": "dashboard.js"}
+"""Without a token they are for everybody: they are the same for every group, and tell nothing of this one."""
+
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    **NOT_KEPT,
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
+
+SIGN_OF_LIFE_S = 5.0
+"""Where there is no news, viewers are told so as often."""
+MAX_SEARCHES = 4
+"""At the same time; members answer no more than some a second."""
+
+
+class DashboardRoutes:
+    """Shows what a watch has found. On its loop."""
+
+    def __init__(self, watch: GroupWatch, shape: GroupShape, hash_function: HashFunction) -> None:
+        self._watch = watch
+        self._shape = shape
+        self._hash_function = hash_function
+        self._searches = 0
+
+    def application(self, address: ListenAddress, token: str | None) -> Access:
+        """The routes, behind the rules of who may ask."""
+        files = [Route(path, _file(name)) for path, name in FILES.items()]
+        routes = [*files, Route("/v1/feed", self._feed), Route("/v1/why", self._why)]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: refuse, UserError: refuse_value})
+        app.router.redirect_slashes = False
+        return Access(app, address, token, frozenset(FILES))
+
+    async def _feed(self, _: Request) -> Response:
+        return StreamingResponse(self._updates(), headers=HEADERS, media_type="text/event-stream")
+
+    async def _updates(self) -> AsyncIterator[bytes]:
+        with self._watch.viewing():
+            seen = 0
+            feed = self._watch.feed
+            while not self._watch.has_ended:
+                told = feed.since(seen, now_ms())
+                seen = feed.version
+                yield b"data: " + orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
+                await self._watch.news(seen, SIGN_OF_LIFE_S)
+
+    async def _why(self, request: Request) -> Response:
+        keys = request.query_params.getlist("key")
+        if len(keys) != 1:
+            raise UserError("key", f"given {len(keys)} times", "once")
+        (key,) = keys
+        shard = shard_of(self._hash_function, key, self._shape.hash_count)
+        if self._searches >= MAX_SEARCHES:
+            return as_json({"error": "too many searches at once; try again"}, 503)
+        self._searches += 1
+        try:
+            answers = await self._watch.why(key)
+        finally:
+            self._searches -= 1
+        return as_json(self._found(key, shard, answers), headers=HEADERS)
+
+    def _found(self, key: str, shard: int, answers: list[KeyAnswer]) -> dict[str, object]:
+        """As `lbg why --json` has it."""
+        holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
+        # Members know of a re-striping, and these settings may not.
+        placed = [answer.queue for answer in (*holders, *answers)]
+        return {
+            "key": key,
+            "shard": shard,
+            "queue": placed[0] if placed else self._shape.queue_name(self._shape.queue_index_of_shard(shard)),
+            "known": any(answer.sight.head or answer.sight.last for answer in holders),
+            "disagree": sorted({answer.header.member for answer in answers if answer.shard != shard}),
+            "answers": [sight_as_object(answer.header.member, answer.flow, answer.sight) for answer in answers],
+        }
+
+
+def _file(name: str) -> Callable[[Request], Response]:
+    # Read once: they are small, and a page that changes under its viewers would not fit its feed.
+    content = (PAGE / name).read_bytes()
+    kind = MEDIA_TYPES[name.rpartition(".")[2]]
+    return lambda _: Response(content, headers=HEADERS, media_type=kind)

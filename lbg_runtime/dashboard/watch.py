@@ -1,0 +1,225 @@
+"""Watches a group from outside, for as long as somebody may look: the tasks behind the live page.
+
+It listens on the control topic, where members speak about once a second and at each change, and asks nothing but once
+at its beginning, and after keys that viewers look for. Members' status APIs and the broker's administration are asked
+while there is a viewer, and not otherwise.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import httpx
+import structlog
+
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, KeyAnswer
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.dashboard.board import GroupBoard
+from lbg_runtime.dashboard.depths import read_depths
+from lbg_runtime.dashboard.feed import Feed, Sight
+from lbg_runtime.dashboard.rates import HandlingRates, read_handled
+from lbg_runtime.model.errors import SempError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.observer import Observer
+from lbg_runtime.semp.client import SempClient
+
+_log = structlog.get_logger(__name__)
+
+TICK_S = 0.25
+"""Between two looks at who has fallen silent."""
+NUMBERS_EVERY_TICKS = 4
+"""What changes all the time, messages in flight and rates, is shown once in so many ticks."""
+NEWS_AFTER_S = 0.03
+"""What happened is shown so much later, so that what comes of one event is shown at once."""
+REST = 4
+"""After an update nothing is shown for so many times as long as the update took."""
+
+ASK_MEMBERS_EVERY_S = 1.0
+ASK_BROKER_EVERY_S = 2.0
+ANSWER_WITHIN_S = 2.0
+KEY_ANSWERS_WITHIN_S = 2.5
+"""Two heartbeats and a half, at the default interval, as `lbg why` waits."""
+
+FindHomes = Callable[[GroupPicture], tuple[Sequence[QueueName], Placement | None]]
+"""The queues of the group by index, and where they belong, by what its members said."""
+
+
+class GroupWatch:
+    """Made and used on one event loop; `begin` and `run` once."""
+
+    def __init__(
+        self, settings: Settings, observer: Observer, find_homes: FindHomes, members: Sequence[ListenAddress]
+    ) -> None:
+        """`members`: where members answer how they stand, for rates; empty where they do not.
+
+        Raises `ConfigError` for `semp` that cannot be used.
+        """
+        group = settings.group
+        self.feed = Feed(group.shape(), now_ms())
+        self.has_ended = False
+        """No more news is told."""
+        self._settings = settings
+        self._observer = observer
+        self._find_homes = find_homes
+        self._members = members
+        self._semp = open_semp(settings) if settings.semp is not None else None
+        self._board = GroupBoard(MembershipSettings(heartbeat_ms=settings.membership.heartbeat_ms))
+        self._rates = HandlingRates()
+        self._sight = Sight(group.shape().queue_names(), None, None, None, is_connected=False, striping=None)
+        self._seen_changes = -1
+        self._viewers = 0
+        self._has_viewers = asyncio.Event()
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rests_until_s = 0.0
+
+    async def begin(self) -> None:
+        """Begin to listen. Raises `TransportError` where the control topic is refused."""
+        await self._observer.follow(self._heard, self._connection_changed)
+        self._update()
+
+    async def run(self) -> None:
+        """After `begin`: watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tick())
+            for address in self._members:
+                group.create_task(self._ask_member(address))
+            if self._semp is not None:
+                group.create_task(self._ask_broker(self._semp))
+
+    # -- viewers
+
+    @contextmanager
+    def viewing(self) -> Iterator[None]:
+        """Somebody looks while this context lasts."""
+        self._viewers += 1
+        self._has_viewers.set()
+        # Numbers may be old: nobody has looked.
+        self._update()
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self._has_viewers.clear()
+
+    async def news(self, seen: int, within_s: float) -> None:
+        """Return when there is something newer than this version of the feed, or the time is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self.feed.version <= seen and not self.has_ended:
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def end_feeds(self) -> None:
+        """Let everybody who waits for news go."""
+        self.has_ended = True
+        self._news.set()
+
+    async def why(self, key: str) -> list[KeyAnswer]:
+        """What members say of a key; raises `UserError` for one that cannot be asked for."""
+        answers, _ = await self._observer.look_for_key(key, KEY_ANSWERS_WITHIN_S)
+        return answers
+
+    # -- what is heard
+
+    def _heard(self, message: ControlMessage | Inquiry) -> None:
+        before = self._board.changes
+        self._board.hear(message, now_ms())
+        if self._board.changes != before:
+            self._update_soon()
+
+    def _connection_changed(self, is_up: bool) -> None:
+        if is_up:
+            self._board.excuse(now_ms())
+        self._sight = replace(self._sight, is_connected=is_up)
+        self._update_soon()
+
+    async def _tick(self) -> None:
+        ticks, last_ms = 0, now_ms()
+        while True:
+            await asyncio.sleep(TICK_S)
+            ticks, before_ms, last_ms = ticks + 1, last_ms, now_ms()
+            if last_ms - before_ms > 4 * TICK_S * 1_000:
+                # This process was stopped, and heard nothing meanwhile.
+                self._board.excuse(last_ms)
+            if self._sight.is_connected:
+                self._board.tick(last_ms)
+            if self._viewers and ticks % NUMBERS_EVERY_TICKS == 0:
+                self._update()
+            elif self._board.changes != self._seen_changes:
+                self._update_soon()
+
+    # -- what is shown
+
+    def _update_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is None:
+            self._timer = loop.call_at(max(loop.time() + NEWS_AFTER_S, self._rests_until_s), self._update)
+
+    def _update(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._board.changes != self._seen_changes:
+            self._seen_changes = self._board.changes
+            queues, placement = self._find_homes(self._board.picture)
+            striping = _newest_striping(self._board.picture)
+            self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
+        rates = self._rates.by_queue(now_ms())
+        self._sight = replace(self._sight, rates=rates if self._rates.is_known else None)
+        if self.feed.update(self._board, self._sight):
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+        self._rests_until_s = loop.time() + REST * (loop.time() - began_s)
+
+    # -- who is asked
+
+    async def _ask_member(self, address: ListenAddress) -> None:
+        token = self._settings.ops.status_token
+        headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+        async with httpx.AsyncClient(
+            base_url=f"http://{address}", headers=headers, timeout=ANSWER_WITHIN_S, trust_env=False
+        ) as client:
+            while True:
+                await self._has_viewers.wait()
+                handled = await read_handled(client)
+                if handled is not None:
+                    self._rates.take(handled, now_ms())
+                await asyncio.sleep(ASK_MEMBERS_EVERY_S)
+
+    async def _ask_broker(self, session: SempClient) -> None:
+        has_failed = False
+        async with session as client:
+            while True:
+                await self._has_viewers.wait()
+                began_s = asyncio.get_running_loop().time()
+                try:
+                    depths = await read_depths(client, self._settings.connection.vpn, self._settings.group.name)
+                    has_failed = False
+                except SempError as error:
+                    depths = None
+                    if not has_failed:
+                        _log.warning("depths_unknown", reason=str(error))
+                    has_failed = True
+                self._sight = replace(self._sight, depths=depths)
+                # A broker that takes long has other things to do.
+                took_s = asyncio.get_running_loop().time() - began_s
+                await asyncio.sleep(max(ASK_BROKER_EVERY_S, REST * took_s))
+
+
+def _newest_striping(picture: GroupPicture) -> Striping | None:
+    """What the member says that knows most of a re-striping."""
+    said = [beat.striping.striping for beat in picture.members.values()]
+    return max(said, key=lambda one: (one.generation, len(one.left), len(one.finished)), default=None)

@@ -1,0 +1,288 @@
+"""The metrics of a member: each of them in one table, from which what Prometheus is told and docs/metrics.md are made.
+
+Labels are bounded: the index of a queue, an event, a cause, a state. Never a key or a topic.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from lbg_runtime.metrics.durations import BOUNDS_S, DurationsReading
+from lbg_runtime.metrics.reading import MemberReading
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+"""Of the exposition: the text format that every version of Prometheus reads, and the quicker one to write."""
+
+Labels = dict[str, str]
+Figures = Iterable[tuple[Labels, float]]
+
+_NO_LABELS: Labels = {}
+_VERSION = version("lbg-runtime")
+
+
+class MetricKind(Enum):
+    """What a metric is to Prometheus."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """What is known of a member when it is asked for its metrics."""
+
+    blocked_ms: int
+    """How long its event loop has not answered, at least; 0 where it does."""
+    reading: MemberReading | None
+    """None where it does not answer, or has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureMetric:
+    """A counter or a gauge of a member that has begun and answers."""
+
+    name: str
+    kind: MetricKind
+    text: str
+    read: Callable[[MemberReading], Figures]
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DurationMetric:
+    """A histogram, in seconds."""
+
+    name: str
+    text: str
+    read: Callable[[MemberReading], DurationsReading]
+
+
+def _one(value: float) -> Figures:
+    return ((_NO_LABELS, value),)
+
+
+STATE_METRICS: tuple[tuple[str, str, Callable[[MemberState], float]], ...] = (
+    (
+        "lbg_member_up",
+        "1 where the member's event loop answers; where it is 0, nothing is told but this and the next three.",
+        lambda state: not state.blocked_ms,
+    ),
+    (
+        "lbg_member_loop_blocked_seconds",
+        "How long its event loop has not answered, at least; 0 where it does.",
+        lambda state: state.blocked_ms / 1_000,
+    ),
+    (
+        "lbg_member_started",
+        "1 where it has learned its place in the group and begun to bind, as /startedz.",
+        lambda state: state.reading is not None and state.reading.has_started,
+    ),
+    (
+        "lbg_member_ready",
+        "1 where every queue it is at home on is fed to it or has another owner, as /readyz.",
+        lambda state: state.reading is not None and state.reading.is_ready,
+    ),
+)
+"""Gauges that are told of every member, whatever it answers."""
+
+FIGURE_METRICS: tuple[FigureMetric, ...] = (
+    FigureMetric(
+        "lbg_member_info",
+        MetricKind.GAUGE,
+        "Always 1; says in its labels whose metrics these are.",
+        lambda one: (({"group": one.group, "member": one.member, "version": _VERSION}, 1.0),),
+        ("group", "member", "version"),
+    ),
+    FigureMetric(
+        "lbg_messages_handled_total",
+        MetricKind.COUNTER,
+        "Messages settled as accepted, by index of their queue: handled with success, or moved to the error queue.",
+        lambda one: (({"queue": str(queue.queue_index)}, queue.handled) for queue in one.queues),
+        ("queue",),
+    ),
+    FigureMetric(
+        "lbg_messages_in_flight",
+        MetricKind.GAUGE,
+        "Messages received and not settled, by index of their queue, for the queues that are fed to this member.",
+        lambda one: (({"queue": str(queue.queue_index)}, queue.in_flight) for queue in one.queues if queue.is_owned),
+        ("queue",),
+    ),
+    FigureMetric(
+        "lbg_queues",
+        MetricKind.GAUGE,
+        "Queues of the group by the state of this member's flow there; active and draining ones are fed to it.",
+        lambda one: (({"state": state}, count) for state, count in one.queue_states.items()),
+        ("state",),
+    ),
+    FigureMetric(
+        "lbg_messages_redelivered_total",
+        MetricKind.COUNTER,
+        "Messages handled and settled that the broker had delivered before, to this member or another.",
+        lambda one: _one(one.meters.redelivered),
+    ),
+    FigureMetric(
+        "lbg_messages_retried_total",
+        MetricKind.COUNTER,
+        "Messages handled and settled that took more than one attempt.",
+        lambda one: _one(one.meters.retried),
+    ),
+    FigureMetric(
+        "lbg_attempts_failed_total",
+        MetricKind.COUNTER,
+        "Attempts that failed and are repeated: of handlers, and of moves to the error queue.",
+        lambda one: _one(one.troubles.delays),
+    ),
+    FigureMetric(
+        "lbg_messages_moved_total",
+        MetricKind.COUNTER,
+        "Messages that failed for good and lie on the error queue.",
+        lambda one: _one(one.troubles.moved),
+    ),
+    FigureMetric(
+        "lbg_moves_failed_total",
+        MetricKind.COUNTER,
+        "Times that the broker has not confirmed such a move; it is tried again, and the key waits.",
+        lambda one: _one(one.troubles.moves_failed),
+    ),
+    FigureMetric(
+        "lbg_queues_stopped_total",
+        MetricKind.COUNTER,
+        "Queues that were stopped by a message that failed for good; once for each flow handle.",
+        lambda one: _one(one.troubles.stops),
+    ),
+    FigureMetric(
+        "lbg_receipts_late_total",
+        MetricKind.COUNTER,
+        "Receipts that were settled when their attempt was over, or twice: without effect.",
+        lambda one: _one(one.troubles.late_settlements),
+    ),
+    FigureMetric(
+        "lbg_settlements_fenced_total",
+        MetricKind.COUNTER,
+        "Handlings whose outcome came too late for their flow handle; the message comes again.",
+        lambda one: _one(one.meters.fenced),
+    ),
+    FigureMetric(
+        "lbg_messages_returned_total",
+        MetricKind.COUNTER,
+        "Messages that ended without an outcome: given back unhandled, or their handler cancelled; they come again.",
+        lambda one: _one(one.meters.returned),
+    ),
+    FigureMetric(
+        "lbg_lanes",
+        MetricKind.GAUGE,
+        "Keys of which the member holds a message.",
+        lambda one: _one(one.lanes.lanes),
+    ),
+    FigureMetric(
+        "lbg_lanes_running",
+        MetricKind.GAUGE,
+        "Keys whose handler runs.",
+        lambda one: _one(one.lanes.running),
+    ),
+    FigureMetric(
+        "lbg_messages_waiting",
+        MetricKind.GAUGE,
+        "Messages held that no handler has, those between two attempts among them.",
+        lambda one: _one(one.lanes.waiting),
+    ),
+    FigureMetric(
+        "lbg_owner_changes_total",
+        MetricKind.COUNTER,
+        "Queues taken or given, by cause, as `lbg group moves` has them.",
+        lambda one: (
+            ({"event": event, "cause": cause}, count) for (event, cause), count in one.meters.owner_changes.items()
+        ),
+        ("event", "cause"),
+    ),
+    FigureMetric(
+        "lbg_group_members",
+        MetricKind.GAUGE,
+        "Living members, this one among them, as it sees them, by state; one that is silent counts as suspect.",
+        lambda one: (({"state": state}, count) for state, count in one.group_members.items()),
+        ("state",),
+    ),
+    FigureMetric(
+        "lbg_restriping_shards",
+        MetricKind.GAUGE,
+        "While the group is re-striped: shards that change their queue, by whether they have left the old one.",
+        lambda one: (
+            ()
+            if one.restriping is None
+            else (
+                ({"stage": "left"}, one.restriping.shards_left),
+                ({"stage": "moving"}, one.restriping.shards_moving - one.restriping.shards_left),
+            )
+        ),
+        ("stage",),
+    ),
+)
+
+DURATION_METRICS: tuple[DurationMetric, ...] = (
+    DurationMetric(
+        "lbg_handling_duration_seconds",
+        "From the start of a message's first attempt to the end of its last, waits in between included.",
+        lambda one: one.meters.handling,
+    ),
+    DurationMetric(
+        "lbg_queue_wait_seconds",
+        "From the arrival of a message at the member to the start of its first attempt.",
+        lambda one: one.meters.waiting,
+    ),
+    DurationMetric(
+        "lbg_queue_drain_seconds",
+        "From the order to give a queue up in good order to the end of what was in flight of it.",
+        lambda one: one.meters.drains,
+    ),
+    DurationMetric(
+        "lbg_queue_pause_seconds",
+        "From the moment a queue is fed to this member to the start of its first handling, the wait for a message "
+        "included; with the drain at the member that gave it, the pause of its move.",
+        lambda one: one.meters.first_handlings,
+    ),
+)
+
+
+def exposition(state: MemberState) -> bytes:
+    """The metrics of one member as Prometheus scrapes them, in a registry of their own."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(state))
+    return generate_latest(registry)
+
+
+class _Collector(Collector):
+    def __init__(self, state: MemberState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text, read_state in STATE_METRICS:
+            yield _family(name, MetricKind.GAUGE, text, _one(read_state(self._state)))
+        reading = self._state.reading
+        if reading is None:
+            return
+        for one in FIGURE_METRICS:
+            yield _family(one.name, one.kind, one.text, one.read(reading))
+        for other in DURATION_METRICS:
+            yield _histogram(other, other.read(reading))
+
+
+def _family(name: str, kind: MetricKind, text: str, figures: Figures) -> Metric:
+    # By hand, as the families of the library would make each sample's labels once more: half of the time of a scrape.
+    family = Metric(name.removesuffix("_total"), text, kind.value)
+    family.samples = [Sample(name, labels, value) for labels, value in figures]
+    return family
+
+
+def _histogram(metric: DurationMetric, found: DurationsReading) -> Metric:
+    total, buckets = 0, []
+    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), found.counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return HistogramMetricFamily(metric.name, metric.text, buckets=buckets, sum_value=found.sum_s)

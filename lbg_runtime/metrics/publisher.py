@@ -1,0 +1,69 @@
+"""The metrics of a publisher, for the registry of the program that it is part of."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class PublisherFigures(Protocol):
+    """What became of a publisher's messages; `HashedPublisher.counts` is one."""
+
+    @property
+    def sent(self) -> int:
+        """Messages given to the transport."""
+        ...
+
+    @property
+    def confirmed(self) -> int:
+        """Those that the broker has taken over."""
+        ...
+
+    @property
+    def refused(self) -> int:
+        """Those that the broker said no to."""
+        ...
+
+    @property
+    def unknown(self) -> int:
+        """Those that may or may not be on the broker."""
+        ...
+
+    @property
+    def unconfirmed(self) -> int:
+        """Those on their way."""
+        ...
+
+
+class CountingPublisher(Protocol):
+    """A publisher that counts; `HashedPublisher` is one."""
+
+    @property
+    def counts(self) -> PublisherFigures:
+        """Until now."""
+        ...
+
+
+PUBLISHER_COUNTERS = (
+    ("lbg_publisher_sent_total", "sent", "Messages sent."),
+    ("lbg_publisher_confirmed_total", "confirmed", "Messages that the broker has confirmed."),
+    ("lbg_publisher_refused_total", "refused", "Messages that the broker refused; they are nowhere."),
+    ("lbg_publisher_unknown_total", "unknown", "Messages that may or may not be on the broker."),
+)
+UNCONFIRMED = ("lbg_publisher_unconfirmed", "Messages on their way: sent, and nothing heard of them yet.")
+
+
+class PublisherCollector(Collector):
+    """Reads a publisher's counts when it is scraped, which costs the publisher nothing. One for each registry."""
+
+    def __init__(self, publisher: CountingPublisher) -> None:
+        self._publisher = publisher
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of the publisher."""
+        counts = self._publisher.counts
+        for name, attribute, text in PUBLISHER_COUNTERS:
+            yield CounterMetricFamily(name, text, getattr(counts, attribute))
+        name, text = UNCONFIRMED
+        yield GaugeMetricFamily(name, text, counts.unconfirmed)

@@ -1,0 +1,95 @@
+"""The figures of one member at one moment, as values: taken on its event loop, told from any thread."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lbg_runtime.metrics.durations import DurationsReading
+from lbg_runtime.model.ids import GroupName, MemberId
+
+
+class QueueReading(NamedTuple):
+    """One queue that the member has, stands by for, or has had; a tuple, as there may be a thousand."""
+
+    queue_index: int
+    handled: int
+    """Messages settled as accepted in this life."""
+    in_flight: int
+    is_owned: bool
+    """Whether the broker feeds it to this member."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanesReading:
+    """What is held by the lanes of all keys, of all queues."""
+
+    lanes: int
+    """Keys of which there is a message."""
+    running: int
+    """Keys whose handler runs."""
+    waiting: int
+    """Messages in them that no handler has; those between two attempts are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestripingReading:
+    """A re-striping that is under way, as far as the member knows."""
+
+    from_count: int
+    to_count: int
+    shards_moving: int
+    """Shards that change their queue."""
+    shards_left: int
+    """Of these, the ones of which the old queue has nothing left."""
+
+
+@dataclass(frozen=True, slots=True)
+class TroublesReading:
+    """What did not go as it should, since the member began."""
+
+    delays: int
+    """Attempts that failed and are repeated."""
+    moved: int
+    """Messages that lie on the error queue."""
+    moves_failed: int
+    """Times that the broker did not confirm so."""
+    stops: int
+    """Queues that were stopped."""
+    late_settlements: int
+    """Receipts that were settled too late, or twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetersReading:
+    """What a member has counted in this life."""
+
+    redelivered: int
+    retried: int
+    fenced: int
+    returned: int
+    handling: DurationsReading
+    waiting: DurationsReading
+    drains: DurationsReading
+    first_handlings: DurationsReading
+    owner_changes: Mapping[tuple[str, str], int]
+    """By event (`taken` or `given`) and cause, as `OwnerRecord` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReading:
+    """The whole member."""
+
+    group: GroupName
+    member: MemberId
+    has_started: bool
+    is_ready: bool
+    queues: tuple[QueueReading, ...]
+    queue_states: Mapping[str, int]
+    """All queues of the group, by the state of the member's flow."""
+    lanes: LanesReading
+    troubles: TroublesReading
+    meters: MetersReading
+    group_members: Mapping[str, int]
+    """Living members, as this one sees them, by state; a suspect one counts as `suspect` alone."""
+    restriping: RestripingReading | None
+    """None where none is under way."""

@@ -1,0 +1,144 @@
+"""Spans of OpenTelemetry: a message is one trace, from its publisher to the end of its handler.
+
+The context of the publisher's span travels as the user properties of the W3C trace context (`traceparent`,
+`tracestate`), so that consumers in other languages find it too. Names are those of the messaging conventions; what
+they have no name for is under `lbg.`. Which spans are kept and where they go is the business of the program that sets
+up a tracer provider; without one, nothing is kept.
+
+The only module that imports `opentelemetry`. It is itself imported where `ops.tracing` asks for it, and nowhere else.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.message import Message, PropertyValue
+
+SYSTEM = "solace"
+
+_propagator = TraceContextTextMapPropagator()
+
+
+class MessageSpans:
+    """Makes the spans of one group's messages; one per member and publisher, used on its loop."""
+
+    def __init__(self, shape: GroupShape, *, has_keys: bool, provider: TracerProvider | None = None) -> None:
+        """`has_keys`: spans tell the key of a message, which may be a person's. `provider`: in place of the global."""
+        self._group = shape.name
+        # Low in number, as names of spans must be: not the topic, but what topics have in common.
+        self._template = f"{shape.hash_prefix}/{{shard}}/{{topic}}"
+        self._has_keys = has_keys
+        self._tracer = trace.get_tracer("lbg_runtime", version("lbg-runtime"), provider)
+
+    def begin_publish(
+        self,
+        topic: str,
+        *,
+        key: str,
+        shard: int,
+        message_id: str,
+        size_bytes: int,
+        properties: dict[str, PropertyValue],
+    ) -> Span:
+        """A span of a message that is about to be sent, below the current one; its context is added to `properties`.
+
+        `topic` is the full one. Whoever begins it ends it with `end_publish`.
+        """
+        span = self._tracer.start_span(
+            f"publish {self._template}",
+            kind=SpanKind.PRODUCER,
+            attributes={
+                **self._attributes("publish", "send", message_id, size_bytes, key, shard),
+                "messaging.destination.name": topic,
+                "messaging.destination.template": self._template,
+            },
+        )
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, trace.set_span_in_context(span, Context()))
+        properties.update(carrier)
+        return span
+
+    @contextmanager
+    def handling(
+        self,
+        message: Message,
+        *,
+        queue: str,
+        key: str | None,
+        shard: int | None,
+        epoch: int,
+        attempt: int,
+        is_redelivered: bool,
+    ) -> Iterator[None]:
+        """With the current span that of one attempt to handle the message, below the publisher's where there is one.
+
+        What is raised inside ends it as failed, and is passed on; so does a cancellation.
+        """
+        with self._tracer.start_as_current_span(
+            f"process {queue}",
+            _propagator.extract(message.properties, Context(), getter=_PROPERTIES),
+            kind=SpanKind.CONSUMER,
+            attributes={
+                **self._attributes("process", "process", message.message_id, len(message.payload), key, shard),
+                "messaging.destination.name": queue,
+                "messaging.consumer.group.name": self._group,
+                "lbg.epoch": epoch,
+                "lbg.attempt": attempt,
+                "lbg.redelivered": is_redelivered,
+            },
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                if not isinstance(error, Exception):
+                    # Those alone are marked by the library.
+                    span.set_status(Status(StatusCode.ERROR, "cancelled"))
+                raise
+
+    def _attributes(
+        self, name: str, kind: str, message_id: str | None, size_bytes: int, key: str | None, shard: int | None
+    ) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind,
+            "messaging.message.body.size": size_bytes,
+        }
+        if message_id is not None:
+            attributes["messaging.message.id"] = message_id
+        if shard is not None:
+            attributes["messaging.destination.partition.id"] = str(shard)
+        if self._has_keys and key is not None:
+            attributes["lbg.key"] = key
+        return attributes
+
+
+def end_publish(span: Span, error: BaseException | None) -> None:
+    """The broker has answered, or never will: None where it has taken the message over."""
+    if error is not None:
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+    span.end()
+
+
+class _PropertiesGetter(Getter[Mapping[str, PropertyValue]]):
+    """Reads user properties, which may be of any type, and named by anybody."""
+
+    def get(self, carrier: Mapping[str, PropertyValue], key: str) -> list[str] | None:
+        value = carrier.get(key)
+        return [value] if isinstance(value, str) else None
+
+    def keys(self, carrier: Mapping[str, PropertyValue]) -> list[str]:
+        return list(carrier)
+
+
+_PROPERTIES = _PropertiesGetter()

@@ -1,0 +1,36 @@
+"""What becomes of a message whose attempts have ended."""
+
+from enum import Enum
+
+ERROR_TOPIC_PREFIX = "lbg-errors/"
+"""Topics of messages that were moved away: this, and the name of their group."""
+
+ERROR_TOPIC_PROPERTY = "lbg_error_topic"
+"""User property of a moved message: its full topic before."""
+
+ERROR_KEY_PROPERTY = "lbg_error_key"
+"""The key in whose lane it was; missing where it had none."""
+
+ERROR_ATTEMPTS_PROPERTY = "lbg_error_attempts"
+"""Attempts of the member that moved it."""
+
+ERROR_PROPERTY = "lbg_error"
+"""The last error: its type, and its text."""
+
+ERROR_STACK_PROPERTY = "lbg_error_stack"
+"""A digest, the same for failures of the same type at the same place of the code, and that place."""
+
+ERROR_QUEUE_PROPERTY = "lbg_error_queue"
+"""The queue that it came from."""
+
+ERROR_MEMBER_PROPERTY = "lbg_error_member"
+"""The member that moved it."""
+
+
+class Then(Enum):
+    """The ends that a user can choose; the values are what settings and decorators say."""
+
+    ERROR_QUEUE = "error_queue"
+    """Published to the error queue, and accepted when that is confirmed."""
+    STOP = "stop"
+    """It stays where it is, and its queue is handled no further by the member that has it."""

@@ -1,0 +1,31 @@
+"""What a handler module sets up before the first message and takes down after the last."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import HandlerError
+
+LifespanFunction = Callable[[], AsyncIterator[object]]
+"""An async generator function that yields once: what handlers get as `State[...]`, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifespan:
+    """One registered lifespan."""
+
+    make: Callable[[], AbstractAsyncContextManager[object]]
+    where: str
+    """`module:function (file:line)`, for messages to the user."""
+
+
+def make_lifespan(function: object, where: str) -> Lifespan:
+    """Raises `HandlerError` for what is none."""
+    if not inspect.isasyncgenfunction(function):
+        raise HandlerError(where, "no async generator", "`async def` with one `yield`")
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise HandlerError(where, f"parameters {inspect.signature(function)}", "none") from None
+    return Lifespan(asynccontextmanager(function), where)

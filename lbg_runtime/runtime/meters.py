@@ -1,0 +1,96 @@
+"""What a member counts of its work, in plain integers: a message costs some additions and two look-ups, and no object.
+
+Fed by the journal, which is told of everything that happens, whether or not it is written down.
+"""
+
+from bisect import bisect_left
+
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.metrics.durations import BOUNDS_NS, Durations
+from lbg_runtime.metrics.reading import MetersReading
+from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.runtime.handling import Handling
+
+_IN_GOOD_ORDER = frozenset({ReleaseCause.HANDBACK.value, ReleaseCause.REBIND.value, ReleaseCause.STOP.value})
+"""Causes for which a queue is drained before it is given up."""
+
+
+class MemberMeters:
+    """One per life of a member, on its loop."""
+
+    def __init__(self) -> None:
+        self.redelivered = 0
+        """Messages settled that the broker had delivered before, to anybody."""
+        self.retried = 0
+        """Messages settled after more than one attempt."""
+        self.fenced = 0
+        """Handlings that came to an outcome, but too late for their handle: what they settled was not sent (L4)."""
+        self.returned = 0
+        """Deliveries that ended without an outcome: given back, or cancelled (L7)."""
+        self._handling = Durations()
+        self._waiting = Durations()
+        self._drains = Durations()
+        self._first_handlings = Durations()
+        self._owner_changes: dict[tuple[str, str], int] = {}
+        self._untouched: dict[int, int] = {}
+        """Queues that came to us and of which nothing was handled yet, with the time when they came."""
+
+    def ended(self, queue_index: int, handling: Handling, is_settled: bool) -> None:
+        """A delivery has ended, and is settled, or will never be."""
+        if self._untouched and handling.attempts:
+            self._touched(queue_index, handling.start_mono_ns)
+        if not is_settled:
+            if handling.outcome is None:
+                self.returned += 1
+            else:
+                self.fenced += 1
+            return
+        delivery = handling.delivery
+        start_ns = handling.start_mono_ns
+        if delivery.redelivered:
+            self.redelivered += 1
+        if handling.attempts != 1:
+            if not handling.attempts:
+                # No handler has seen it, so there is no duration.
+                return
+            self.retried += 1
+        took_ns = handling.done_mono_ns - start_ns
+        handled = self._handling
+        handled.counts[bisect_left(BOUNDS_NS, took_ns)] += 1
+        handled.sum_ns += took_ns
+        waited_ns = start_ns - delivery.received_at_ns
+        waited = self._waiting
+        waited.counts[bisect_left(BOUNDS_NS, waited_ns)] += 1
+        waited.sum_ns += waited_ns
+
+    def owner_changed(self, record: OwnerRecord) -> None:
+        """A queue was taken or given up."""
+        change = (record.event, record.cause)
+        self._owner_changes[change] = self._owner_changes.get(change, 0) + 1
+        if record.event == "taken":
+            self._untouched[record.queue] = record.mono_ns
+            return
+        self._untouched.pop(record.queue, None)
+        if record.drain_ms is not None and record.cause in _IN_GOOD_ORDER:
+            self._drains.count(record.drain_ms * 1_000_000)
+
+    def read(self) -> MetersReading:
+        """What was counted until now."""
+        return MetersReading(
+            redelivered=self.redelivered,
+            retried=self.retried,
+            fenced=self.fenced,
+            returned=self.returned,
+            handling=self._handling.read(),
+            waiting=self._waiting.read(),
+            drains=self._drains.read(),
+            first_handlings=self._first_handlings.read(),
+            owner_changes=dict(self._owner_changes),
+        )
+
+    def _touched(self, queue_index: int, start_ns: int) -> None:
+        taken_ns = self._untouched.get(queue_index)
+        # What began before is of an earlier epoch.
+        if taken_ns is not None and start_ns >= taken_ns:
+            del self._untouched[queue_index]
+            self._first_handlings.count(start_ns - taken_ns)

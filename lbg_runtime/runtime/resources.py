@@ -1,0 +1,160 @@
+"""What the handlers of one life of a member are given besides their messages: state, threads, and a way to publish."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar, copy_context
+from threading import Lock
+from typing import Generic, TypeVar
+
+import structlog
+
+from lbg_runtime.model.errors import HandlerError, InvariantViolated
+from lbg_runtime.runtime.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.lifespan import Lifespan
+from lbg_runtime.transport.base import Messenger
+
+_log = structlog.get_logger(__name__)
+
+_Kind = TypeVar("_Kind")
+_Answer = TypeVar("_Answer")
+
+
+class MemberResources:
+    """One per life of a member, on its loop; handlers find it in `RESOURCES`."""
+
+    def __init__(
+        self,
+        messenger: Messenger | None = None,
+        thread_count: int | None = None,
+        counts: DispatchCounts | None = None,
+    ) -> None:
+        """`thread_count`: for handlers that are no coroutines; None for the loop's own threads."""
+        self.messenger = messenger
+        self.counts = counts or DispatchCounts()
+        self._owned: dict[object, object] = {}
+        self._states: list[object] = []
+        self._found: dict[type, object] = {}
+        self._thread_count = thread_count
+        self._threads: Executor | None = None
+
+    @asynccontextmanager
+    async def entered(self, lifespans: Iterable[Lifespan]) -> AsyncIterator[None]:
+        """With every lifespan entered, in order, and left in the opposite one; and named in `RESOURCES`.
+
+        Raises `HandlerError` for one that does not reach its `yield`. What one raises after it is logged.
+        """
+        token = RESOURCES.set(self)
+        try:
+            async with AsyncExitStack() as stack:
+                for lifespan in lifespans:
+                    state = await stack.enter_async_context(_lived(lifespan))
+                    if state is not None:
+                        self._states.append(state)
+                yield
+        finally:
+            RESOURCES.reset(token)
+            if isinstance(self._threads, ThreadPoolExecutor):
+                # All handlers have ended, so there is nothing to wait for.
+                self._threads.shutdown(wait=False)
+
+    def state(self, kind: type[_Kind]) -> _Kind:
+        """What a lifespan yielded of this type, the first one that did; raises `InvariantViolated` where none has."""
+        found = self._found.get(kind)
+        if found is None:
+            found = next((state for state in self._states if isinstance(state, kind)), None)
+            if found is None:
+                raise InvariantViolated(f"no lifespan yielded a {kind.__qualname__}")
+            self._found[kind] = found
+        return found  # type: ignore[return-value]  # looked up by its type
+
+    def has_state(self, kind: type) -> bool:
+        """Whether `state` would find one."""
+        return any(isinstance(state, kind) for state in self._states)
+
+    def own(self, name: object, make: Callable[[], _Kind]) -> _Kind:
+        """What a handler keeps for this life of the member under a name of its own; made when first asked for."""
+        if name not in self._owned:
+            self._owned[name] = make()
+        return self._owned[name]  # type: ignore[return-value]  # as it was made
+
+    def threads(self) -> Executor | None:
+        """Where calls go that would block the loop."""
+        if self._threads is None and self._thread_count is not None:
+            # Its threads are started when they are needed, one by one.
+            self._threads = ThreadPoolExecutor(self._thread_count, thread_name_prefix="lbg-handler")
+        return self._threads
+
+
+RESOURCES: ContextVar[MemberResources] = ContextVar("RESOURCES", default=MemberResources())  # noqa: B039 - of nobody
+"""Those of the member whose handler runs. Outside of a member: no state, nobody to publish, the loop's threads."""
+
+
+async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
+    """The answer of `call`, which runs on a thread and cannot be interrupted there.
+
+    Cancelled, it is not begun; where it has begun, its end is waited for, and then the cancellation is raised: whoever
+    cancels a handler may think that its key is free when it is out (L2).
+    """
+    loop = asyncio.get_running_loop()
+    work = _Work(call)
+    answer: asyncio.Future[_Answer] = loop.run_in_executor(RESOURCES.get().threads(), copy_context().run, work.make)
+    is_cancelled = False
+    while not answer.done():
+        try:
+            # No bound: see above; the dispatcher says so where it takes longer than the time-out, and takes another
+            # runner.
+            await asyncio.wait((answer,))
+        except asyncio.CancelledError:
+            is_cancelled = True
+            if work.abandon():
+                # It will be found abandoned when its turn comes.
+                answer.add_done_callback(asyncio.Future.exception)
+                raise
+    if is_cancelled:
+        answer.exception()  # looked at, so that nobody reports it
+        raise asyncio.CancelledError
+    return answer.result()
+
+
+class _Work(Generic[_Answer]):
+    """A call that is either made or abandoned, whoever comes first."""
+
+    def __init__(self, call: Callable[[], _Answer]) -> None:
+        self._call: Callable[[], _Answer] | None = call
+        self._lock = Lock()
+
+    def make(self) -> _Answer:
+        """The answer of the call; raises `CancelledError` where it is abandoned."""
+        call = self._take()
+        if call is None:
+            raise asyncio.CancelledError
+        return call()
+
+    def abandon(self) -> bool:
+        """Whether it will never be made."""
+        return self._take() is not None
+
+    def _take(self) -> Callable[[], _Answer] | None:
+        with self._lock:
+            call, self._call = self._call, None
+        return call
+
+
+@asynccontextmanager
+async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
+    context = lifespan.make()
+    try:
+        state = await context.__aenter__()
+    except Exception as error:  # the handler boundary: it is the user's code
+        raise HandlerError(
+            lifespan.where, f"{type(error).__name__}: {error}", "a lifespan that reaches its yield"
+        ) from error
+    try:
+        yield state
+    finally:
+        try:
+            await context.__aexit__(None, None, None)
+        except Exception as error:  # noqa: BLE001 - as above; the member leaves all the same
+            _log.error("lifespan_failed", function=lifespan.where, exc_info=error)

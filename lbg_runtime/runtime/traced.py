@@ -1,0 +1,32 @@
+"""Handlers whose every attempt is a span."""
+
+from typing import TYPE_CHECKING
+
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.registry import Handler, HandlerFunction, Handlers
+
+if TYPE_CHECKING:
+    from lbg_runtime.metrics.spans import MessageSpans
+
+
+def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
+    """The same handlers, each called inside a span of its own for every attempt."""
+
+    def wrap(handler: Handler) -> HandlerFunction:
+        async def handle(message: Message) -> object:
+            handling = CURRENT_HANDLING.get()
+            with spans.handling(
+                message,
+                queue=handling.queue,
+                key=handling.key,
+                shard=handling.shard,
+                epoch=handling.epoch,
+                attempt=handling.attempts,
+                is_redelivered=handling.delivery.redelivered,
+            ):
+                return await handler.function(message)
+
+        return handle
+
+    return handlers.wrapped(wrap)

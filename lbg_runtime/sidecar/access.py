@@ -1,0 +1,55 @@
+"""Who may ask the sidecar: before any route, for every request.
+
+- On loopback the `Host` must name loopback, as for the status API.
+- Nothing that a page in a browser sends is let in: a page needs no leave to post to an address of this machine, and its
+  browser names the page in `Origin`.
+- With a token, only who shows it, as a bearer token or as Dapr's clients do; whether the sidecar is there may be asked
+  by all.
+"""
+
+import hmac
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.sidecar.application import TOKEN_HEADER
+from lbg_runtime.sidecar.counts import Counts
+from lbg_runtime.status.access import as_json, names_loopback, shows_token
+
+OPEN_PATHS = frozenset({"/v1.0/healthz", "/v1.0/healthz/outbound"})
+
+_log = structlog.get_logger(__name__)
+
+
+class SidecarAccess:
+    """The application behind these rules."""
+
+    def __init__(self, app: ASGIApp, address: ListenAddress, token: str | None, counts: Counts) -> None:
+        self._app = app
+        self._is_loopback = address.is_loopback
+        self._token = None if token is None else token.encode()
+        self._counts = counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is not allowed, pass on the rest."""
+        headers = Headers(scope=scope)
+        if self._is_loopback and not names_loopback(headers.getlist("host")):
+            status, reason = 421, "the Host header must name a loopback address or localhost"
+        elif "origin" in headers:
+            status, reason = 403, "a page in a browser may not ask"
+        elif not (scope["path"] in OPEN_PATHS or self._shows_token(headers)):
+            status, reason = 401, "a token is needed"
+        else:
+            await self._app(scope, receive, send)
+            return
+        self._counts.refused += 1
+        _log.warning("request_refused", status=status, reason=reason)
+        await as_json({"error": reason}, status)(scope, receive, send)
+
+    def _shows_token(self, headers: Headers) -> bool:
+        if self._token is None or shows_token(headers, self._token):
+            return True
+        shown = headers.getlist(TOKEN_HEADER)
+        return len(shown) == 1 and hmac.compare_digest(shown[0].encode("latin-1"), self._token)

@@ -1,0 +1,103 @@
+"""What an application's answer to an event means: Dapr's contract, and what follows from an answer outside of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import orjson
+
+from lbg_runtime.sidecar.event import is_json_type
+
+MAX_SHOWN = 80
+"""Characters of a foreign text in a log line."""
+
+
+class Status(Enum):
+    """What becomes of the event."""
+
+    SUCCESS = "SUCCESS"
+    RETRY = "RETRY"
+    DROP = "DROP"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One event's."""
+
+    status: Status
+    reason: str = ""
+    """Why, for the log; empty for a success."""
+
+
+SUCCESS = Answer(Status.SUCCESS)
+
+
+def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answer:
+    """The answer to one event; `body` is None where it was longer than any answer.
+
+    2xx: what the `status` of the JSON object in the body says; nothing, another JSON value, or an object without a
+    status is a success. So is a text that is no JSON, where the answer says that it is one (`text/*`, the "OK" of many
+    frameworks). Everything else that cannot be read is tried again. 404: dropped. Any other code: tried again.
+    """
+    if http_status == 404:
+        return Answer(Status.DROP, "HTTP 404")
+    if not 200 <= http_status <= 299:
+        return Answer(Status.RETRY, f"HTTP {http_status}")
+    if body is not None and not body.strip():
+        return SUCCESS
+    try:
+        told = _parsed(body)
+    except ValueError:
+        if content_type.strip().lower().startswith("text/"):
+            return SUCCESS
+        kind = "no JSON" if is_json_type(content_type) else f"no answer of type {_shown(content_type)}"
+        return Answer(Status.RETRY, f"HTTP {http_status} with a body that is {kind}")
+    if not isinstance(told, dict):
+        return SUCCESS
+    status = told.get("status")
+    return SUCCESS if status is None or status == "" else read_status(status)
+
+
+def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[str]) -> dict[str, Answer]:
+    """The answers to the entries of a bulk, each by its id. What the application says nothing of is tried again."""
+    if http_status == 404:
+        return dict.fromkeys(entry_ids, Answer(Status.DROP, "HTTP 404"))
+    if not 200 <= http_status <= 299:
+        return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status}"))
+    try:
+        told = _parsed(body)
+    except ValueError:
+        return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status} with a body that is no JSON"))
+    found: dict[str, Answer] = {}
+    statuses = told.get("statuses") if isinstance(told, dict) else None
+    for said in statuses if isinstance(statuses, list) else ():
+        if isinstance(said, dict) and isinstance(entry_id := said.get("entryId"), str):
+            answer = read_status(said.get("status"))
+            before = found.setdefault(entry_id, answer)
+            if before.status is not answer.status:
+                found[entry_id] = Answer(Status.RETRY, "two different statuses for the entry")
+    silence = Answer(Status.RETRY, "no status for the entry")
+    return {entry_id: found.get(entry_id, silence) for entry_id in entry_ids}
+
+
+def read_status(status: object) -> Answer:
+    """What one of the three words means; anything else is tried again."""
+    match status:
+        case "SUCCESS":
+            return SUCCESS
+        case "RETRY":
+            return Answer(Status.RETRY, "status RETRY")
+        case "DROP":
+            return Answer(Status.DROP, "status DROP")
+        case _:
+            return Answer(Status.RETRY, f"unknown status {_shown(status)}")
+
+
+def _parsed(body: bytes | None) -> object:
+    if body is None:
+        raise ValueError("too long")
+    return orjson.loads(body)
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:MAX_SHOWN]

@@ -1,0 +1,196 @@
+"""The application as the sidecar reaches it, over HTTP on TCP or a Unix socket."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Protocol
+
+import aiohttp
+from yarl import URL
+
+from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.model.errors import LbgError
+
+TOKEN_HEADER = "dapr-api-token"  # noqa: S105 - the header's name
+
+SUBSCRIBE_PATH = "/dapr/subscribe"
+
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Of an answer that is read; the contract needs some twenty bytes for an event."""
+
+PROBE_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S = 5.0
+KEEP_ALIVE_S = 4.0
+"""Shorter than what servers allow commonly, as one that closes while a request is on its way costs an attempt."""
+
+_COPIED_BYTES = 256 * 1024
+"""Longer bodies are written in pieces, as the client would hold up the loop with them."""
+
+
+class ApplicationUnreachable(LbgError):
+    """Nothing was sent: nobody listens at the application's address."""
+
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the application cannot be reached: {reason}")
+        self.reason = reason
+
+
+class ApplicationFailed(LbgError):
+    """There is no answer, or none that lets the event go; the event may have been handled all the same."""
+
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the application did not take the event: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back."""
+
+    status: int
+    content_type: str
+    body: bytes | None
+    """None where it was longer than `MAX_ANSWER_BYTES`."""
+
+
+class Application(Protocol):
+    """Called from the member's loop, by many tasks at once."""
+
+    async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
+        """Send one request; raises `ApplicationUnreachable` or `ApplicationFailed`. Cancelled, it hangs up."""
+        ...
+
+    async def probe(self) -> None:
+        """Return if it is well; raises `ApplicationUnreachable` or `ApplicationFailed`."""
+        ...
+
+    async def subscriptions(self) -> bytes | None:
+        """What it says that it wants, None where it says nothing; raises as `post` does."""
+        ...
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        ...
+
+
+class HttpApplication:
+    """Made on the loop that uses it."""
+
+    def __init__(self, address: str, settings: SidecarSettings, timeout_ms: int) -> None:
+        """`address` is that of the settings; `timeout_ms` is for one answer, connecting included."""
+        self._timeout_ms = timeout_ms
+        self._health_path = settings.health.path
+        path = address.removeprefix("unix:")
+        connector: aiohttp.BaseConnector
+        # No limit: there is never more than one request for each runner.
+        if path != address:
+            self._base, self._socket = "http://localhost", path
+            connector = aiohttp.UnixConnector(path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        else:
+            self._base, self._socket = address, ""
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        token = settings.application_token
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers={TOKEN_HEADER: token.get_secret_value()} if token else None,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            # What it sends is read as it is: a few bytes may not become many.
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding", "User-Agent"),
+        )
+        self._urls: dict[str, URL] = {}
+
+    async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
+        """See `Application.post`."""
+        data = body if len(body) <= _COPIED_BYTES else BytesIO(body)
+        return await self._request("POST", route, self._timeout_ms, headers=headers, data=data)
+
+    async def probe(self) -> None:
+        """See `Application.probe`."""
+        if self._health_path is None:
+            await self._connect()
+            return
+        response = await self._request("GET", self._health_path, int(PROBE_TIMEOUT_S * 1_000))
+        if not 200 <= response.status <= 299:
+            raise ApplicationFailed(f"HTTP {response.status} from {self._health_path}")
+
+    async def subscriptions(self) -> bytes | None:
+        """See `Application.subscriptions`."""
+        response = await self._request("GET", SUBSCRIBE_PATH, self._timeout_ms)
+        if response.status == 404:
+            return None
+        if response.status != 200 or response.body is None:
+            raise ApplicationFailed(f"HTTP {response.status} from {SUBSCRIBE_PATH}")
+        return response.body
+
+    async def close(self) -> None:
+        """See `Application.close`."""
+        await self._session.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        timeout_ms: int,
+        *,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | BytesIO | None = None,
+    ) -> Response:
+        try:
+            url = self._urls.get(path)
+            if url is None:
+                url = self._urls[path] = URL(f"{self._base}/{path.removeprefix('/')}")
+            async with (
+                asyncio.timeout(timeout_ms / 1_000),
+                self._session.request(method, url, headers=headers, data=data, allow_redirects=False) as response,
+            ):
+                return Response(response.status, response.headers.get("content-type", ""), await _body(response))
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise ApplicationUnreachable(_reason(error)) from None
+        except TimeoutError:
+            raise ApplicationFailed(f"no answer within {timeout_ms} ms") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ApplicationFailed(_reason(error)) from None
+
+    async def _connect(self) -> None:
+        """Open a connection and close it: not a kept one, which could be that of a process that hangs."""
+        url = URL(self._base)
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                if self._socket:
+                    _, writer = await asyncio.open_unix_connection(self._socket)
+                else:
+                    _, writer = await asyncio.open_connection(url.host, url.port)
+        except TimeoutError:
+            raise ApplicationUnreachable(f"no connection within {PROBE_TIMEOUT_S:g} s") from None
+        except (OSError, UnicodeError) as error:
+            raise ApplicationUnreachable(_reason(error)) from None
+        # It goes by itself: nothing was written.
+        writer.close()
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes | None:
+    """Up to the limit; beyond it the connection is given up, as what is left would be taken for the next answer."""
+    length = response.content_length
+    if length is not None and length <= MAX_ANSWER_BYTES:
+        return await response.read()
+    parts: list[bytes] = []
+    left = -1 if length is not None else MAX_ANSWER_BYTES
+    while left >= 0:
+        part = await response.content.readany()
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        left -= len(part)
+    response.close()
+    return None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,72 @@
+"""Which waiting events go together in one request; no clock, no I/O.
+
+A lane gives its next event when the one before is answered, so a bulk never has two events of one key, and order needs
+no care here. As many bulks may be under way as events fill them; one that is not full waits for the answer to the one
+before, in which time others join it, or for as long as the application allows.
+"""
+
+from collections.abc import Sequence
+
+import orjson
+
+from lbg_runtime.sidecar.event import Event, bulk_entry
+from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
+
+BULK_TYPE = "com.dapr.event.sent.bulk"
+
+
+class BulkGathering:
+    """Events are numbers here; they belong to whoever counts them."""
+
+    def __init__(self, bulk: Bulk) -> None:
+        self._bulk = bulk
+        self._since_ms: dict[int, int] = {}
+        """Waiting events in order, and since when they wait."""
+        self._under_way = 0
+
+    def offer(self, number: int, now_ms: int) -> None:
+        """An event waits from now on."""
+        self._since_ms[number] = now_ms
+
+    def withdraw(self, number: int) -> None:
+        """Nobody waits for the event any more. Idempotent."""
+        self._since_ms.pop(number, None)
+
+    def answered(self) -> None:
+        """One bulk is no longer under way."""
+        self._under_way -= 1
+
+    def take(self, now_ms: int) -> tuple[int, ...]:
+        """The events to send in one request now, which is then under way; none where it is not time."""
+        waiting = self._since_ms
+        deadline_ms = self.deadline_ms
+        is_full = len(waiting) >= self._bulk.max_count
+        is_due = deadline_ms is not None and deadline_ms <= now_ms
+        if not waiting or not (is_full or is_due or self._under_way == 0):
+            return ()
+        taken = tuple(waiting)[: self._bulk.max_count]
+        for number in taken:
+            del waiting[number]
+        self._under_way += 1
+        return taken
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the first of those that wait has waited long enough."""
+        first = next(iter(self._since_ms.values()), None)
+        return None if first is None else first + self._bulk.max_wait_ms
+
+
+def bulk_body(subscription: Subscription, bulk_id: str, events: Sequence[tuple[str, Event]]) -> bytes:
+    """The request's body in Dapr's form; events by their entry ids."""
+    name = subscription.pubsub_name
+    return orjson.dumps(
+        {
+            "id": bulk_id,
+            "type": BULK_TYPE,
+            "topic": subscription.topic,
+            "pubsubname": name,
+            "metadata": {"pubsubName": name},
+            "entries": [bulk_entry(event, name, entry_id, is_raw=subscription.is_raw) for entry_id, event in events],
+        }
+    )

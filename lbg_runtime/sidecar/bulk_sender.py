@@ -1,0 +1,84 @@
+"""Sends the events of one subscription together, and gives each its own answer."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from uuid import uuid4
+
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
+from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
+from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
+from lbg_runtime.sidecar.event import Event
+from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
+
+Spawn = Callable[[Coroutine[None, None, None]], object]
+"""Runs in a task of the sidecar's group."""
+
+_Entry = tuple[Event, asyncio.Future[Answer]]
+
+_HEADERS = {"content-type": "application/json"}
+
+
+class BulkSender:
+    """Called from the member's runners."""
+
+    def __init__(self, application: Application, subscription: Subscription, bulk: Bulk, spawn: Spawn) -> None:
+        self._application = application
+        self._subscription = subscription
+        self._spawn = spawn
+        self._gathering = BulkGathering(bulk)
+        self._waiting: dict[int, _Entry] = {}
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_armed = False
+
+    async def deliver(self, event: Event) -> Answer:
+        """As `Receiver.deliver`, but raises `ApplicationUnreachable` where it was not sent."""
+        self._count += 1
+        number = self._count
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = (event, answer)
+        self._gathering.offer(number, now_ms())
+        self._arm()
+        try:
+            return await answer
+        finally:
+            self._gathering.withdraw(number)
+            del self._waiting[number]
+
+    def _arm(self) -> None:
+        """Send in the next turn of the loop, so that what comes in this one goes along."""
+        if not self._is_armed:
+            self._is_armed = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        self._is_armed = False
+        while numbers := self._gathering.take(now_ms()):
+            self._spawn(self._send({str(number): self._waiting[number] for number in numbers}))
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline_ms = self._gathering.deadline_ms
+        self._timer = None if deadline_ms is None else call_at_ms(deadline_ms, self._arm)
+
+    async def _send(self, entries: dict[str, _Entry]) -> None:
+        failure: LbgError | None = None
+        answers: dict[str, Answer] = {}
+        try:
+            events = [(entry_id, event) for entry_id, (event, _) in entries.items()]
+            body = bulk_body(self._subscription, str(uuid4()), events)
+            response = await self._application.post(self._subscription.route, _HEADERS, body)
+            answers = read_bulk_answer(response.status, response.body, tuple(entries))
+        except (ApplicationUnreachable, ApplicationFailed) as error:
+            failure = error
+        finally:
+            self._gathering.answered()
+            self._arm()
+        for entry_id, (_, answer) in entries.items():
+            if answer.done():
+                continue  # taken back meanwhile
+            if failure is None:
+                answer.set_result(answers[entry_id])
+            else:
+                answer.set_exception(failure)

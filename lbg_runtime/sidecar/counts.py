@@ -1,0 +1,21 @@
+"""What became of the events and publications of one life of a sidecar."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counted on the member's loop."""
+
+    accepted: int = 0
+    """Events that the application took."""
+    dropped: int = 0
+    """Events that it had dropped."""
+    failed: int = 0
+    """Attempts that are to be followed by another."""
+    published: int = 0
+    """Messages of the application that the broker confirmed."""
+    unpublished: int = 0
+    """Messages of the application that were refused, or may not be on the broker."""
+    refused: int = 0
+    """Requests that were not let in: no token, a foreign page, too large."""

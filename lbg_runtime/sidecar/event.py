@@ -1,0 +1,216 @@
+"""A message as CloudEvents 1.0 has it, in one JSON object or as headers and body, and what the runtime adds to it.
+
+Attributes travel on the broker as user properties `ce_<name>`, the data as the payload, so that an event that the
+application publishes comes out as it went in, and any other member can read the payload.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from urllib.parse import quote
+
+import orjson
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+
+ATTRIBUTE_PREFIX = "ce_"
+CONTENT_TYPE_ATTRIBUTE = "datacontenttype"
+
+STRUCTURED_TYPE = "application/cloudevents+json"
+BYTES_TYPE = "application/octet-stream"
+_TEXT_TYPE = "text/plain"
+_JSON_TYPE = "application/json"
+
+EVENT_TYPE = "com.dapr.event.sent"
+"""Of messages that name none: what applications for Dapr know."""
+
+KEY_HEADER = "lbg-key"
+FENCING_HEADER = "lbg-fencing-token"
+
+_NAME = re.compile(r"[a-z0-9]{1,40}")
+_OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
+_PLAIN = re.compile(r"[!#$&-~]*")
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One attempt to handle a message, with what an application may want to know of it."""
+
+    message: Message
+    topic: str
+    """Original, without hash prefix and shard."""
+    key: str | None
+    shard: int | None
+    queue: QueueName
+    epoch: Epoch
+    attempt: int
+    """From 1, in this life of the member."""
+    redelivered: bool
+    event_id: str
+    """For messages that bring no id of their own."""
+    source: str
+    """For messages that name none."""
+
+
+def facts(event: Event) -> dict[str, str]:
+    """What the runtime knows of the delivery, by header name, as a header can carry it."""
+    told = {
+        "lbg-queue": header_text(event.queue),
+        "lbg-epoch": str(event.epoch),
+        "lbg-attempt": str(event.attempt),
+        "lbg-redelivered": "true" if event.redelivered else "false",
+    }
+    if event.key is not None:
+        told[KEY_HEADER] = header_text(event.key)
+    if event.shard is not None:
+        told["lbg-shard"] = str(event.shard)
+    token = event.message.fencing_token
+    if token is not None:
+        told[FENCING_HEADER] = str(token.number)
+        told["lbg-publisher"] = header_text(token.publisher)
+    return told
+
+
+def structured(event: Event, pubsub_name: str, *, is_raw: bool = False) -> bytes:
+    """The event as one JSON object. `is_raw`: the payload as bytes, whatever it says it is."""
+    return orjson.dumps(_as_object(event, pubsub_name, is_raw))
+
+
+def binary(event: Event, pubsub_name: str) -> tuple[dict[str, str], bytes]:
+    """The event as headers and body."""
+    attributes = _attributes(event, pubsub_name)
+    content_type = attributes.pop(CONTENT_TYPE_ATTRIBUTE, None)
+    payload = event.message.payload
+    if not isinstance(content_type, str) or _MEDIA_TYPE.fullmatch(content_type) is None:
+        content_type = _guessed_type(payload)
+    headers = {f"ce-{name}": header_text(_as_text(value)) for name, value in attributes.items()}
+    return {**headers, "content-type": content_type}, payload
+
+
+def bulk_entry(event: Event, pubsub_name: str, entry_id: str, *, is_raw: bool) -> dict[str, object]:
+    """The event as one entry of a bulk, in Dapr's form."""
+    if is_raw:
+        told: object = base64.b64encode(event.message.payload).decode()
+        content_type = BYTES_TYPE
+    else:
+        told, content_type = _as_object(event, pubsub_name, is_raw=False), STRUCTURED_TYPE
+    return {"entryId": entry_id, "event": told, "metadata": facts(event), "contentType": content_type}
+
+
+def header_text(value: str) -> str:
+    """As CloudEvents writes a text in a header: what is not visible ASCII is percent-encoded, `"` and `%` as well."""
+    return value if _PLAIN.fullmatch(value) else quote(value, safe=_SAFE)
+
+
+def is_json_type(content_type: str) -> bool:
+    """Whether a media type says that the body is JSON."""
+    name = content_type.partition(";")[0].strip().lower()
+    return name.endswith(("/json", "+json"))
+
+
+def attribute_properties(attributes: Mapping[str, object]) -> dict[str, str | int | bool]:
+    """The user properties that carry these attributes; what is no attribute by name or value is left out."""
+    return {
+        f"{ATTRIBUTE_PREFIX}{name}": value
+        for name, value in attributes.items()
+        if is_attribute(name) and isinstance(value, str | int)
+    }
+
+
+def is_attribute(name: str) -> bool:
+    """Whether it can name an attribute that a publisher gives; some are the sidecar's to give."""
+    return name not in _OWN_ATTRIBUTES and _NAME.fullmatch(name) is not None
+
+
+def _as_object(event: Event, pubsub_name: str, is_raw: bool) -> dict[str, object]:
+    told: dict[str, object] = {**_attributes(event, pubsub_name)}
+    payload = event.message.payload
+    said = BYTES_TYPE if is_raw else told.get(CONTENT_TYPE_ATTRIBUTE)
+    told |= _data(payload, said if isinstance(said, str) else None)
+    return told
+
+
+def _data(payload: bytes, content_type: str | None) -> dict[str, object]:
+    """The data and its type, which is looked for in the payload where nobody has said it."""
+    if (content_type is None or is_json_type(content_type)) and _is_json(payload):
+        # As it is: numbers keep all their digits.
+        return {CONTENT_TYPE_ATTRIBUTE: content_type or _JSON_TYPE, "data": orjson.Fragment(payload)}
+    if content_type is None or _is_text_type(content_type):
+        text = _text_of(payload)
+        if text is not None:
+            return {CONTENT_TYPE_ATTRIBUTE: content_type or _TEXT_TYPE, "data": text}
+    return {CONTENT_TYPE_ATTRIBUTE: content_type or BYTES_TYPE, "data_base64": base64.b64encode(payload).decode()}
+
+
+def _attributes(event: Event, pubsub_name: str) -> dict[str, str | int | bool]:
+    message = event.message
+    told: dict[str, str | int | bool] = {
+        "specversion": "1.0",
+        "id": message.message_id or event.event_id,
+        "source": event.source,
+        "type": EVENT_TYPE,
+        "topic": event.topic,
+        "pubsubname": pubsub_name,
+    }
+    if message.sent_at_ms is not None and (time := _time_text(message.sent_at_ms)) is not None:
+        told["time"] = time
+    if event.key:
+        told["partitionkey"] = event.key
+    for name, value in message.properties.items():
+        if name.startswith(ATTRIBUTE_PREFIX) and isinstance(value, str | int):
+            attribute = name.removeprefix(ATTRIBUTE_PREFIX)
+            if is_attribute(attribute):
+                told[attribute] = value
+    return told
+
+
+def _as_text(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _time_text(time_ms: int) -> str | None:
+    seconds, ms = divmod(time_ms, 1_000)
+    text = _second_text(seconds)
+    return text and f"{text}.{ms:03}Z"
+
+
+@lru_cache(maxsize=64)
+def _second_text(seconds: int) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return None  # a publisher may stamp anything
+
+
+def _guessed_type(payload: bytes) -> str:
+    if _is_json(payload):
+        return _JSON_TYPE
+    return _TEXT_TYPE if _text_of(payload) is not None else BYTES_TYPE
+
+
+def _is_text_type(content_type: str) -> bool:
+    name = content_type.partition(";")[0].strip().lower()
+    return name.startswith("text/") or name.endswith(("/xml", "+xml"))
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _text_of(payload: bytes) -> str | None:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,51 @@
+"""Whether the application is there, from what probes and deliveries meet; no clock, no I/O."""
+
+from enum import Enum
+
+FAILURES_ALLOWED = 2
+"""In a row, of an application that is there: one that is busy may answer a probe late."""
+
+AWAY_INTERVAL_MS = 500
+"""Between two probes of an application that is away, unless the settings ask more often."""
+
+
+class ApplicationState(Enum):
+    """Events are sent in one of the two."""
+
+    AWAY = "away"
+    """At the beginning too: whoever starts first waits for the other."""
+    READY = "ready"
+
+
+class ApplicationHealth:
+    """Fed by the one task that probes. Each method returns whether the state is another one now."""
+
+    def __init__(self, interval_ms: int, now_ms: int) -> None:
+        self.state = ApplicationState.AWAY
+        self.deadline_ms = now_ms
+        """When to probe next."""
+        self._interval_ms = interval_ms
+        self._failures = 0
+
+    def probe_passed(self, now_ms: int) -> bool:
+        """It answered well."""
+        self._failures = 0
+        return self._become(ApplicationState.READY, now_ms)
+
+    def probe_failed(self, now_ms: int) -> bool:
+        """It did not."""
+        self._failures += 1
+        if self.state is ApplicationState.READY and self._failures <= FAILURES_ALLOWED:
+            return self._become(ApplicationState.READY, now_ms)
+        return self._become(ApplicationState.AWAY, now_ms)
+
+    def not_reached(self, now_ms: int) -> bool:
+        """A delivery found nobody listening, which says more than a probe that was late."""
+        return self.state is ApplicationState.READY and self._become(ApplicationState.AWAY, now_ms)
+
+    def _become(self, state: ApplicationState, now_ms: int) -> bool:
+        is_away = state is ApplicationState.AWAY
+        self.deadline_ms = now_ms + (min(AWAY_INTERVAL_MS, self._interval_ms) if is_away else self._interval_ms)
+        is_change = state is not self.state
+        self.state = state
+        return is_change

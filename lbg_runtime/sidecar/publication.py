@@ -1,0 +1,111 @@
+"""A request to publish, read: as plain data with a content type, or as an event in either content mode."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.sidecar.event import (
+    CONTENT_TYPE_ATTRIBUTE,
+    KEY_HEADER,
+    STRUCTURED_TYPE,
+    attribute_properties,
+    is_json_type,
+)
+
+KEY_PARAMETER = "key"
+DAPR_KEY_PARAMETER = "metadata.partitionKey"
+RAW_PARAMETER = "metadata.rawPayload"
+
+_BINARY_PREFIX = "ce-"
+_KEY_ATTRIBUTE = "partitionkey"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What the publisher is to be given."""
+
+    payload: bytes
+    properties: Mapping[str, str | int | bool]
+    key: str | None
+    """None where the group's own rule is to find it."""
+
+
+def read_publication(headers: Mapping[str, str], query: Mapping[str, str], body: bytes) -> Publication:
+    """Read it; header names in lower case. Raises `UserError` for an event that is none."""
+    content_type = headers.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower()
+    attributes: dict[str, object] = {}
+    payload = body
+    is_raw = query.get(RAW_PARAMETER, "").lower() == "true"
+    if media_type == STRUCTURED_TYPE and not is_raw:
+        attributes, payload = _read_structured(body)
+    else:
+        if not is_raw:
+            attributes = {
+                name.removeprefix(_BINARY_PREFIX): unquote(value)
+                for name, value in headers.items()
+                if name.startswith(_BINARY_PREFIX)
+            }
+        if content_type:
+            attributes[CONTENT_TYPE_ATTRIBUTE] = content_type
+    for name, value in attributes.items():
+        _check_attribute(name, value)
+    return Publication(payload, attribute_properties(attributes), _key(headers, query, attributes))
+
+
+def _check_attribute(name: str, value: object) -> None:
+    if isinstance(value, str) and not value.isascii():
+        _encoded(value)
+    elif isinstance(value, int) and abs(value) >= 2**31:
+        raise UserError(f"attribute {ascii(name)[:80]}", "a long integer", "one of 32 bits, or a text")
+
+
+def _key(headers: Mapping[str, str], query: Mapping[str, str], attributes: Mapping[str, object]) -> str | None:
+    said = headers.get(KEY_HEADER)
+    if said is not None:
+        return unquote(said)
+    for parameter in (KEY_PARAMETER, DAPR_KEY_PARAMETER):
+        if parameter in query:
+            return query[parameter]
+    key = attributes.get(_KEY_ATTRIBUTE)
+    return key if isinstance(key, str) and key else None
+
+
+def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
+    try:
+        # Not orjson, which makes floats of integers that are too long for a machine.
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UserError("body", "no JSON", f"an event, as content-type {STRUCTURED_TYPE} says") from None
+    if not isinstance(told, dict) or told.get("specversion") != "1.0":
+        raise UserError("body", "no event", 'a JSON object with "specversion": "1.0"')
+    encoded = told.pop("data_base64", None)
+    data = told.pop("data", None)
+    if encoded is not None:
+        return told, _decoded(encoded)
+    content_type = told.get(CONTENT_TYPE_ATTRIBUTE)
+    if isinstance(data, str) and isinstance(content_type, str) and not is_json_type(content_type):
+        return told, _encoded(data)
+    if data is None:
+        return told, b""
+    if not isinstance(content_type, str):
+        told[CONTENT_TYPE_ATTRIBUTE] = "application/json"
+    return told, _encoded(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UserError("body", "half of a surrogate pair", "text that UTF-8 can carry") from None
+
+
+def _decoded(encoded: object) -> bytes:
+    try:
+        return base64.b64decode(encoded if isinstance(encoded, str) else "=", validate=True)
+    except (binascii.Error, ValueError):
+        raise UserError("body", "data_base64 that is none", "base64") from None

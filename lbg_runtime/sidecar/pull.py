@@ -1,0 +1,175 @@
+"""Events for an application that pulls: each on the stream with the most room, until it is settled."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable
+
+import orjson
+import structlog
+
+from lbg_runtime.sidecar.answer import Answer
+from lbg_runtime.sidecar.application import ApplicationFailed
+from lbg_runtime.sidecar.event import Event, facts, structured
+from lbg_runtime.sidecar.pulling import Stream, Streams
+from lbg_runtime.sidecar.subscriptions import PUBSUB_NAME
+
+_log = structlog.get_logger(__name__)
+
+QUIET_S = 10.0
+"""After so long without an event an empty line is sent, so that both sides find out that the other one is gone."""
+
+
+class PulledEvents:
+    """A `Receiver`, and what the routes for pulling and settling call; all on the member's loop."""
+
+    def __init__(self, timeout_ms: int, on_ready: Callable[[], None]) -> None:
+        """`timeout_ms`: within it the application settles what it was given. `on_ready` is called at every stream."""
+        self._timeout_ms = timeout_ms
+        self._on_ready = on_ready
+        self._streams = Streams()
+        self._outboxes: dict[int, _Outbox] = {}
+        """By stream."""
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Who waits for room, in order."""
+        self._is_closed = False
+
+    # -- Receiver
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a stream."""
+        return len(self._streams) > 0
+
+    async def deliver(self, event: Event) -> Answer:
+        """See `Receiver.deliver`."""
+        stream, event_id = await self._room()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[event_id] = answer
+        outbox = self._outboxes[stream.number]
+        outbox.put(event_id, _line(event_id, event))
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1_000):
+                return await answer
+        except TimeoutError:
+            raise ApplicationFailed(f"not settled within {self._timeout_ms} ms") from None
+        finally:
+            del self._answers[event_id]
+            outbox.withdraw(event_id)
+            self._streams.take_back(event_id)
+            self._wake()
+
+    # -- what the routes call
+
+    async def stream(self, capacity: int) -> AsyncGenerator[bytes]:
+        """The lines of a new stream, until its reader goes or the sidecar ends; then what is open on it has failed."""
+        stream = self._streams.open(capacity)
+        outbox = self._outboxes[stream.number] = _Outbox()
+        if self._is_closed:
+            outbox.end()
+        else:
+            self._on_ready()
+            _log.info("pull_started", stream=stream.number, capacity=capacity)
+        self._wake()
+        try:
+            while (line := await outbox.next()) is not None:
+                yield line
+        finally:
+            self._end(stream)
+
+    def settle(self, answers: Iterable[tuple[str, Answer]]) -> list[str]:
+        """End open events; the ids that were not open, as they were settled before, taken back, or never given."""
+        late = []
+        for event_id, answer in answers:
+            waiting = self._answers.get(event_id)
+            if waiting is None or waiting.done():
+                late.append(event_id)
+            else:
+                waiting.set_result(answer)
+        return late
+
+    def close(self) -> None:
+        """End every stream, and those to come at once."""
+        self._is_closed = True
+        for outbox in self._outboxes.values():
+            outbox.end()
+
+    # -- streams
+
+    async def _room(self) -> tuple[Stream, str]:
+        """A place on a stream; waits for as long as there is none, in order."""
+        if not self._waiting and (given := self._streams.give()) is not None:
+            return given
+        while True:
+            await self._turn()
+            if (given := self._streams.give()) is not None:
+                self._wake()
+                return given
+
+    async def _turn(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting.remove(turn)
+            else:
+                self._wake()  # it was ours, and is another one's now
+            raise
+
+    def _wake(self) -> None:
+        while self._waiting and self._streams.has_room:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _end(self, stream: Stream) -> None:
+        del self._outboxes[stream.number]
+        lost = self._streams.close(stream)
+        for event_id in lost:
+            answer = self._answers.get(event_id)
+            if answer is not None and not answer.done():
+                answer.set_exception(ApplicationFailed("its stream ended"))
+        _log.info("pull_ended", stream=stream.number, unsettled=len(lost))
+
+
+class _Outbox:
+    """What is to be sent on one stream; of an event that was taken back in time, nothing is."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, bytes] = {}
+        self._has_news = asyncio.Event()
+        self._is_ended = False
+
+    def put(self, event_id: str, line: bytes) -> None:
+        """Send the line after those before it."""
+        self._lines[event_id] = line
+        self._has_news.set()
+
+    def withdraw(self, event_id: str) -> None:
+        """Do not send it, if it is not sent yet."""
+        self._lines.pop(event_id, None)
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._is_ended = True
+        self._has_news.set()
+
+    async def next(self) -> bytes | None:
+        """The next line, an empty one after a quiet time; None at the end."""
+        while not (self._lines or self._is_ended):
+            self._has_news.clear()
+            try:
+                async with asyncio.timeout(QUIET_S):
+                    await self._has_news.wait()
+            except TimeoutError:
+                return b"\n"
+        return None if self._is_ended else self._lines.pop(next(iter(self._lines)))
+
+
+def _line(event_id: str, event: Event) -> bytes:
+    told = {"id": event_id, "metadata": facts(event), "event": orjson.Fragment(structured(event, PUBSUB_NAME))}
+    # The payload may be JSON on several lines; where it has a line break it is no part of a text.
+    return orjson.dumps(told).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"

@@ -1,0 +1,90 @@
+"""Streams on which an application without a port takes its events, and what is open on each; no clock, no I/O."""
+
+from dataclasses import dataclass, field
+
+import orjson
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.sidecar.answer import Answer, read_status
+
+
+@dataclass(slots=True)
+class Stream:
+    """One request of the application that is being answered with events."""
+
+    number: int
+    capacity: int
+    """Events that the application wants to have at a time."""
+    open_ids: set[str] = field(default_factory=set)
+    """Given out on it and not settled."""
+    given: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many more it may be given now."""
+        return self.capacity - len(self.open_ids)
+
+
+class Streams:
+    """Which stream gets the next event, and whose an event id is."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, Stream] = {}
+        self._owners: dict[str, Stream] = {}
+        self._opened = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `give` will find a stream."""
+        return any(stream.room > 0 for stream in self._streams.values())
+
+    def open(self, capacity: int) -> Stream:
+        """A new stream."""
+        self._opened += 1
+        stream = self._streams[self._opened] = Stream(self._opened, capacity)
+        return stream
+
+    def close(self, stream: Stream) -> tuple[str, ...]:
+        """The stream is gone; the ids that were open on it, which nobody can settle any more. Idempotent."""
+        self._streams.pop(stream.number, None)
+        lost = tuple(sorted(stream.open_ids))
+        for event_id in lost:
+            self.take_back(event_id)
+        return lost
+
+    def give(self) -> tuple[Stream, str] | None:
+        """Open an event on the stream with the most room, and its id there; None where there is no room."""
+        stream = max(self._streams.values(), key=lambda each: each.room, default=None)
+        if stream is None or stream.room <= 0:
+            return None
+        stream.given += 1
+        event_id = f"{stream.number}-{stream.given}"
+        stream.open_ids.add(event_id)
+        self._owners[event_id] = stream
+        return stream, event_id
+
+    def take_back(self, event_id: str) -> bool:
+        """The event is settled, or is not waited for any more; False where the id is not open."""
+        stream = self._owners.pop(event_id, None)
+        if stream is None:
+            return False
+        stream.open_ids.remove(event_id)
+        return True
+
+
+def read_settlements(body: bytes) -> list[tuple[str, Answer]]:
+    """The answers to events by id, from one JSON object or a list of them. Raises `UserError` for what is none."""
+    expected = '{"id": ..., "status": "SUCCESS" | "RETRY" | "DROP"}, or a list of such'
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise UserError("body", "no JSON", expected) from None
+    found = []
+    for entry in told if isinstance(told, list) else [told]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+            raise UserError("body", "an entry without id", expected)
+        found.append((entry["id"], read_status(entry.get("status"))))
+    return found

@@ -1,0 +1,144 @@
+"""Events for an application that listens: posted to the routes it has named, as long as it is there."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.sidecar.answer import Answer, read_answer
+from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
+from lbg_runtime.sidecar.bulk_sender import BulkSender
+from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, binary, facts, structured
+from lbg_runtime.sidecar.health import ApplicationHealth, ApplicationState
+from lbg_runtime.sidecar.receiver import EventUnwanted
+from lbg_runtime.sidecar.subscriptions import (
+    Subscription,
+    Subscriptions,
+    SubscriptionsRefused,
+    configured,
+    read_subscriptions,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class PushedEvents:
+    """A `Receiver`; its `run` watches the application's health and opens and closes the gate."""
+
+    def __init__(self, application: Application, settings: SidecarSettings, on_ready: Callable[[], None]) -> None:
+        """`on_ready` is called whenever the application is found to be there."""
+        self._application = application
+        self._settings = settings
+        self._on_ready = on_ready
+        self._health = ApplicationHealth(settings.health.interval_ms, now_ms())
+        self._gate = asyncio.Event()
+        self._look = asyncio.Event()
+        """The health has changed, so its deadline has."""
+        self._subscriptions = Subscriptions(())
+        self._bulk_senders: dict[Subscription, BulkSender] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._told: type[LbgError] | None = None
+        """The last kind of reason why the application is away, which is said once."""
+
+    # -- Receiver
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether events are sent."""
+        return self._gate.is_set()
+
+    async def deliver(self, event: Event) -> Answer:
+        """See `Receiver.deliver`."""
+        while True:
+            # No bound: that the application is away is no fault of the message.
+            await self._gate.wait()
+            subscription = self._subscriptions.find(event.topic)
+            if subscription is None:
+                raise EventUnwanted(event.topic)
+            try:
+                return await self._send(event, subscription)
+            except ApplicationUnreachable as error:
+                self._not_reached(error)
+
+    async def run(self) -> None:
+        """Watch the application until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            while True:
+                self._look.clear()
+                try:
+                    async with asyncio.timeout((self._health.deadline_ms - now_ms()) / 1_000):
+                        await self._look.wait()
+                except TimeoutError:
+                    await self._probe()
+
+    # -- sending
+
+    async def _send(self, event: Event, subscription: Subscription) -> Answer:
+        if subscription.bulk is not None:
+            return await self._bulk_sender(subscription).deliver(event)
+        if subscription.content_mode is ContentMode.BINARY:
+            headers, body = binary(event, subscription.pubsub_name)
+            headers |= facts(event)
+        else:
+            body = structured(event, subscription.pubsub_name, is_raw=subscription.is_raw)
+            headers = facts(event)
+            headers["content-type"] = STRUCTURED_TYPE
+        response = await self._application.post(subscription.route, headers, body)
+        return read_answer(response.status, response.content_type, response.body)
+
+    def _bulk_sender(self, subscription: Subscription) -> BulkSender:
+        sender = self._bulk_senders.get(subscription)
+        if sender is None:
+            if subscription.bulk is None or self._tasks is None:
+                raise ApplicationUnreachable("the sidecar is not running")
+            sender = BulkSender(self._application, subscription, subscription.bulk, self._tasks.create_task)
+            self._bulk_senders[subscription] = sender
+        return sender
+
+    # -- health
+
+    async def _probe(self) -> None:
+        try:
+            await self._application.probe()
+            if self._health.state is ApplicationState.AWAY:
+                # It may be another one than before, with other wishes.
+                self._subscriptions = await self._ask_subscriptions()
+        except (ApplicationUnreachable, ApplicationFailed, SubscriptionsRefused) as error:
+            self._health.probe_failed(now_ms())
+            self._follow(error)
+        else:
+            self._health.probe_passed(now_ms())
+            self._follow(None)
+
+    async def _ask_subscriptions(self) -> Subscriptions:
+        told = await self._application.subscriptions()
+        asked, remarks = ([], []) if told is None else read_subscriptions(told)
+        found = [*configured(self._settings.subscriptions), *asked]
+        if not found:
+            raise SubscriptionsRefused("no subscription, and none in sidecar.subscriptions")
+        for remark in remarks:
+            _log.warning("subscription_remark", remark=remark)
+        _log.info("subscriptions_read", topics=[each.topic for each in found])
+        return Subscriptions(found)
+
+    def _not_reached(self, error: ApplicationUnreachable) -> None:
+        if self._health.not_reached(now_ms()):
+            self._follow(error)
+            self._look.set()
+
+    def _follow(self, error: LbgError | None) -> None:
+        """Open or close the gate, and say so once."""
+        if self._health.state is ApplicationState.READY:
+            if not self._gate.is_set():
+                _log.info("application_ready")
+            self._told = None
+            self._gate.set()
+            self._on_ready()
+            return
+        self._gate.clear()
+        if error is not None and self._told is not type(error):
+            self._told = type(error)
+            _log.warning("application_away", reason=str(error))

@@ -1,0 +1,33 @@
+"""Who takes the events of the member: an application that is called, or one that pulls."""
+
+from typing import Protocol
+
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.sidecar.answer import Answer
+from lbg_runtime.sidecar.event import Event
+
+
+class EventUnwanted(LbgError):
+    """No subscription of the application attracts the topic: only the user can tell whether one is missing."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"no subscription of the application attracts {topic!r}")
+        self.topic = topic
+
+
+class Receiver(Protocol):
+    """Called from the runners of the member, one event of a key at a time."""
+
+    async def deliver(self, event: Event) -> Answer:
+        """Wait until the application is there, give it the event, and return its answer.
+
+        Only what is sent can fail: as long as the application is away, this waits. Raises `ApplicationFailed` where
+        there is no answer to what was sent, `EventUnwanted` where the application has no use for it. Cancelled, it
+        takes the event back.
+        """
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there now."""
+        ...

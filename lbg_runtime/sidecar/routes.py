@@ -1,0 +1,202 @@
+"""What the application may ask of the sidecar: to publish, and to pull and settle events."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+
+import anyio
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused, UserError
+from lbg_runtime.publisher.confirmation import Confirmation
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.sidecar.counts import Counts
+from lbg_runtime.sidecar.publication import read_publication
+from lbg_runtime.sidecar.pull import PulledEvents
+from lbg_runtime.sidecar.pulling import read_settlements
+from lbg_runtime.sidecar.receiver import Receiver
+from lbg_runtime.status.access import as_json
+
+BODY_WITHIN_S = 30.0
+"""For a request to come whole."""
+CONFIRM_WITHIN_S = 30.0
+"""For the broker's confirm; what comes later is not lost, but the application is told that its fate is unknown."""
+
+DEFAULT_OPEN = 16
+MAX_OPEN = 1_000
+"""Events that a stream may have open."""
+
+_DAPR_ERROR = "ERR_PUBSUB_PUBLISH_MESSAGE"
+
+_log = structlog.get_logger(__name__)
+
+
+class SidecarRoutes:
+    """Answers on the member's loop."""
+
+    def __init__(self, publisher: HashedPublisher, receiver: Receiver, counts: Counts, max_body_bytes: int) -> None:
+        self._publisher = publisher
+        self._receiver = receiver
+        self._counts = counts
+        self._max_body_bytes = max_body_bytes
+
+    def application(self) -> Starlette:
+        """The routes."""
+        routes = [
+            Route("/v1/publish/{topic:path}", self._publish, methods=["POST"]),
+            Route("/v1.0/publish/{pubsub}/{topic:path}", self._publish_for_dapr, methods=["POST", "PUT"]),
+            Route("/v1/pull", self._pull, methods=["POST"]),
+            Route("/v1/settle", self._settle, methods=["POST"]),
+            Route("/v1/sidecar", self._sidecar),
+            Route("/v1.0/healthz", _healthy),
+            Route("/v1.0/healthz/outbound", _healthy),
+        ]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: _refuse_value})
+        # A topic may end in a slash: then another one, without it, is not what was asked for.
+        app.router.redirect_slashes = False
+        return app
+
+    # -- publishing
+
+    async def _publish(self, request: Request) -> Response:
+        published = await self._send(request)
+        if isinstance(published, Confirmation):
+            return as_json(asdict(published))
+        status, fate, reason = published
+        return as_json({"error": reason, "fate": fate}, status)
+
+    async def _publish_for_dapr(self, request: Request) -> Response:
+        published = await self._send(request)
+        if isinstance(published, Confirmation):
+            return Response(status_code=204)
+        return as_json({"errorCode": _DAPR_ERROR, "message": published[2]}, 500)
+
+    async def _send(self, request: Request) -> Confirmation | tuple[int, str, str]:
+        """The confirm; or an HTTP status, the message's fate, and the reason."""
+        topic = request.path_params["topic"]
+        if "\ufffd" in topic:
+            raise UserError("topic", "bytes that are no text", "text in UTF-8, percent-encoded")
+        wanted = read_publication(request.headers, request.query_params, await self._body(request))
+        try:
+            async with asyncio.timeout(CONFIRM_WITHIN_S):
+                confirmation = await self._publisher.publish(
+                    topic, wanted.payload, key=wanted.key, properties=wanted.properties
+                )
+        except PublisherClosed as error:
+            failed = (503, "refused", str(error))
+        except PublishRefused as error:
+            failed = (422, "refused", str(error))
+        except PublishFailed as error:
+            failed = (503, "unknown", str(error))
+        except TimeoutError:
+            failed = (504, "unknown", f"no confirm within {CONFIRM_WITHIN_S:g} s")
+        else:
+            self._counts.published += 1
+            return confirmation
+        self._counts.unpublished += 1
+        return failed
+
+    # -- pulling
+
+    async def _pull(self, request: Request) -> Response:
+        pulled = self._pulled()
+        text = request.query_params.get("max", str(DEFAULT_OPEN))
+        capacity = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
+        if not 1 <= capacity <= MAX_OPEN:
+            raise UserError("max", ascii(text)[:80], f"a whole number from 1 to {MAX_OPEN}")
+        return EventStream(pulled.stream(capacity))
+
+    async def _settle(self, request: Request) -> Response:
+        pulled = self._pulled()
+        answers = read_settlements(await self._body(request))
+        late = pulled.settle(answers)
+        return as_json({"settled": len(answers) - len(late), "late": late})
+
+    def _pulled(self) -> PulledEvents:
+        if not isinstance(self._receiver, PulledEvents):
+            raise HTTPException(409, "events are posted to sidecar.application; leave it out to pull them")
+        return self._receiver
+
+    # -- facts
+
+    async def _sidecar(self, _: Request) -> Response:
+        return as_json({"application": "ready" if self._receiver.is_ready else "away", **asdict(self._counts)})
+
+    async def _body(self, request: Request) -> bytes:
+        """The whole body; raises `HTTPException` where it is too large, or does not come."""
+        length = request.headers.get("content-length", "")
+        is_too_long = (
+            length.isascii() and length.isdecimal() and (len(length) > 10 or int(length) > self._max_body_bytes)
+        )
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                # Not read where it says that it is too large.
+                body = None if is_too_long else await _read(request, self._max_body_bytes)
+        except TimeoutError:
+            raise HTTPException(408, f"no whole body within {BODY_WITHIN_S:g} s") from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the client has gone") from None
+        if body is None:
+            self._counts.refused += 1
+            _log.warning("request_refused", status=413, reason="too large", path=request.url.path)
+            raise HTTPException(413, f"at most {self._max_body_bytes} bytes in one request")
+        return body
+
+
+class EventStream(Response):
+    """Lines as they come, until they end or the client goes, which ends them at once."""
+
+    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
+        super().__init__(media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
+        del self.headers["content-length"]
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - by its protocol
+        """See `Response`."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            # So that the client sees the stream begin, whenever the first event comes.
+            await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+            async with aclosing(self._lines) as lines:
+                async for line in lines:
+                    await send({"type": "http.response.body", "body": line, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+            tasks.cancel_scope.cancel()
+
+    async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+async def _read(request: Request, most: int) -> bytes | None:
+    """The body; None where it is longer than `most`. Raises `ClientDisconnect`."""
+    parts: list[bytes] = []
+    async for part in request.stream():
+        parts.append(part)
+        most -= len(part)
+        if most < 0:
+            return None
+    return b"".join(parts)
+
+
+async def _healthy(_: Request) -> Response:
+    return Response(status_code=204)
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "not answered")
+    return as_json({"error": "there is no such route" if status == 404 else detail}, status)
+
+
+async def _refuse_value(_: Request, error: Exception) -> Response:
+    facts = vars(error) if isinstance(error, UserError) else {}
+    return as_json({"error": str(error), **facts}, 400)

@@ -1,0 +1,179 @@
+"""A member whose handler is an application in another process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import uuid4
+
+import structlog
+
+from lbg_runtime.config.fields import MAX_INTERVAL_MS
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.message import Message
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.identity import new_publisher_id
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, Handling
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.session import Session
+from lbg_runtime.sidecar.access import SidecarAccess
+from lbg_runtime.sidecar.answer import Status
+from lbg_runtime.sidecar.application import Application, ApplicationFailed, HttpApplication
+from lbg_runtime.sidecar.counts import Counts
+from lbg_runtime.sidecar.event import Event, header_text
+from lbg_runtime.sidecar.pull import PulledEvents
+from lbg_runtime.sidecar.push import PushedEvents
+from lbg_runtime.sidecar.receiver import EventUnwanted, Receiver
+from lbg_runtime.sidecar.routes import SidecarRoutes
+from lbg_runtime.sidecar.server import SidecarServer
+
+_log = structlog.get_logger(__name__)
+
+LAST_CONFIRMS_MS = 5_000
+"""For what the application published last, when the member leaves."""
+
+
+def sidecar_app(
+    settings: Settings,
+    *,
+    member_index: int | None = None,
+    member_count: int | None = None,
+    member_id: str | None = None,
+    session: Session | None = None,
+    application: Application | None = None,
+) -> App:
+    """The member that the settings with a section `sidecar` describe; the rest as for `App`.
+
+    `application`: to be used, and not closed, instead of the one at `sidecar.application`. Raises as `App` does.
+    """
+    if settings.sidecar is None:
+        raise ConfigError("sidecar", "not set", "a section, as the sidecar is to be started")
+    sidecar = Sidecar(settings, settings.sidecar, application)
+    return App(
+        sidecar.handlers,
+        settings,
+        member_index=member_index,
+        member_count=member_count,
+        member_id=member_id,
+        session=session,
+        companion=sidecar,
+    )
+
+
+class Sidecar:
+    """The `Companion` of one member, and its handlers. Made anywhere, attended on the member's loop, once."""
+
+    def __init__(self, settings: Settings, sidecar: SidecarSettings, application: Application | None = None) -> None:
+        """The parameters as for `sidecar_app`; `sidecar` is the section."""
+        self.counts = Counts()
+        self.handlers = Handlers()
+        # One for all topics: which of them the application wants is known when it has answered, and may change when it
+        # is started anew. Answers are timed by the receiver: while a message waits for an application that is away, its
+        # attempt has not begun for the application, and must not end.
+        self.handlers.handler(">", timeout=f"{MAX_INTERVAL_MS}ms")(self._handle)
+        self._settings = settings
+        self._sidecar = sidecar
+        self._application = application
+        self._source = f"/{header_text(settings.group.name)}"
+        self._receiver: Receiver | None = None
+        self._may_begin = asyncio.Event()
+
+    # -- Companion
+
+    @asynccontextmanager
+    async def attend(self, session: Session) -> AsyncIterator[None]:
+        """See `Companion.attend`. Raises `ConfigError` where `sidecar.listen` cannot be had."""
+        group = self._settings.group
+        timeout_ms = self._settings.failure.timeout_ms
+        publisher = HashedPublisher(
+            session, group.shape(), group.hash_function, publisher_id=new_publisher_id(), key_source=group.key
+        )
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(publisher.close, LAST_CONFIRMS_MS)
+            application = self._application
+            if application is None and self._sidecar.application is not None:
+                application = HttpApplication(self._sidecar.application, self._sidecar, timeout_ms)
+                stack.push_async_callback(application.close)
+            if application is None:
+                pulled = PulledEvents(timeout_ms, self._may_begin.set)
+                await self._serve(stack, publisher, pulled)
+                # Before the server ends, which waits for its requests.
+                stack.callback(pulled.close)
+                yield
+            else:
+                pushed = PushedEvents(application, self._sidecar, self._may_begin.set)
+                await self._serve(stack, publisher, pushed)
+                try:
+                    async with asyncio.TaskGroup() as tasks:
+                        watching = tasks.create_task(pushed.run())
+                        yield
+                        watching.cancel()
+                except BaseExceptionGroup as failed:
+                    # What went wrong in the member is told as without a sidecar.
+                    if len(failed.exceptions) > 1:
+                        raise
+                    raise failed.exceptions[0] from None
+
+    async def until_ready(self) -> None:
+        """See `Companion.until_ready`."""
+        await self._may_begin.wait()
+
+    def leave(self) -> None:
+        """See `Companion.leave`."""
+        self._may_begin.set()
+
+    async def _serve(self, stack: AsyncExitStack, publisher: HashedPublisher, receiver: Receiver) -> None:
+        self._receiver = receiver
+        address, token = self._sidecar.listen, self._sidecar.token
+        if address is None:
+            return
+        routes = SidecarRoutes(publisher, receiver, self.counts, self._sidecar.max_body_kb * 1024)
+        secret = None if token is None else token.get_secret_value()
+        app = SidecarAccess(routes.application(), address, secret, self.counts)
+        await stack.enter_async_context(SidecarServer(app, address))
+
+    # -- the handler
+
+    async def _handle(self, message: Message) -> None:
+        if self._receiver is None:
+            raise ApplicationFailed("the sidecar is not running")
+        handling = CURRENT_HANDLING.get()
+        try:
+            answer = await self._receiver.deliver(self._event(message, handling))
+        except (ApplicationFailed, EventUnwanted):
+            self.counts.failed += 1
+            raise
+        match answer.status:
+            case Status.SUCCESS:
+                self.counts.accepted += 1
+            case Status.RETRY:
+                self.counts.failed += 1
+                raise ApplicationFailed(answer.reason)
+            case Status.DROP:
+                self.counts.dropped += 1
+                _log.warning(
+                    "event_dropped",
+                    queue=handling.delivery.queue,
+                    epoch=handling.delivery.epoch,
+                    delivery_id=handling.delivery.delivery_id,
+                    topic=handling.topic,
+                    key=handling.key,
+                    reason=answer.reason,
+                )
+
+    def _event(self, message: Message, handling: Handling) -> Event:
+        delivery = handling.delivery
+        return Event(
+            message=message,
+            topic=handling.topic,
+            key=handling.key,
+            shard=handling.shard,
+            queue=delivery.queue,
+            epoch=delivery.epoch,
+            attempt=handling.attempts,
+            redelivered=delivery.redelivered,
+            event_id="" if message.message_id else str(uuid4()),
+            source=self._source,
+        )

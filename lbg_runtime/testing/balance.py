@@ -1,0 +1,61 @@
+"""Whether every queue is with the member that it belongs to."""
+
+from collections.abc import Iterator, Sequence
+
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.testing.group_broker import GroupBroker
+from lbg_runtime.testing.life import Life
+
+
+def imbalances(queues: Sequence[QueueName], at_work: Sequence[Life], broker: GroupBroker) -> list[str]:
+    """A line for each queue that is with somebody else, and for each member that does not know all others.
+
+    Members that are not at work are left out; where counted members are not there, their queues may be with anybody.
+    """
+    homes = _homes(at_work)
+    # What costs more is looked at last: this is asked whenever something happens.
+    return [*_strays(queues, at_work, homes, broker)] or [*_strangers(at_work)]
+
+
+def _homes(at_work: Sequence[Life]) -> dict[QueueName, Life]:
+    return {
+        runner.machine.queue: life
+        for life in at_work
+        if life.supervisor is not None
+        for runner in life.supervisor.runners
+        if runner.machine.place.rank == 0
+    }
+
+
+def _strays(
+    queues: Sequence[QueueName], at_work: Sequence[Life], homes: dict[QueueName, Life], broker: GroupBroker
+) -> Iterator[str]:
+    clients = {life.client_name: life for life in at_work}
+    are_counted = any(life.is_counted for life in at_work)
+    for queue in queues:
+        client, home = broker.fed(queue), homes.get(queue)
+        owner = clients.get(client or "")
+        is_right = owner is home or (home is None and are_counted)
+        if owner is None or not is_right or not _is_active(owner, queue):
+            belongs = "nobody yet" if home is None else home.member
+            yield f"{queue} is with {'nobody' if owner is None else owner.member}, and belongs to {belongs}"
+
+
+def _is_active(life: Life, queue: QueueName) -> bool:
+    machines = [] if life.supervisor is None else [runner.machine for runner in life.supervisor.runners]
+    return any(machine.queue == queue and machine.state is FlowState.ACTIVE for machine in machines)
+
+
+def _strangers(at_work: Sequence[Life]) -> Iterator[str]:
+    names = sorted(life.member for life in at_work)
+    for life in at_work:
+        view = None if life.supervisor is None else life.supervisor.sight().picture().view
+        if view is None:
+            continue  # members that do not talk to each other
+        if view.placement is None:
+            yield f"{life.member} has not learned who is in the group yet"
+        else:
+            known = sorted({member for ranked in view.placement.ranks.values() for member in ranked})
+            if known != names:
+                yield f"{life.member} takes {', '.join(known) or 'nobody'} for the group"

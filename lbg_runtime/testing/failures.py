@@ -1,0 +1,59 @@
+"""What a test with a group fails with, apart from its own assertions."""
+
+from collections.abc import Sequence
+
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.validator.findings import Finding, Verdict, Witness
+
+_FINDINGS_SHOWN = 3
+
+
+class NotReached(LbgError):
+    """What the test waited for did not come to be within the time, which is virtual; `why` has a line for each reason.
+
+    `within_s` is None where waiting would not help.
+    """
+
+    def __init__(self, what: str, within_s: float | None, why: Sequence[str]) -> None:
+        bound = "" if within_s is None else f" within {within_s:g} s"
+        super().__init__("\n  ".join([f"not {what}{bound}:", *why]))
+        self.what = what
+        self.within_s = within_s
+        self.why = tuple(why)
+
+
+class LawsBroken(LbgError):
+    """What the members did breaks laws of the runtime; `verdict.findings` are the proofs."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__("\n  ".join(["the run breaks the laws:", *broken_laws(verdict)]))
+        self.verdict = verdict
+
+
+def broken_laws(verdict: Verdict) -> list[str]:
+    """A line for each law that is broken, and lines for the first findings of it."""
+    lines = []
+    for law, count in verdict.counts.items():
+        if not count:
+            continue
+        findings = [finding for finding in verdict.findings if finding.law is law][:_FINDINGS_SHOWN]
+        lines.append(f"{law.value}, {count} times:" if count > 1 else f"{law.value}:")
+        lines += [f"  {line}" for finding in findings for line in _finding_lines(finding)]
+        if count > len(findings):
+            lines.append(f"  and {count - len(findings)} more")
+    return lines
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    return [finding.text, *(f"  {_witness_line(witness)}" for witness in finding.witnesses if witness.member)]
+
+
+def _witness_line(witness: Witness) -> str:
+    what = f"{witness.key} #{witness.seq}" if witness.key is not None else f"flow of epoch {witness.epoch}"
+    start, done = _seconds(witness.start_mono_ns), _seconds(witness.done_mono_ns)
+    flag = ", redelivered" if witness.redelivered else ""
+    return f"{what} at {witness.member}, queue {witness.queue}, from {start} to {done}{flag}"
+
+
+def _seconds(moment_ns: int | None) -> str:
+    return "?" if moment_ns is None else f"{moment_ns / 1e9:.3f} s"

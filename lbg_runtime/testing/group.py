@@ -1,0 +1,327 @@
+"""A group of members that a test runs, breaks and asks."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.hashing import shard_of
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.message import NO_PROPERTIES, Message, PropertyValue
+from lbg_runtime.publisher.confirmation import Confirmation
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.runtime.membership import Membership
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.supervisor import StopReport
+from lbg_runtime.testing.balance import imbalances
+from lbg_runtime.testing.failures import NotReached
+from lbg_runtime.testing.group_broker import GroupBroker
+from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
+from lbg_runtime.testing.handler_watch import Attempt, Wrapper
+from lbg_runtime.testing.life import Life, LifeState
+from lbg_runtime.testing.moments import Moments
+from lbg_runtime.testing.standstill import Reasons, Standstill
+
+PATIENCE_S = 120.0
+"""Virtual time that a test waits for something: above what a lost connection, a time-out and the next attempt take."""
+
+LOOK_S = 1.0
+"""What the kit does not hear of is looked at so often, in virtual time."""
+
+PUBLISHER_ID = "publisher"
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the messages of the test."""
+
+    confirmed: list[tuple[Confirmation, int]] = field(default_factory=list)
+    """With the moment of the confirmation."""
+    failures: list[str] = field(default_factory=list)
+    """Of those that the broker refused."""
+
+
+class Group:
+    """What `running` gives to a test. Used on the test's event loop, where all time is virtual.
+
+    Waits are bounded (`within_s`, two minutes of virtual time) and raise `NotReached`, which says what is missing, and
+    why. A member that ends by itself has its error raised by whatever is waited for next. Members are called by their
+    name; `UserError` for one that is not there, or not in a state for what is asked.
+    """
+
+    def __init__(self, settings: Settings, handlers: Handlers, seed: int, around: Wrapper | None) -> None:
+        """Made by `running`."""
+        self.settings = settings
+        self.shape = settings.group.shape()
+        self.lives: list[Life] = []
+        """Every life of every member, in the order of their beginnings."""
+        self.sent = Sent()
+        self._handlers = handlers
+        self._seed = seed
+        self._around = around
+        self._moments = Moments()
+        self._something_happened = asyncio.Event()
+        self.broker = GroupBroker(self._moments, self._something_happened.set)
+        """`fail()` and `restore()` it; what lies on a queue is `depth(...)` and `left_on(...)`."""
+        self._memberships: dict[str, Membership] = {}
+        self._messenger = self.broker.make_transport(PUBLISHER_ID)
+        self._publisher = HashedPublisher(
+            self._messenger,
+            self.shape,
+            settings.group.hash_function,
+            publisher_id=PUBLISHER_ID,
+            key_source=settings.group.key,
+        )
+
+    # -- messages
+
+    async def publish(
+        self,
+        topic: str,
+        *payloads: Payload,
+        key: str | None = None,
+        properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
+    ) -> None:
+        """Publish messages of one key, in this order; returns when they are sent.
+
+        Without `key` it is found by the rule of `group.key`. Raises `UserError` for a message without a key, or with a
+        topic that cannot be.
+        """
+        for payload in payloads:
+            content = payload.encode() if isinstance(payload, str) else payload
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    answer = await self._publisher.submit(topic, content, key=key, properties=properties)
+            except TimeoutError:
+                raise NotReached("published", PATIENCE_S, self._standstill().lines) from None
+            answer.add_done_callback(self._note_answer)
+
+    async def settled(self, within_s: float = PATIENCE_S) -> None:
+        """Wait until everything that was published is handled, and its settlement has reached the broker."""
+        __tracebackhide__ = True
+        await self._until(self._is_settled, "settled", within_s, self._standstill)
+
+    async def started(self, key: str | None = None, number: int | None = None) -> Attempt:
+        """Wait until a handler runs, for this key and this message of it if they are given; the call that does."""
+
+        __tracebackhide__ = True
+
+        def running() -> list[Attempt]:
+            return [each for each in self.attempts(key, number) if each.is_running]
+
+        what = "started: a handler" if key is None else f"started: the handler of {key} #{number or 'any'}"
+        await self._until(lambda: bool(running()), what, PATIENCE_S, self._standstill)
+        return running()[-1]
+
+    def handled(self, key: str | None = None) -> list[Handled]:
+        """What was handled to a good end until now, of all keys or of this one, in the order in which it ended."""
+        return [each for each in handled_by(self.lives, self.shape) if key in (None, each.key)]
+
+    def attempts(self, key: str | None = None, number: int | None = None) -> list[Attempt]:
+        """Every call of a handler until now, of all keys or of this one, in the order in which they began."""
+        every = sorted((each for life in self.lives for each in life.watch.attempts), key=lambda each: each.start_ns)
+        return [each for each in every if key in (None, each.key) and number in (None, each.number)]
+
+    def error_queue(self) -> list[Message]:
+        """What was moved to the error queue, in order; why stands in its properties (`lbg_error` and others)."""
+        return self.broker.left_on(self.settings.error_queue)
+
+    def assert_handled(self, expected: Mapping[str, Sequence[Payload]]) -> None:
+        """That exactly these payloads were handled, by key, in this order; one that came again counts once."""
+        __tracebackhide__ = True
+        lines = differences(expected, self.handled())
+        if lines:
+            why = self._standstill()
+            raise AssertionError("\n  ".join(["not handled as expected:", *lines, *why.lines])) from why.error
+
+    def assert_failed(self, key: str, number: int, error: type[BaseException], times: int | None = None) -> None:
+        """That handling this message raised such an error, so many times if that is given, and no other."""
+        __tracebackhide__ = True
+        attempts = self.attempts(key, number)
+        failed = [each for each in attempts if isinstance(each.error, error)]
+        others = [each for each in attempts if each.error is not None and each not in failed]
+        if others or not failed or times not in (None, len(failed)):
+            wanted = f"{error.__name__}{'' if times is None else f', {times} times'}"
+            raise AssertionError(f"{key} #{number}: expected {wanted}; its attempts were {attempts}")
+
+    # -- members
+
+    @property
+    def members(self) -> dict[str, LifeState]:
+        """How every member is, by name."""
+        return {name: life.state for name, life in self._latest().items()}
+
+    def start(self, member: str) -> None:
+        """Begin a life of a new member, or of one that is gone. `balanced` waits until it has its share."""
+        latest = self._latest().get(member)
+        if latest is not None and latest.state not in (LifeState.KILLED, LifeState.STOPPED):
+            raise UserError("group.start", f"{member}, which is {latest.state.value}", "a member that is gone, or new")
+        membership = self._memberships.get(member)
+        if membership is None:
+            if any(known.place is not None for known in self._memberships.values()):
+                raise UserError("group.start", repr(member), f"one of {', '.join(self._memberships)}: they are counted")
+            membership = Membership(MemberId(member), None)
+        self._begin(membership)
+
+    async def stop(self, member: str) -> StopReport:
+        """Have a member leave in good order, as SIGTERM does; how it left."""
+        report = await self._life("stop", member, LifeState.RUNNING, LifeState.PARTITIONED).stop()
+        self._raise_failures()
+        return report
+
+    def kill(self, member: str) -> None:
+        """End a member as SIGKILL does: at once, in the middle of whatever it does, without another line run."""
+        self._life("kill", member, LifeState.RUNNING, LifeState.PARTITIONED, LifeState.PAUSED).kill()
+
+    def pause(self, member: str) -> None:
+        """Stop a member's process, as SIGSTOP does; after 10.5 s the broker breaks its connection."""
+        self._life("pause", member, LifeState.RUNNING).pause()
+
+    def resume(self, member: str) -> None:
+        """Let a paused member go on."""
+        self._life("resume", member, LifeState.PAUSED).recover()
+
+    def partition(self, member: str) -> None:
+        """Break a member's connection, and keep it from coming back. Its handlers go on."""
+        self._life("partition", member, LifeState.RUNNING).partition()
+
+    def heal(self, member: str) -> None:
+        """Let a partitioned member connect again; it does so within a second."""
+        self._life("heal", member, LifeState.PARTITIONED).recover()
+
+    async def balanced(self, within_s: float = PATIENCE_S) -> None:
+        """Wait until every queue is with the member that it belongs to, as far as members are at work."""
+        __tracebackhide__ = True
+        await self._until(
+            lambda: not self._imbalances(), "balanced", within_s, lambda: Reasons(tuple(self._imbalances()))
+        )
+
+    def owner(self, key: str) -> str | None:
+        """The member whom the broker feeds the messages of a key; None while it is nobody."""
+        shard = shard_of(self.settings.group.hash_function, key, self.shape.hash_count)
+        client = self.broker.fed(self.shape.queue_name(self.shape.queue_index_of_shard(shard)))
+        return next((life.member for life in self.lives if life.client_name == client), None)
+
+    # -- time
+
+    async def advance(self, seconds: float) -> None:
+        """Let so much time pass. It takes none."""
+        await asyncio.sleep(seconds)
+        self._raise_failures()
+
+    async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+        """Wait until this is so; it is asked whenever something happens in the group, and once a second."""
+        __tracebackhide__ = True
+        await self._until(condition, "so: what the test waits for", within_s, self._standstill)
+
+    # -- for `running`
+
+    async def open(self, memberships: Sequence[Membership]) -> None:
+        """Begin the first lives and wait until every queue is with its member."""
+        await self._messenger.open()
+        for membership in memberships:
+            self._begin(membership)
+        if memberships:
+            await self.balanced()
+
+    async def leave(self) -> None:
+        """Stop whoever is at work, in good order."""
+        at_work = [life for life in self._latest().values() if life.state in (LifeState.RUNNING, LifeState.PARTITIONED)]
+        await asyncio.gather(*(life.stop() for life in at_work))
+        self._raise_failures()
+
+    async def close(self) -> None:
+        """End everything that is left, all at once and without looking at how."""
+        for life in self.lives:
+            life.end()
+        for life in self.lives:
+            await life.dispose()
+        await self._publisher.close(timeout_ms=1_000)
+        await self._messenger.close()
+
+    def left(self) -> set[tuple[str, int]]:
+        """Key and number of the messages that lie on a queue of the group."""
+        messages = [message for queue in self.shape.queue_names() for message in self.broker.left_on(queue)]
+        return {(message.key or "", message.key_sequence or 0) for message in messages}
+
+    # -- parts
+
+    def _begin(self, membership: Membership) -> None:
+        self._memberships[membership.member] = membership
+        self.lives.append(
+            Life(
+                len(self.lives) + 1,
+                membership,
+                self.settings,
+                self._handlers,
+                self.broker,
+                self._moments,
+                self._seed,
+                self._around,
+                self._something_happened.set,
+            )
+        )
+
+    def _latest(self) -> dict[str, Life]:
+        return {life.member: life for life in self.lives}
+
+    def _life(self, verb: str, member: str, *states: LifeState) -> Life:
+        life = self._latest().get(member)
+        fit = [name for name, state in self.members.items() if state in states]
+        if life is None or life.state not in states:
+            found = repr(member) if life is None else f"{member}, which is {life.state.value}"
+            raise UserError(f"group.{verb}", found, f"one of {', '.join(fit)}" if fit else "there is none it is for")
+        return life
+
+    def _is_settled(self) -> bool:
+        if self.sent.failures:
+            raise NotReached("settled", None, self.sent.failures)
+        if self._publisher.counts.unconfirmed:
+            return False
+        return not any(self.broker.depth(queue) for queue in self.shape.queue_names())
+
+    def _imbalances(self) -> list[str]:
+        return imbalances(self.shape.queue_names(), [life for life in self.lives if life.is_at_work], self.broker)
+
+    def _standstill(self) -> Reasons:
+        now_s = asyncio.get_running_loop().time()
+        why = Standstill(self.settings, self._handlers, self.broker, self._latest(), now_s).reasons()
+        unconfirmed = self._publisher.counts.unconfirmed
+        if unconfirmed:
+            return Reasons((*why.lines, f"{unconfirmed} published messages have no answer of the broker"), why.error)
+        return why
+
+    async def _until(
+        self, condition: Callable[[], bool], what: str, within_s: float, why: Callable[[], Reasons]
+    ) -> None:
+        __tracebackhide__ = True
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        while True:
+            self._raise_failures()
+            if condition():
+                return
+            left_s = deadline_s - loop.time()
+            if left_s <= 0:
+                reasons = why()
+                raise NotReached(what, within_s, reasons.lines) from reasons.error
+            self._something_happened.clear()
+            timer = loop.call_later(min(LOOK_S, left_s), self._something_happened.set)
+            # Bounded by the timer.
+            await self._something_happened.wait()
+            timer.cancel()
+
+    def _raise_failures(self) -> None:
+        for life in self.lives:
+            failure = life.take_failure()
+            if failure is not None:
+                raise failure
+
+    def _note_answer(self, answer: "asyncio.Future[Confirmation]") -> None:
+        error = answer.exception()
+        if error is None:
+            self.sent.confirmed.append((answer.result(), self._moments.next_ns()))
+        else:
+            self.sent.failures.append(f"publishing failed: {error}")
+        self._something_happened.set()

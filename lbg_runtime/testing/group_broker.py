@@ -1,0 +1,86 @@
+"""The broker of a test's group: the development broker's engine on the test's event loop, and its failures."""
+
+from collections.abc import Callable, Iterable
+from contextvars import Context
+
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.moments import Moments
+from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
+from lbg_runtime.transport.memory.flow import WINDOW, message_of
+from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S, MemoryTransport
+
+ACK_DELAY_S = 1.0
+"""The official client's ack timer: what was settled less than that before a crash comes again."""
+
+
+class GroupBroker(MemoryBroker):
+    """Keeps its queues through a failure, as a broker with a spool on disk does."""
+
+    def __init__(self, moments: Moments, on_change: Callable[[], None]) -> None:
+        """`on_change` is called whenever something was asked of the broker."""
+        super().__init__()
+        self.failures_ns: list[int] = []
+        """Moments at which it broke all connections."""
+        self._moments = moments
+        self._on_change = on_change
+        self._transports: list[MemoryTransport] = []
+        self._witness: ClientId | None = None
+
+    def make_transport(self, client_name: str) -> MemoryTransport:
+        """A transport that is not open, and fails with the broker."""
+        transport = MemoryTransport(self, client_name, ack_delay_s=ACK_DELAY_S)
+        self._transports.append(transport)
+        return transport
+
+    def fail(self) -> None:
+        """Break all connections, and let nobody connect until `restore`. What is spooled is kept."""
+        self.failures_ns.append(self._moments.next_ns())
+        self.is_reachable = False
+        for transport in self._transports:
+            Context().run(transport.drop_connection, RECONNECT_WAIT_S)
+
+    def restore(self) -> None:
+        """Let everybody connect again; they do so within a second."""
+        self.is_reachable = True
+
+    def post(self, effects: Iterable[Effect]) -> None:
+        """See `MemoryBroker.post`."""
+        # Not in the context of whoever asks: what a process has asked for is carried out, also if it is frozen then.
+        Context().run(super().post, effects)
+        self._on_change()
+
+    def depth(self, queue: QueueName) -> int:
+        """Messages on a queue, unsettled ones included; 0 where there is no such queue."""
+        return self.engine.queue_depth(DEFAULT_VPN, queue) if self._has(queue) else 0
+
+    def left_on(self, queue: QueueName) -> list[Message]:
+        """The messages on a queue, in order; they stay there, and nobody notices."""
+        if not self._has(queue):
+            return []
+        if self._witness is None:
+            self._witness, _ = self.engine.connect(DEFAULT_VPN, "witness", "", "lbg-testing-witness")
+        flow = self.engine.bind(self._witness, queue, browser=True)[0].flow
+        try:
+            return self._browse(flow)
+        finally:
+            self.engine.unbind(flow)
+
+    def fed(self, queue: QueueName) -> str | None:
+        """Name of the client that the broker feeds from a queue."""
+        flows = self.engine.queue_flows(DEFAULT_VPN, queue) if self._has(queue) else ()
+        return next((flow.client_name for flow in flows if flow.active and not flow.browser), None)
+
+    def _has(self, queue: QueueName) -> bool:
+        return queue in self.engine.queue_names(DEFAULT_VPN)
+
+    def _browse(self, flow: FlowId) -> list[Message]:
+        found: list[Message] = []
+        received = DeliveryId(0)
+        while True:
+            page = [e for e in self.engine.open_window(flow, received, WINDOW) if isinstance(e, Deliver)]
+            if not page:
+                return found
+            received = page[-1].delivery_id
+            found += [message_of(effect.message) for effect in page]

@@ -1,0 +1,134 @@
+"""`running`: a group for the time of a test, judged at its end."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
+
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.membership import Membership
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.testing.failures import LawsBroken, broken_laws
+from lbg_runtime.testing.group import PUBLISHER_ID, Group
+from lbg_runtime.testing.handler_watch import Wrapper
+from lbg_runtime.testing.kit_settings import Sections, find_handlers, find_memberships, find_settings
+from lbg_runtime.testing.quiet_log import quiet_log
+from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+
+if TYPE_CHECKING:
+    from lbg_runtime.validator.findings import Verdict
+
+_WHERE = "lbg_runtime.testing.running"
+
+
+def running(
+    handlers: Handlers | ModuleType | App,
+    members: int | tuple[str, ...] = 1,
+    *,
+    settings: Settings | Path | str | Sections | None = None,
+    states: Iterable[object] | None = None,
+    seed: int = 0,
+    around: Wrapper | None = None,
+) -> "GroupContext":
+    """Real members on a real broker's engine, in one event loop and in virtual time, while the context lasts.
+
+        async with running(handlers, members=2) as group:
+            await group.publish("orders/new", b"1", b"2", key="4711")
+            await group.settled()
+
+    `handlers` is a `Handlers`, a module that has one, or an `App`, whose settings are then used. `settings` are the
+    user's own, their file, or sections that are laid over those of a small group of four queues; what they say of the
+    connection, the journal and this machine's membership is not used. `states` are what handlers get as `State[...]`,
+    in place of what their lifespans yield; those do not run then. The same `seed` gives the same run. `around` is put
+    around every handler: for the test of a wrapper of the user's own.
+
+    On entry every queue is with its member. At the end, unless the test has failed, the members are stopped in good
+    order; then the laws of the runtime are checked on all that was done, and `LawsBroken` is raised where one is
+    broken: messages lost, out of order, handled twice without a fault, or two of a key handled at once. Where the test
+    has failed, that is a note to its error.
+
+    Raises `UserError`: here for handlers and settings that cannot be, on entry on an event loop of real time, or where
+    a package is missing.
+    """
+    found = find_settings(settings, handlers if isinstance(handlers, App) else None)
+    memberships = find_memberships(found, members)
+    registered = find_handlers(handlers)
+    if states is not None:
+        registered = registered.given(states)
+    return GroupContext(lambda: Group(found, registered, seed, around), memberships)
+
+
+class GroupContext:
+    """What `running` returns, to be entered once."""
+
+    def __init__(self, make_group: Callable[[], Group], memberships: Sequence[Membership]) -> None:
+        self._make_group = make_group
+        self._memberships = memberships
+        self._log = ExitStack()
+
+    async def __aenter__(self) -> Group:
+        __tracebackhide__ = True
+        _check_surroundings()
+        self._group = self._make_group()
+        self._log.enter_context(quiet_log())
+        try:
+            await self._group.open(self._memberships)
+        except BaseException:
+            await self._close()
+            raise
+        return self._group
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Pytest then shows the test's own line.
+        __tracebackhide__ = True
+        failure = error
+        if error is None:
+            try:
+                await self._group.leave()
+            except Exception as own:  # noqa: BLE001 - raised below, behind the end of what is left
+                failure = own
+        await self._close()
+        verdict = _verdict(self._group)
+        if verdict is not None and (lines := broken_laws(verdict)):
+            if failure is None:
+                raise LawsBroken(verdict)
+            failure.add_note("\n  ".join(["the laws of the runtime are broken as well:", *lines]))
+        if failure is not None and failure is not error:
+            raise failure
+
+    async def _close(self) -> None:
+        with self._log:
+            await self._group.close()
+
+
+def _check_surroundings() -> None:
+    if not isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
+        raise UserError(
+            _WHERE,
+            "an event loop of real time",
+            "the fixture lbg_running among the test's parameters, or asyncio.Runner(loop_factory=VirtualTimeLoop)",
+        )
+    if find_spec("pyarrow") is None:
+        raise UserError(_WHERE, "no pyarrow, which the laws are checked with", "pip install 'lbg-runtime[testing]'")
+
+
+Running = Callable[..., GroupContext]
+"""What the fixture `lbg_running` is: `running`."""
+
+
+def _verdict(group: Group) -> "Verdict | None":
+    """None where there is nothing to judge."""
+    if not group.sent.confirmed:
+        return None
+    # Imported here, because it takes a moment, and this is the first time that it is needed.
+    from lbg_runtime.testing.laws import PublishedMessages, judge_lives
+
+    published = PublishedMessages(PUBLISHER_ID, group.sent.confirmed)
+    return judge_lives(group.lives, group.broker.failures_ns, published, group.left(), group.shape)

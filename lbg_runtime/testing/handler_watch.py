@@ -1,0 +1,128 @@
+"""What the handlers of one member's life do, call by call, seen from right around the user's function."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic_ns
+
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import FencingToken, Message
+from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.registry import Handler, HandlerFunction
+from lbg_runtime.testing.moments import Moments
+
+Wrapper = Callable[[HandlerFunction], HandlerFunction]
+"""Something of the user's that is put around a handler."""
+
+
+MessageIdentity = tuple[str, FencingToken]
+
+DeliveryName = tuple[QueueName, Epoch, DeliveryId]
+"""Unique in one life of a member."""
+
+
+def identity_of(message: Message) -> MessageIdentity | None:
+    """The same for every copy of a message; None where it was not published by a hashed publisher."""
+    token, key = message.fencing_token, message.key
+    return None if token is None or key is None else (key, token)
+
+
+def _delivery_of(message: Message) -> DeliveryName | None:
+    handling = CURRENT_HANDLING.get(None)
+    if handling is None or identity_of(handling.delivery.message) != identity_of(message):
+        return None
+    return handling.queue, handling.epoch, handling.delivery.delivery_id
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One call of a handler. The kit alone changes it."""
+
+    member: str
+    message: Message
+    watch: "HandlerWatch"
+    """That of the life it belongs to."""
+    started_s: float
+    """Virtual time."""
+    start_ns: int
+    start_mono_ns: int
+    """The process's real clock, which the runtime's own records have."""
+    delivery: DeliveryName | None
+    """The one that it was called for; None where a wrapper called it for a message that it had put off."""
+    error: BaseException | None = None
+    """What the handler raised; a time-out, a stop and a hand-back past its time are a `CancelledError`."""
+    end_ns: int | None = None
+    """None while it runs, and where its member was killed."""
+
+    @property
+    def key(self) -> str | None:
+        """The key that the message was published with."""
+        return self.message.key
+
+    @property
+    def number(self) -> int | None:
+        """Of the message within its key, from 1."""
+        return self.message.key_sequence
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended, in one way or another."""
+        return self.end_ns is None and not self.watch.is_over
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the handler has returned."""
+        return self.end_ns is not None and self.error is None
+
+    @property
+    def identity(self) -> "MessageIdentity | None":
+        """See `identity_of`."""
+        return identity_of(self.message)
+
+    def __repr__(self) -> str:
+        if self.end_ns is None:
+            state = "running" if self.is_running else "killed"
+        else:
+            state = "done" if self.error is None else repr(self.error)
+        return f"<{self.key} #{self.number} at {self.member}: {state}>"
+
+
+class HandlerWatch:
+    """Put around every handler of one life; inside of what the user puts around them."""
+
+    def __init__(self, member: str, moments: Moments, on_change: Callable[[], None], around: Wrapper | None) -> None:
+        """`on_change` is called when a handler begins or ends."""
+        self.attempts: list[Attempt] = []
+        self.is_over = False
+        """Set when the process is dead: what its handlers do from then on did not happen."""
+        self._member = member
+        self._moments = moments
+        self._on_change = on_change
+        self._around = around
+
+    def wrap(self, handler: Handler) -> HandlerFunction:
+        """The function to call instead of the handler's own."""
+
+        @functools.wraps(handler.function)
+        async def watched(message: Message) -> object:
+            if self.is_over:
+                # Called in the very step in which the process was killed: no bound, as nothing of it goes on.
+                await asyncio.get_running_loop().create_future()
+            start_ns = self._moments.next_ns()
+            delivery = _delivery_of(message)
+            attempt = Attempt(self._member, message, self, start_ns / 1e9, start_ns, monotonic_ns(), delivery)
+            self.attempts.append(attempt)
+            self._on_change()
+            try:
+                return await handler.function(message)
+            except BaseException as error:
+                if not self.is_over:
+                    attempt.error = error
+                raise
+            finally:
+                if not self.is_over:
+                    attempt.end_ns = self._moments.next_ns()
+                    self._on_change()
+
+        return watched if self._around is None else self._around(watched)

@@ -1,0 +1,57 @@
+"""The settings of a test's group: the user's own, or small ones, on a broker in memory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from lbg_runtime.config.load import load_settings, parse_settings
+from lbg_runtime.config.settings import MembershipMode, Provision, Settings
+from lbg_runtime.model.errors import HandlerError, UserError
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.membership import CountedPlace, Membership, counted_member
+from lbg_runtime.runtime.registry import Handlers, load_handlers
+
+Sections = Mapping[str, Mapping[str, object]]
+
+_SMALL: Sections = {
+    "group": {"name": "test", "hash_prefix": "test-hash", "hash_count": 16, "queue_count": 4},
+    "dispatch": {"runners": 16},
+}
+
+
+def find_handlers(given: Handlers | ModuleType | App) -> Handlers:
+    """The handlers that are meant; raises `HandlerError`."""
+    if isinstance(given, App):
+        return given.handlers
+    if isinstance(given, ModuleType):
+        return load_handlers([given.__name__])
+    if not given:
+        raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
+    return given
+
+
+def find_settings(given: Settings | Path | str | Sections | None, app: App | None) -> Settings:
+    """The settings that are meant, with queues that members make; raises `ConfigError`."""
+    if given is None and app is not None:
+        settings = app.settings
+    elif given is None or isinstance(given, Mapping):
+        small = {name: {**section, **(given or {}).get(name, {})} for name, section in _SMALL.items()}
+        settings = parse_settings({**(given or {}), **small}, "settings", {})
+    elif isinstance(given, Settings):
+        settings = given
+    else:
+        settings = load_settings(Path(given))
+    group = settings.group.model_copy(update={"provision": Provision.CREATE_MISSING})
+    return settings.model_copy(update={"group": group})
+
+
+def find_memberships(settings: Settings, members: int | tuple[str, ...]) -> list[Membership]:
+    """Who the members are; raises `UserError`."""
+    mode = settings.membership.mode
+    if mode is MembershipMode.DISCOVERED:
+        names = members if isinstance(members, tuple) else [f"member-{index}" for index in range(members)]
+        return [Membership(MemberId(name), None) for name in names]
+    if not isinstance(members, int):
+        raise UserError("members", f"names, and membership.mode is {mode.value}", "a number: such members are counted")
+    return [Membership(counted_member(index), CountedPlace(index, members)) for index in range(members)]

@@ -1,0 +1,84 @@
+"""Building a session of the client that tells us of its events first, and of many confirms by one event.
+
+The client's Python layer takes longer over each event than all the rest takes. A session makes its event callback when
+its service is built, of the function type that its class holds, and its native properties by a method of its class. For
+as long as a service of ours is built, what stands in these two places is ours: the session gets a callback around its
+own, and one property more.
+
+With that property the library reports the last message of those that one frame of the broker confirms, instead of every
+one: they are confirmed in the order in which they were sent.
+"""
+
+import threading
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int, c_void_p, cast, pointer
+from typing import Any
+
+from lbg_runtime.transport.solace.library import ClientSession
+
+HANDLED = 0
+"""What an event callback answers."""
+
+CALLBACK_TYPE = "_event_callback_func_type"
+MAKE_PROPERTIES = "_SolaceSession__prepare_session_props"
+"""The two places in the session's class."""
+
+CONFIRM_MODE = "SESSION_ACK_EVENT_MODE"
+MANY_AT_ONCE = "SESSION_ACK_EVENT_MODE_WINDOWED"
+
+Hear = Callable[[int, int, int], bool]
+"""Takes code, response code and correlation tag of an event, on the network thread; whether it was meant for us.
+
+It must neither raise nor block. What was not meant for us goes to the client.
+"""
+
+_HeardCallback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)
+"""As the client's, for C; but the event comes as an address: a third of the price of what the client makes of it."""
+
+_building = threading.Lock()
+
+
+def build_heard(builder: Any, hear: Hear) -> Any:
+    """Build a service whose session tells `hear` of each event first; raises the client's errors."""
+    # Others may build services of their own meanwhile, on other threads.
+    thread = threading.get_ident()
+    with _building:
+        its_type, make_its_properties = getattr(ClientSession, CALLBACK_TYPE), getattr(ClientSession, MAKE_PROPERTIES)
+
+        def make_callback(routine: Any) -> Any:
+            return heard_callback(its_type, routine, hear) if threading.get_ident() == thread else its_type(routine)
+
+        def make_properties(session: Any, config: Any) -> Any:
+            properties = make_its_properties(session, config)
+            if threading.get_ident() == thread:
+                add_confirm_mode(properties)
+            return properties
+
+        setattr(ClientSession, CALLBACK_TYPE, staticmethod(make_callback))
+        setattr(ClientSession, MAKE_PROPERTIES, make_properties)
+        try:
+            return builder.build()
+        finally:
+            setattr(ClientSession, CALLBACK_TYPE, its_type)
+            setattr(ClientSession, MAKE_PROPERTIES, make_its_properties)
+
+
+def heard_callback(its_type: Any, routine: Any, hear: Hear) -> Any:
+    """A callback of the client's type, which keeps all that it needs."""
+    event_at = its_type._argtypes_[1]._type_.from_address
+
+    def on_event(session: Any, address: int, user: Any) -> Any:
+        event = event_at(address)
+        if hear(event.session_event, event.response_code, event.correlation_p or 0):
+            return HANDLED
+        return routine(session, pointer(event), user)
+
+    return cast(_HeardCallback(on_event), its_type)
+
+
+def add_confirm_mode(properties: Any) -> None:
+    """Add the property to an array of names and values, which ends where there is no name; raises `ValueError`."""
+    end = list(properties).index(None)
+    if len(properties) < end + 3:
+        raise ValueError("the session's properties leave no room")
+    properties[end : end + 2] = [CONFIRM_MODE.encode(), MANY_AT_ONCE.encode()]

@@ -1,0 +1,73 @@
+"""How the figures are made, that the application notices what is wrong, and that the whole thing ends well."""
+
+import json
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from lbg_runtime.cli.bench.sidecar import Arm, lines, quantiles, summary
+from lbg_runtime.cli.bench.sidecar_application import OrderedApplication
+
+SHORT = ["--messages", "1000", "--seconds", "1", "--rate", "200", "--rounds", "1"]
+
+RIGHT = Arm(sent=10, count=10, out_of_order=0, overlapping=0, per_s=1_000.0)
+
+
+def test_quantiles_are_of_nearest_ranks_without_the_warm_up() -> None:
+    assert quantiles([]) == {}
+    assert quantiles([9.0] * 25 + list(range(1, 176))) == {"p50": 88, "p99": 174}
+
+
+def test_an_arm_is_right_where_everything_came_once_and_in_order() -> None:
+    assert RIGHT.is_right
+    assert not Arm(10, 9, 0, 0, 1.0).is_right
+    assert not Arm(10, 10, 1, 0, 1.0).is_right
+    assert not Arm(10, 10, 0, 1, 1.0).is_right
+
+
+def test_figures_compare_the_two_and_say_what_was_wrong() -> None:
+    wrong = Arm(10, 11, 1, 0, 750.0)
+    arms = {
+        "bare_throughput": [RIGHT, RIGHT, Arm(10, 10, 0, 0, 9_000.0)],
+        "sidecar_throughput": [wrong, RIGHT, Arm(10, 10, 0, 0, 7.0)],
+        "bare_latency": [Arm(10, 10, 0, 0, 1.0, [1.0] * 10)] * 3,
+        "sidecar_latency": [Arm(10, 10, 0, 0, 1.0, [each] * 10) for each in (1.5, 900.0, 1.1)],
+    }
+    result = summary(arms)
+    assert result["right"] is False
+    assert result["throughput_per_s"] == {"bare": 1000, "sidecar": 750, "ratio": 0.75}
+    assert result["latency_ms"]["added"] == {"p50": 0.5, "p99": 0.5}
+    told = lines(result)
+    assert "sidecar, throughput: 31 of 30 handled, 1 out of order, 0 overlapping" in told
+    assert "latency added: p50 0.5 ms, p99 0.5 ms" in told
+
+
+async def test_the_application_notices_what_is_out_of_order() -> None:
+    transport = httpx.ASGITransport(OrderedApplication().application())
+    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        for key, number in [("a", 1), ("b", 1), ("a", 2), ("a", 4), ("b", 1)]:
+            headers = {"lbg-key": key, "lbg-fencing-token": str(number)}
+            assert (await client.post("/orders", content=b"{}", headers=headers)).status_code == 200
+        told = (await client.post("/report")).json()
+        assert (told["count"], told["out_of_order"], told["overlapping"]) == (5, 2, 0)
+        assert (await client.get("/look")).json()["count"] == 0
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+@pytest.mark.timeout(150)
+def test_a_short_run_is_right_and_has_figures() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "lbg_runtime.cli", "bench", "sidecar", "--json", *SHORT],
+        capture_output=True,
+        text=True,
+        timeout=140,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    result = json.loads(ended.stdout)
+    assert result["right"] is True
+    assert {arm["handled"] for arm in result["checked"].values()} == {1000, 200}
+    assert result["latency_ms"]["added"].keys() == {"p50", "p99"}

@@ -1,0 +1,117 @@
+"""What viewers are sent: all of it once, then what changed, however slow they are."""
+
+from dataclasses import replace
+
+import pytest
+
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.dashboard.board import GroupBoard
+from lbg_runtime.dashboard.feed import Feed, Sight
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import MemberId
+from tests.dashboard.words import ACTIVE, GROUP, STANDBY, Speaker, queue
+
+SHAPE = GroupShape(GROUP, hash_prefix="h", hash_count=12, queue_count=4)
+PLACEMENT = Placement({name: (MemberId("b"), MemberId("a")) for name in SHAPE.queue_names()})
+SIGHT = Sight(SHAPE.queue_names(), PLACEMENT, None, None, is_connected=True, striping=None)
+
+
+@pytest.fixture
+def a():
+    return Speaker("a")
+
+
+@pytest.fixture
+def board(a):
+    board = GroupBoard(MembershipSettings())
+    board.hear(a.beat({0: ACTIVE, 1: STANDBY}, in_flight=3), 10)
+    board.hear(Speaker("b").beat({0: STANDBY, 1: ACTIVE}), 20)
+    return board
+
+
+@pytest.fixture
+def feed():
+    return Feed(SHAPE, 5)
+
+
+def test_a_new_viewer_is_sent_everything(board, feed) -> None:
+    assert feed.update(board, SIGHT)
+    told = feed.since(0, 99)
+    assert (told["whole"], told["now"], told["version"]) == (True, 99, 1)
+    assert told["meta"] == {
+        "group": "orders", "since": 5, "prefix": "h", "shards": 12, "queues": 4, "connected": True, "placed": True,
+        "rates": False, "depths": False, "restriping": None,
+    }  # fmt: skip
+    assert told["members"] == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
+    assert told["queues"] == {
+        0: (0, "active", 3, 1, [1], 10, None, None),
+        1: (1, "active", 0, 1, [0], 20, None, None),
+        2: (None, "none", 0, 1, [], 0, None, None),
+        3: (None, "none", 0, 1, [], 0, None, None),
+    }
+
+
+def test_afterwards_only_what_is_new_is_sent(board, feed, a) -> None:
+    feed.update(board, SIGHT)
+    assert not feed.update(board, SIGHT)
+    assert feed.since(1, 99) == {"version": 1, "now": 99, "whole": False, "members": {}, "queues": {}, "moves": []}
+    board.hear(a.beat({0: ACTIVE, 1: STANDBY}, in_flight=9), 30)
+    assert feed.update(board, SIGHT)
+    told = feed.since(1, 99)
+    assert (list(told["queues"]), told["members"], "meta" in told) == ([0], {}, False)
+    assert told["queues"][0][2] == 9
+
+
+def test_a_slow_viewer_is_sent_the_newest_of_all_that_it_missed(board, feed, a) -> None:
+    feed.update(board, SIGHT)
+    for number in range(5):
+        board.hear(a.beat({0: ACTIVE, 1: STANDBY}, in_flight=number), 30 + number)
+        feed.update(board, replace(SIGHT, rates={1: float(number)}))
+    told = feed.since(1, 99)
+    assert told["queues"][0][2] == 4
+    assert told["queues"][1][6] == 4.0
+    assert told["meta"]["rates"]
+
+
+def test_moves_are_sent_once_to_each(board, feed) -> None:
+    feed.update(board, SIGHT)
+    board.hear(Speaker("b", incarnation=2).beat({0: ACTIVE, 1: ACTIVE}), 50)
+    feed.update(board, SIGHT)
+    assert feed.since(1, 99)["moves"] == [(1, 50, 0, 0, 1, "takeover", None)]
+    assert feed.since(2, 99)["moves"] == []
+    assert len(feed.since(0, 99)["moves"]) == 1
+    assert not feed.update(board, SIGHT)
+
+
+def test_a_member_that_is_forgotten_keeps_its_place_in_the_list(board, feed) -> None:
+    feed.update(board, SIGHT)
+    del board.members["a"]
+    board.hear(Speaker("c").beat({}), 60)
+    feed.update(board, SIGHT)
+    assert feed.since(1, 99)["members"] == {0: ("a", None, 0, 0), 2: ("c", "active", 1, 60)}
+
+
+def test_homes_are_those_of_before_while_members_do_not_agree(board, feed) -> None:
+    feed.update(board, SIGHT)
+    feed.update(board, replace(SIGHT, placement=None))
+    told = feed.since(1, 99)
+    assert (told["meta"]["placed"], told["queues"]) == (False, {})
+
+
+def test_queues_come_and_go_with_a_re_striping(board, feed) -> None:
+    feed.update(board, SIGHT)
+    wider = replace(SIGHT, queues=[queue(index) for index in range(6)], striping=Striping(7, 4, 6, frozenset({4, 5})))
+    feed.update(board, wider)
+    told = feed.since(1, 99)
+    assert list(told["queues"]) == [4, 5]
+    assert (told["meta"]["queues"], told["meta"]["restriping"]) == (6, [4, 6, 2, 8])
+    feed.update(board, replace(SIGHT, queues=SIGHT.queues[:2]))
+    assert (feed.since(2, 99)["meta"]["queues"], len(feed.since(0, 99)["queues"])) == (2, 2)
+
+
+def test_depths_and_rates_are_told_of_the_queues_they_are_of(board, feed) -> None:
+    feed.update(board, replace(SIGHT, depths={queue(1): 12}, rates={0: 1.26}))
+    rows = feed.since(0, 99)["queues"]
+    assert [rows[index][6:] for index in range(3)] == [(1.3, None), (0.0, 12), (0.0, None)]

@@ -1,0 +1,388 @@
+"""The live page in a real browser: what it shows, what clicks and keys do, and what it looks like.
+
+Screenshots of each scene are kept in the test's folder (`pytest --basetemp=DIR` says where that is).
+"""
+
+import asyncio
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.dashboard.board import GroupBoard
+from lbg_runtime.dashboard.feed import Sight
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import MemberId
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.dashboard.words import ACTIVE, STANDBY, Speaker, queue
+
+pytestmark = pytest.mark.real_time
+
+SCHEMES = ("light", "dark")
+TOKEN = "a-token"
+
+CARDS = "[...document.querySelectorAll('#members button')].map((one) => one.getAttribute('aria-label'))"
+PILLS = "[...document.querySelectorAll('#queues button')].map((one) => one.getAttribute('aria-label'))"
+FED = "[...document.querySelectorAll('#lines .fed')].map((one) => [one.dataset.queue, one.dataset.member])"
+LINK = "document.getElementById('link').textContent"
+CHOSEN = "document.getElementById('grid').getAttribute('aria-activedescendant')"
+KEPT = "[...document.querySelectorAll('.kept')].map((one) => one.id || one.querySelector('b').textContent)"
+MOVES = "[...document.querySelectorAll('#moves li:not(.empty)')].map((one) => one.innerText.replace(/\\s+/g, ' '))"
+
+
+async def halved(group):
+    """Until both members have their share."""
+    share = group.queues // 2
+    await group.trial.until(lambda: sorted(group.trial.active().values()) == ["a"] * share + ["b"] * share, within_s=20)
+
+
+async def test_the_picture_shows_members_queues_and_who_is_fed(stage, browser, tmp_path):
+    async with stage() as group:
+        await group.start("a", "b")
+        await halved(group)
+        await browser.open(await group.show(), prefers_color_scheme="light")
+        cards = await browser.until(f"{CARDS}.length === 2 && {CARDS}")
+        assert all(card.startswith(f"member {name}, active, 2 queues") for card, name in zip(cards, "ab", strict=True))
+        assert await browser.until(f"{FED}.length") == 4
+        for index, owner in group.trial.active().items():
+            assert f"orders/{index}, owner {owner}, at home" in (await browser.evaluate(PILLS))[index]
+        for scheme in SCHEMES:
+            await browser.prefer(prefers_color_scheme=scheme)
+            await browser.screenshot(tmp_path / f"four-queues-{scheme}.png")
+        assert await browser.evaluate(LINK) == "live"
+        assert await browser.evaluate("document.title") == "orders · lbg"
+        assert browser.errors == []
+
+
+async def test_a_kill_is_seen_within_a_second(stage, browser, tmp_path):
+    async with stage() as group:
+        await group.start("a", "b")
+        await halved(group)
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4 && {CARDS}.every((one) => one.includes('active, 2 queues'))")
+        group.trial.sessions["b"].kill()
+        await browser.until(
+            f"{MOVES}.length === 2 && {CARDS}.some((one) => one.startsWith('member b, silent, 0 queues'))"
+            f" && {CARDS}.some((one) => one.startsWith('member a, active, 4 queues'))",
+            within_s=1,
+        )
+        assert all("takeover" in move and "b → a" in move for move in await browser.evaluate(MOVES))
+        assert "takeover" in await browser.until("document.getElementById('said').textContent")
+        await browser.screenshot(tmp_path / "killed.png")
+        await browser.until(f"{CARDS}.some((one) => one.startsWith('member b, gone'))")
+        assert browser.errors == []
+
+
+async def test_a_hand_back_is_seen_within_a_second_of_its_beginning(stage, browser, tmp_path):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        await group.start("b")
+        await group.trial.until(lambda: "b" in group.trial.active().values(), within_s=20)
+        await browser.until(f"{MOVES}.length > 0", within_s=1)
+        await browser.until(f"{MOVES}.length === 2 && {CARDS}.every((one) => one.includes('active, 2 queues'))")
+        moves = await browser.evaluate(MOVES)
+        assert all("hand-back" in move and "a → b" in move and " ms" in move for move in moves)
+        await browser.screenshot(tmp_path / "handed-back.png")
+        assert browser.errors == []
+
+
+async def test_clicks_keep_a_queue_or_a_member_in_view(stage, browser, tmp_path):
+    async with stage() as group:
+        await group.start("a", "b")
+        await halved(group)
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        bright = "[...document.querySelectorAll('#lines .fed:not(.dim)')].map((one) => one.dataset.queue)"
+        await browser.click("#queues li:nth-child(2) button")
+        assert await browser.evaluate(KEPT) == ["orders/1", "row-1"]
+        assert await browser.evaluate(bright) == ["1"]
+        await browser.screenshot(tmp_path / "kept-queue.png")
+        await browser.click("#members li:nth-child(1) button")
+        owned = sorted(str(index) for index, owner in group.trial.active().items() if owner == "a")
+        await browser.hover(5, 5)
+        assert sorted(await browser.evaluate(bright)) == owned
+        await browser.click("#members li:nth-child(1) button")
+        await browser.hover(5, 5)
+        await browser.evaluate("document.activeElement.blur()")
+        assert (await browser.evaluate(KEPT), len(await browser.evaluate(bright))) == ([], 4)
+        await browser.click("#rows .row[data-queue='3']")
+        assert await browser.evaluate(KEPT) == ["orders/3", "row-3"]
+        assert browser.errors == []
+
+
+async def test_everything_can_be_reached_by_keys(stage, browser):
+    async with stage() as group:
+        await group.start("a", "b")
+        await halved(group)
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        focus = "document.activeElement.id || document.activeElement.innerText.trim().split('\\n')[0]"
+        stops = []
+        for _ in range(7):
+            await browser.press("Tab")
+            stops.append(str(await browser.evaluate(focus)).split()[0])
+        assert stops == ["Skip", "orders/0", "a", "key", "Why", "moves", "grid"]
+        await browser.press("PageDown")
+        await browser.press("ArrowUp")
+        assert await browser.evaluate(CHOSEN) == "row-2"
+        await browser.press("Enter")
+        assert await browser.evaluate(KEPT) == ["orders/2", "row-2"]
+        await browser.press("Escape")
+        assert await browser.evaluate(KEPT) == []
+        await browser.evaluate("document.querySelector('#queues button').focus()")
+        await browser.press("ArrowDown", 2)
+        assert await browser.evaluate(focus) == "orders/2"
+        await browser.press(" ")
+        assert await browser.evaluate(KEPT) == ["orders/2", "row-2"]
+        await browser.press("/")
+        assert await browser.evaluate(focus) == "key"
+        assert browser.errors == []
+
+
+async def test_a_key_is_searched_for_by_typing_it(stage, browser, tmp_path):
+    release = asyncio.Event()
+
+    async def work(message):
+        await release.wait()
+
+    async with stage() as group:
+        await group.start("a", work=work)
+        await group.all_fed()
+        session = MemoryTransport(group.trial.broker, "publisher")
+        await session.open()
+        shape = group.settings.group.shape()
+        async with HashedPublisher(session, shape, HashFunction.CRC32, publisher_id="p") as publisher:
+            for _ in range(3):
+                sent = await publisher.publish("orders/new", b"x", key="4711 <b>")
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        await browser.press("/")
+        await browser.type("4711 <b>")
+        await browser.press("Enter")
+        found = await browser.until("document.querySelector('#found dl')?.innerText")
+        for words in (
+            "4711 <b>",
+            f"{sent.shard}, in orders/{sent.shard % 4}",
+            "a, active",
+            "number 1",
+            "attempt 1 runs",
+            "2 messages",
+        ):
+            assert words in found
+        assert await browser.evaluate(KEPT) == [f"orders/{sent.shard % 4}", f"row-{sent.shard % 4}"]
+        await browser.screenshot(tmp_path / "found.png")
+        await browser.press("/")
+        await browser.type("\u200b")
+        await browser.press("Enter")
+        assert "printable" in await browser.until("document.querySelector('#found .bad')?.innerText")
+        release.set()
+        await session.close()
+        (refused,) = browser.errors
+        assert "400" in refused, "which the browser itself notes"
+
+
+async def test_a_page_behind_a_token_asks_for_it(stage, browser):
+    async with stage(token=TOKEN) as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show(token=TOKEN))
+        await browser.until(f"{LINK} === 'a token is needed'")
+        await browser.type("wrong")
+        await browser.press("Enter")
+        await browser.until(f"{LINK} === 'the token was refused'")
+        await browser.type(TOKEN)
+        await browser.click("#token button")
+        await browser.until(f"{FED}.length === 4")
+        assert {error.partition(" ")[0] for error in browser.errors} == {"Failed"}, "the answers with 401"
+
+
+async def test_a_page_whose_server_is_gone_says_so_and_comes_back(stage, browser, tmp_path):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        group.watch._connection_changed(False)
+        await browser.until(f"{LINK} === 'the broker is out of reach'")
+        group.watch._connection_changed(True)
+        await browser.until(f"{LINK} === 'live'")
+        port = group.port
+        await group.server.__aexit__(None, None, None)
+        await browser.until(f"{LINK}.startsWith('connection lost')")
+        assert await browser.evaluate("document.body.classList.contains('stale')")
+        await browser.screenshot(tmp_path / "lost.png")
+        # Another server in its place, as after a restart.
+        group.watch.has_ended, group.watch._news = False, asyncio.Event()
+        group.server = type(group.server)(
+            group.watch, group.settings.group.shape(), HashFunction.CRC32, ListenAddress("127.0.0.1", port), None
+        )
+        async with group.server:
+            await browser.until(f"{LINK} === 'live' && {FED}.length === 4")
+
+
+# -- many queues, without members: a board that a test writes on
+
+
+def crowd(queues, members):
+    """What so many members of so many queues say, each with its share, and where they belong: some not at home."""
+    speakers = [Speaker(f"member-{number}") for number in range(members)]
+    names = [queue(index) for index in range(queues)]
+    homes = {
+        name: tuple(speakers[(index + step) % members].name for step in range(3)) for index, name in enumerate(names)
+    }
+    board = GroupBoard(MembershipSettings())
+    chance = random.Random(5)
+    for place, speaker in enumerate(speakers):
+        flows = {}
+        for index in range(queues):
+            owner = index % members if index % 7 else (index + 1) % members
+            if owner == place:
+                flows[index] = ACTIVE
+            elif place in {(index + step) % members for step in range(3)}:
+                flows[index] = STANDBY
+        board.hear(speaker.beat(flows, in_flight=chance.randrange(4)), 0)
+    rates = {index: chance.uniform(0, 90) for index in range(queues)}
+    depths = {name: chance.choice((0, 3, 40, 2_000)) for name in names}
+    placement = Placement({name: tuple(map(MemberId, ranked)) for name, ranked in homes.items()})
+    return board, Sight(names, placement, rates, depths, is_connected=True, striping=None)
+
+
+async def crowded(stage_group, board, sight):
+    """Show what the board says in the place of what would be heard."""
+    url = await stage_group.show()
+    watch = stage_group.watch
+    watch._board, watch._sight, watch._seen_changes = board, sight, board.changes
+    watch._find_homes = lambda picture: (sight.queues, sight.placement)
+    # Nobody speaks, which is no silence here.
+    watch._board.tick = lambda now_ms: None
+    watch._rates = SimpleNamespace(by_queue=lambda now_ms: sight.rates, is_known=True)
+    watch._update()
+    return url
+
+
+@pytest.mark.parametrize(("queues", "members"), [(1, 1), (16, 3), (64, 6), (65, 4), (1_000, 12)])
+async def test_it_is_readable_with_one_queue_and_with_a_thousand(stage, browser, tmp_path, queues, members):
+    board, sight = crowd(queues, members)
+    async with stage(queues) as group:
+        await browser.open(await crowded(group, board, sight), height=1_000)
+        is_map = queues > 64
+        await browser.until(f"{CARDS}.length === {members}")
+        assert await browser.evaluate("document.querySelectorAll('#queues button').length") == (0 if is_map else queues)
+        assert await browser.evaluate("document.getElementById('grid').getAttribute('aria-rowcount')") == str(
+            queues + 1
+        )
+        assert await browser.evaluate("document.querySelectorAll('#rows .row').length") <= 25, "only those in view"
+        for scheme, width in itertools.product(SCHEMES, (1_280, 720)):
+            await browser.resize(width, 1_000)
+            await browser.prefer(prefers_color_scheme=scheme)
+            # So that the picture is drawn anew for the width.
+            await browser.evaluate(
+                "new Promise((next) => requestAnimationFrame(() => requestAnimationFrame(() => next(0))))"
+            )
+            await browser.screenshot(tmp_path / f"queues-{queues}-{scheme}-{width}.png")
+            wide = await browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert wide, f"it does not fit {width}"
+        await browser.resize(1_280, 1_000)
+        await browser.evaluate("document.getElementById('grid').focus()")
+        await browser.press("End")
+        assert await browser.evaluate(CHOSEN) == f"row-{queues - 1}"
+        assert f"orders/{queues - 1}" in await browser.text(f"#row-{queues - 1}")
+        assert browser.errors == []
+
+
+async def test_a_click_on_the_map_chooses_its_queue(stage, browser):
+    board, sight = crowd(200, 3)
+    async with stage(200) as group:
+        await browser.open(await crowded(group, board, sight))
+        await browser.until(f"{CARDS}.length === 3")
+        await browser.evaluate("document.getElementById('map').scrollIntoView()")
+        await browser.click("#map")
+        (row,) = await browser.evaluate(KEPT)
+        assert await browser.evaluate(CHOSEN) == row
+        assert row in (await browser.evaluate("[...document.querySelectorAll('#rows .row')].map((one) => one.id)"))
+
+
+async def test_who_cannot_see_it_is_told_the_same(stage, browser):
+    board, sight = crowd(8, 2)
+    async with stage(8) as group:
+        await browser.open(await crowded(group, board, sight))
+        await browser.until(f"{CARDS}.length === 2")
+        found = await browser.accessible()
+        roles = {role for role, _ in found}
+        assert {"grid", "row", "gridcell", "columnheader", "button", "searchbox", "status", "list", "heading"} <= roles
+        names = [name for _, name in found]
+        for start in (
+            "member member-0, active, ",
+            "orders/0, owner member-1, ",
+            "Where is a key?",
+            "Moves, the newest",
+        ):
+            assert any(name.startswith(start) for name in names), start
+        for role, name in found:
+            if role in ("button", "searchbox", "textbox", "grid"):
+                assert name, f"a {role} without a name"
+
+
+async def test_nothing_moves_for_who_wants_no_motion(stage, browser):
+    board, sight = crowd(8, 2)
+    running = "document.getAnimations().length"
+    async with stage(8) as group:
+        url = await crowded(group, board, sight)
+        await browser.open(url, prefers_reduced_motion="no-preference")
+        await browser.until(f"{running} > 0")
+        await browser.prefer(prefers_reduced_motion="reduce")
+        await browser.until(f"{running} === 0")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_text_has_enough_contrast(stage, browser, scheme):
+    board, sight = crowd(8, 10)
+    async with stage(8) as group:
+        await browser.open(await crowded(group, board, sight), prefers_color_scheme=scheme)
+        await browser.until(f"{CARDS}.length === 10")
+        ratios = await browser.evaluate(CONTRAST)
+        assert ratios, "nothing was found to measure"
+        assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < (3 if "line" in name else 4.5)} == {}
+
+
+CONTRAST = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const part = (one) => (one <= 10 ? one / 255 / 12.92 : ((one / 255 + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data;
+    return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  };
+  const ratio = (one, other) => {
+    const [dark, bright] = [light(one), light(other)].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+  };
+  const ground = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+    }
+  };
+  const found = {};
+  const words = 'h1, h2, p, dt, dd, b, small, em, button, .legend li, .row span, #moves li, kbd';
+  for (const one of document.querySelectorAll(words)) {
+    if (!one.textContent.trim() || one.closest('[hidden], .unseen, .skip')) continue;
+    const name = `${one.tagName}.${one.className}#${one.id}`;
+    found[name] = Math.min(found[name] ?? 99, ratio(getComputedStyle(one).color, ground(one)));
+  }
+  const panel = ground(document.querySelector('.panel'));
+  for (const one of document.querySelectorAll('#lines .fed')) {
+    const { stroke } = getComputedStyle(one);
+    found[`line ${stroke}`] = ratio(stroke, panel);
+  }
+  return found;
+})()"""

@@ -1,0 +1,70 @@
+"""Messages a second, from counts that members tell now and then."""
+
+import httpx
+import pytest
+
+from lbg_runtime.dashboard.rates import FRESH_MS, Handled, HandlingRates, read_handled
+from lbg_runtime.model.ids import MemberId
+
+
+def told(member, counts, incarnation=1):
+    return Handled(MemberId(member), incarnation, counts)
+
+
+def test_a_rate_is_what_came_between_two_answers() -> None:
+    rates = HandlingRates()
+    rates.take(told("a", {0: 100}), 1_000)
+    assert (rates.by_queue(1_000), rates.is_known) == ({}, True)
+    rates.take(told("a", {0: 150, 1: 10}), 3_000)
+    assert rates.by_queue(3_000) == {0: 25.0, 1: 5.0}
+
+
+def test_two_members_of_a_queue_that_moved_add_up() -> None:
+    rates = HandlingRates()
+    for member, first, second in (("a", 5, 10), ("b", 0, 20)):
+        rates.take(told(member, {3: first}), 0)
+        rates.take(told(member, {3: second}), 1_000)
+    assert rates.by_queue(1_000) == {3: 25.0}
+
+
+def test_a_new_life_begins_anew_and_a_member_that_is_gone_handles_nothing() -> None:
+    rates = HandlingRates()
+    rates.take(told("a", {0: 1_000}), 0)
+    rates.take(told("a", {0: 3}, incarnation=2), 1_000)
+    assert rates.by_queue(1_000) == {}
+    rates.take(told("a", {0: 13}, incarnation=2), 2_000)
+    assert rates.by_queue(2_000) == {0: 10.0}
+    assert (rates.by_queue(2_000 + FRESH_MS), rates.is_known) == ({}, False)
+
+
+def test_an_answer_that_comes_twice_at_one_time_is_taken_once() -> None:
+    rates = HandlingRates()
+    rates.take(told("a", {0: 1}), 1_000)
+    rates.take(told("a", {0: 9}), 1_000)
+    assert rates.by_queue(1_000) == {}
+
+
+BAD = [b"", b"[]", b"null", b'{"member": "a"}', b'{"member": "a", "incarnation": 1, "handled": {"x": 1}}', b"\xff"]
+
+
+@pytest.mark.parametrize("body", BAD)
+async def test_who_answers_something_else_is_no_member(body) -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+    async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+        assert await read_handled(client) is None
+
+
+async def test_a_members_answer_is_read_and_its_refusals_and_absence_are_none() -> None:
+    answers = iter(
+        (httpx.Response(200, json={"member": "a", "incarnation": 5, "handled": {"12": 7}}), httpx.Response(503))
+    )
+
+    def answer(request):
+        if (found := next(answers, None)) is None:
+            raise httpx.ConnectError("nobody there")
+        return found
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://m") as client:
+        assert await read_handled(client) == told("a", {12: 7}, incarnation=5)
+        assert await read_handled(client) is None
+        assert await read_handled(client) is None

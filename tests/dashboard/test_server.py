@@ -1,0 +1,177 @@
+"""The page's server over a real socket: its routes, its feed, who may look, and its end."""
+
+import asyncio
+import http.client
+import json
+import socket
+
+import pytest
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.dashboard.routes import FILES
+from lbg_runtime.dashboard.server import DashboardServer
+from lbg_runtime.model.errors import UserError
+from tests.status.asking import ask
+
+pytestmark = pytest.mark.real_time
+
+TOKEN = "a-token"
+FACTS = ("/v1/feed", "/v1/why?key=k")
+
+
+class FeedReader:
+    """One viewer, on a connection of its own, read from a thread."""
+
+    def __init__(self, port):
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection.request("GET", "/v1/feed")
+        self.response = self._connection.getresponse()
+
+    async def next(self):
+        """The next event; None at the end."""
+        return await asyncio.to_thread(self._next)
+
+    async def until(self, reached):
+        """Events until one of which this is so; that one."""
+        while not reached(told := await self.next()):
+            pass
+        return told
+
+    def _next(self):
+        line = self.response.readline()
+        if not line:
+            return None
+        assert line.startswith(b"data: ")
+        assert self.response.readline() == b"\n"
+        return json.loads(line.removeprefix(b"data: "))
+
+    def close(self):
+        self._connection.close()
+
+
+@pytest.fixture
+def viewer():
+    readers = []
+
+    async def view(port):
+        # Not from here: the loop is the server's, too.
+        readers.append(await asyncio.to_thread(FeedReader, port))
+        return readers[-1]
+
+    yield view
+    for reader in readers:
+        reader.close()
+
+
+async def test_the_page_is_three_files_that_load_nothing_else(stage):
+    async with stage() as group:
+        await group.show()
+        bodies = {path: await ask(group.port, path) for path in FILES}
+    for path, answer in bodies.items():
+        assert answer.status == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert (answer.headers["x-content-type-options"], answer.headers["cache-control"]) == ("nosniff", "no-store")
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        for sign in (b"http:", b"https:", b"//cdn", b"@import", b"url(", b"innerHTML", b"<style", b" style="):
+            assert sign not in answer.body.replace(b"http://www.w3.org/2000/svg", b""), (path, sign)
+    assert [answer.headers["content-type"].partition(";")[0] for answer in bodies.values()] == [
+        "text/html", "text/css", "text/javascript",
+    ]  # fmt: skip
+
+
+async def test_a_viewer_is_sent_the_group_and_then_each_move(stage, viewer):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await group.show()
+        reader = await viewer(group.port)
+        assert reader.response.getheader("content-type").startswith("text/event-stream")
+        told = await reader.next()
+        assert told["whole"]
+        if not told["members"]:
+            told = await reader.until(lambda one: one["members"])
+        assert told["members"]["0"][:2] == ["a", "active"]
+        await group.start("b")
+        seen = set()
+        while len(seen) < 2:
+            for _, _, queue, giver, taker, cause, gap in (await reader.next())["moves"]:
+                assert (giver, taker, cause) == (0, 1, "hand-back")
+                assert gap >= 0
+                seen.add(queue)
+
+
+async def test_a_kill_is_told_within_a_second(stage, viewer):
+    async with stage() as group:
+        await group.start("a", "b")
+        await group.trial.until(lambda: sorted(group.trial.active().values()) == ["a", "a", "b", "b"], within_s=20)
+        await group.show()
+        reader = await viewer(group.port)
+        await reader.until(lambda one: one["queues"])
+        killed_s = asyncio.get_running_loop().time()
+        group.trial.sessions["b"].kill()
+        moved = 0
+        while moved < 2:
+            moved += len((await reader.next())["moves"])
+        assert asyncio.get_running_loop().time() - killed_s < 1
+
+
+async def test_a_key_is_found_as_lbg_why_finds_it(stage):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await group.show()
+        answer = await ask(group.port, "/v1/why?key=k%2Fx%26")
+        assert answer.status == 200
+        told = answer.told
+        assert (told["key"], told["known"], told["disagree"]) == ("k/x&", False, [])
+        assert told["queue"] == f"orders/{told['shard'] % 4}"
+        (one,) = told["answers"]
+        assert (one["member"], one["flow"]["state"]) == ("a", "active")
+        for query in ("", "?key=a&key=b", "?key=", "?key=%0A", "?key=" + "x" * 251):
+            assert (await ask(group.port, "/v1/why" + query)).status == 400
+        searches = [asyncio.create_task(ask(group.port, f"/v1/why?key={number}")) for number in range(12)]
+        assert {one.status for one in await asyncio.gather(*searches)} <= {200, 503}
+
+
+async def test_only_get_is_answered_and_only_to_who_names_loopback(stage):
+    async with stage() as group:
+        await group.show()
+        for path in (*FILES, *FACTS):
+            assert (await ask(group.port, path, method="POST")).status == 405
+            refused = await ask(group.port, path, host="page.example")
+            assert refused.status == 421
+            assert not any(name.startswith("access-control") for name in refused.headers)
+        assert (await ask(group.port, "/etc/passwd")).status == (await ask(group.port, "/../x")).status == 404
+
+
+async def test_with_a_token_the_page_alone_is_for_everybody(stage):
+    async with stage(token=TOKEN) as group:
+        await group.show(token=TOKEN)
+        assert {(await ask(group.port, path)).status for path in FILES} == {200}
+        assert {(await ask(group.port, path)).status for path in (*FACTS, "/other")} == {401}
+        shown = await ask(group.port, FACTS[1], headers={"Authorization": f"Bearer {TOKEN}"})
+        assert shown.status == 200
+
+
+async def test_beyond_loopback_there_is_no_page_without_a_token(stage):
+    async with stage() as group:
+        await group.show()
+        shape, function = group.settings.group.shape(), group.settings.group.hash_function
+        with pytest.raises(UserError, match=r"--listen: 0\.0\.0\.0:0; expected an address on loopback"):
+            DashboardServer(group.watch, shape, function, ListenAddress("0.0.0.0", 0), None)  # noqa: S104
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = ListenAddress("127.0.0.1", taken.getsockname()[1])
+            with pytest.raises(UserError, match=r"--listen: .* already in use"):
+                await DashboardServer(group.watch, shape, function, address, None).__aenter__()
+
+
+async def test_viewers_do_not_keep_it(stage, viewer):
+    async with stage() as group:
+        await group.show()
+        reader = await viewer(group.port)
+        await reader.next()
+        ended_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - ended_s < 3
+    while await reader.next() is not None:
+        pass

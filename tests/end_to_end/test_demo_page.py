@@ -1,0 +1,55 @@
+"""`lbg demo --page`: the story with its live page."""
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.end_to_end.test_demo import BOUND_S, demo_command, demo_environment, processes_of_session, wait_until_gone
+from tests.processes import running
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
+
+
+def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo(tmp_path: Path) -> None:
+    with running(
+        demo_command("--json", "--page"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=demo_environment(tmp_path), start_new_session=True,
+    ) as process:  # fmt: skip
+        while not (line := process.stderr.readline()).startswith("the page: "):
+            assert line, "the demo ended by itself"
+        connection = http.client.HTTPConnection(urlsplit(line.split()[-1]).netloc, timeout=BOUND_S)
+        connection.request("GET", "/v1/feed")
+        feed = connection.getresponse()
+        members: dict[str, list[object]] = {}
+        owners: dict[str, object] = {}
+        rates: set[str] = set()
+        while not (len(members) == 2 and len(rates) == 8):
+            line = feed.readline()
+            assert line, "the feed ended"
+            if line.startswith(b"data: "):
+                told = json.loads(line.removeprefix(b"data: "))
+                members |= told["members"]
+                owners |= {index: row[0] for index, row in told["queues"].items()}
+                rates |= {index for index, row in told["queues"].items() if row[6]}
+        assert sorted(row[0] for row in members.values()) == ["member-0", "member-1"]
+        assert None not in owners.values()
+        children = processes_of_session(process.pid) - {process.pid}
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=BOUND_S)
+        assert process.returncode == 130
+        connection.close()
+        wait_until_gone(children)
+
+
+def test_a_page_needs_members_that_talk() -> None:
+    command = [sys.executable, "-m", "lbg_runtime.cli", "demo", "--page", "--rebind", "cycle"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert (done.returncode, done.stderr) == (
+        2, "lbg: --page: given with --rebind cycle; expected --rebind cooperative: members of a cycle do not talk\n",
+    )  # fmt: skip

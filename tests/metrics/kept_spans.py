@@ -1,0 +1,28 @@
+"""Spans that are kept in memory, as the SDK's exporter has them."""
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from lbg_runtime.metrics.spans import MessageSpans
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+
+SHAPE = GroupShape(GroupName("orders"), hash_prefix="h", hash_count=8, queue_count=4)
+
+
+class KeptSpans:
+    """A tracer provider of its own, and what it was given."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def make(self, *, has_keys: bool = False) -> MessageSpans:
+        return MessageSpans(SHAPE, has_keys=has_keys, provider=self.provider)
+
+    @property
+    def ended(self):
+        """In the order of their ends."""
+        return self._exporter.get_finished_spans()

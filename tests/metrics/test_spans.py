@@ -1,0 +1,137 @@
+"""Spans of messages: their names, their facts, and the trace that goes from publisher to handler."""
+
+import asyncio
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from lbg_runtime.metrics.spans import end_publish
+from lbg_runtime.model.errors import PublishRefused
+from lbg_runtime.model.message import Message
+from tests.metrics.kept_spans import KeptSpans
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def begun(spans, properties=None):
+    return spans.begin_publish(
+        "h/3/orders/new", key="k", shard=3, message_id="p-1", size_bytes=5,
+        properties={} if properties is None else properties,
+    )  # fmt: skip
+
+
+def handling(spans, properties, **facts):
+    message = Message("h/3/orders/new", b"12345", properties, message_id="p-1")
+    given = {"queue": "orders/3", "key": "k", "shard": 3, "epoch": 2, "attempt": 1, "is_redelivered": False, **facts}
+    return spans.handling(message, **given)
+
+
+def test_a_message_is_one_trace_from_its_publisher_to_its_handler() -> None:
+    kept = KeptSpans()
+    spans, properties = kept.make(), {"colour": "red"}
+    end_publish(begun(spans, properties), None)
+    assert properties.keys() == {"colour", "traceparent"}
+    with handling(spans, properties):
+        inside = trace.get_current_span().get_span_context()
+    published, handled = kept.ended
+    assert handled.context.span_id == inside.span_id
+    assert handled.parent.span_id == published.context.span_id
+    assert handled.context.trace_id == published.context.trace_id
+    assert properties["traceparent"][:-3] == f"00-{published.context.trace_id:032x}-{published.context.span_id:016x}"
+
+
+def test_a_publishers_span_is_named_and_described_by_the_messaging_conventions() -> None:
+    kept = KeptSpans()
+    end_publish(begun(kept.make()), None)
+    (span,) = kept.ended
+    assert (span.name, span.kind) == ("publish h/{shard}/{topic}", SpanKind.PRODUCER)
+    assert dict(span.attributes) == {
+        "messaging.system": "solace",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "h/3/orders/new",
+        "messaging.destination.template": "h/{shard}/{topic}",
+        "messaging.destination.partition.id": "3",
+        "messaging.message.id": "p-1",
+        "messaging.message.body.size": 5,
+    }
+
+
+def test_a_handlers_span_is_named_and_described_by_the_messaging_conventions() -> None:
+    kept = KeptSpans()
+    with handling(kept.make(), {}, attempt=2, is_redelivered=True):
+        pass
+    (span,) = kept.ended
+    assert (span.name, span.kind, span.parent) == ("process orders/3", SpanKind.CONSUMER, None)
+    assert dict(span.attributes) == {
+        "messaging.system": "solace",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders/3",
+        "messaging.destination.partition.id": "3",
+        "messaging.consumer.group.name": "orders",
+        "messaging.message.id": "p-1",
+        "messaging.message.body.size": 5,
+        "lbg.epoch": 2,
+        "lbg.attempt": 2,
+        "lbg.redelivered": True,
+    }
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_key_is_told_only_where_it_is_wished(has_keys) -> None:
+    kept = KeptSpans()
+    spans = kept.make(has_keys=has_keys)
+    end_publish(begun(spans), None)
+    with handling(spans, {}):
+        pass
+    with handling(spans, {}, key=None, shard=None):
+        pass
+    assert [span.attributes.get("lbg.key") for span in kept.ended] == (["k", "k", None] if has_keys else [None] * 3)
+
+
+def test_the_trace_of_a_foreign_publisher_goes_on() -> None:
+    kept = KeptSpans()
+    with handling(kept.make(), {"traceparent": TRACEPARENT, "tracestate": "vendor=1"}):
+        pass
+    (span,) = kept.ended
+    assert f"{span.context.trace_id:032x}-{span.parent.span_id:016x}" == TRACEPARENT[3:-3]
+    assert span.context.trace_state == {"vendor": "1"}
+
+
+@pytest.mark.parametrize("value", ["", "00-zz", 17, None, b"bytes", True])
+def test_a_context_that_is_none_begins_a_trace(value) -> None:
+    kept = KeptSpans()
+    with handling(kept.make(), {"traceparent": value}):
+        pass
+    assert kept.ended[0].parent is None
+
+
+def test_a_message_that_a_handler_publishes_belongs_to_its_trace() -> None:
+    kept = KeptSpans()
+    spans, properties = kept.make(), {"traceparent": TRACEPARENT}
+    with handling(spans, properties):
+        end_publish(begun(spans, properties), None)
+    published, handled = kept.ended
+    assert published.parent.span_id == handled.context.span_id
+    assert f"{published.context.span_id:016x}" in properties["traceparent"], "its own in place of the forwarded one"
+
+
+def test_what_is_raised_ends_the_span_as_failed_and_is_passed_on() -> None:
+    kept = KeptSpans()
+    for error, status in ((ValueError("no"), "ValueError: no"), (asyncio.CancelledError(), "cancelled")):
+        with pytest.raises(type(error)), handling(kept.make(), {}):
+            raise error
+        span = kept.ended[-1]
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, status)
+        assert span.attributes["error.type"] == type(error).__name__
+
+
+def test_a_refused_message_has_a_failed_span() -> None:
+    kept = KeptSpans()
+    end_publish(begun(kept.make()), PublishRefused("h/3/orders/new", "Spool Over Quota"))
+    (span,) = kept.ended
+    assert span.status.status_code is StatusCode.ERROR
+    assert "Spool Over Quota" in span.status.description
+    assert span.attributes["error.type"] == "PublishRefused"

@@ -1,0 +1,95 @@
+"""Spans are made where they are asked for; elsewhere nothing of theirs, nor of the metrics, is even imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.config.settings import Tracing
+from lbg_runtime.metrics.spans import MessageSpans
+from lbg_runtime.metrics.tracing import open_spans
+from lbg_runtime.model.errors import ConfigError
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "create_missing"}
+
+
+def settings(**ops):
+    return parse_settings({"group": GROUP, "ops": ops}, "test", {})
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (False, Tracing.OFF),
+        ("off", Tracing.OFF),
+        ("spans", Tracing.SPANS),
+        ("spans_with_keys", Tracing.SPANS_WITH_KEYS),
+    ],
+)
+def test_the_setting_is_a_word_and_off_may_be_what_yaml_makes_of_it(written, meant) -> None:
+    assert settings(tracing=written).ops.tracing is meant
+
+
+def test_another_word_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match=r"ops\.tracing: 'on'; expected one of off, spans or spans_with_keys"):
+        settings(tracing="on")
+
+
+def test_spans_are_opened_where_they_are_asked_for() -> None:
+    assert open_spans(settings()) is None
+    assert isinstance(open_spans(settings(tracing="spans")), MessageSpans)
+
+
+def test_a_missing_library_is_told_with_what_to_install(monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "lbg_runtime.metrics.spans")
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError) as caught:
+        open_spans(settings(tracing="spans"))
+    assert str(caught.value) == (
+        "ops.tracing: spans, and opentelemetry is not installed; expected pip install 'lbg-runtime[otel]'"
+    )
+
+
+MEMBER = f"""
+import asyncio, sys
+from lbg_runtime import App, Handlers
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.transport.memory.broker import MemoryBroker
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+handlers, broker = Handlers(), MemoryBroker()
+
+async def main():
+    settings = parse_settings({{"group": {GROUP!r}, "membership": {{"settle": "0ms"}}}}, "test", {{}})
+    handled = asyncio.Event()
+
+    @handlers.handler(">")
+    async def handle(message):
+        handled.set()
+
+    app = App(handlers, settings, session=MemoryTransport(broker, "member"))
+    running = asyncio.ensure_future(app.run())
+    session = MemoryTransport(broker, "publisher")
+    await session.open()
+    for queue in settings.group.shape().queue_names():
+        await session.provision(queue, settings.group.shape().subscriptions(int(queue[-1])))
+    async with HashedPublisher(session, settings.group.shape(), HashFunction.CRC32, publisher_id="p") as publisher:
+        await publisher.publish("orders/new", b"x", key="k")
+    await handled.wait()
+    app.stop()
+    await running
+
+asyncio.run(main())
+print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "prometheus_client")])
+"""
+
+
+@pytest.mark.real_time
+def test_nothing_of_it_is_imported_by_a_member_and_a_publisher_that_were_not_asked_for_it() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMBER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

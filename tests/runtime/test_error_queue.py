@@ -1,0 +1,138 @@
+"""Whole members on a memory broker: what a handler cannot handle ends on the error queue, or stops its queue."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+BACKOFF = {"backoff": {"initial": "100ms", "maximum": "1s"}}
+MOVE = {"failure": {"attempts": 2, "then": "error_queue", **BACKOFF}}
+STOP = {"failure": {"attempts": 2, "then": "stop", **BACKOFF}}
+ERRORS = "lbg-errors/orders"
+
+
+async def _refuse_k1(message):
+    if message.key == "k1" and message.key_sequence % 2:
+        raise ValueError(f"odd: {message.key_sequence}")
+
+
+async def _publish(trial, count):
+    """When the queues are there, as a publisher of a group must."""
+    await trial.until(lambda: len(trial.active()) == 4)
+    await trial.publish(count)
+
+
+async def _read(broker, queue):
+    """Everything that lies on a queue, which is left as it is."""
+    reader, found = MemoryTransport(broker, "reader"), []
+    await reader.open()
+    flow = await reader.bind(QueueName(queue), Epoch(1), found.append)
+    flow.start_intake()
+    await asyncio.sleep(1)
+    await reader.close()
+    return [event.delivery.message for event in found if hasattr(event, "delivery")]
+
+
+async def test_what_cannot_be_handled_lies_on_the_error_queue_in_order_and_the_rest_is_handled(trial):
+    async with trial.running(trial.member(work=_refuse_k1, **MOVE)) as (task,):
+        await _publish(trial, 40)
+        await trial.until(lambda: trial.depths() == [0] * 4)
+    assert task.result().is_clean
+    assert trial.sequences()["k1"] == [2, 4, 6, 8, 10]
+    assert trial.sequences()["k0"] == list(range(1, 11))
+    moved = await _read(trial.broker, ERRORS)
+    assert [message.key_sequence for message in moved] == [1, 3, 5, 7, 9]
+    told = {name: value for name, value in moved[0].properties.items() if name.startswith("lbg_error")}
+    assert told.pop("lbg_error_stack").endswith("_refuse_k1")
+    assert told == {
+        "lbg_error_topic": "h/1/orders/new",
+        "lbg_error_key": "k1",
+        "lbg_error_attempts": 2,
+        "lbg_error": "ValueError: odd: 1",
+        "lbg_error_queue": "orders/1",
+        "lbg_error_member": "member-0",
+    }
+    assert (moved[0].payload, moved[0].key) == (b"x", "k1")
+
+
+async def test_a_full_error_queue_keeps_the_messages_where_they_are(trial):
+    trial.broker.create_queue(ERRORS, [ERRORS], settings=QueueSettings(quota_bytes=0))
+    app = trial.member(work=_refuse_k1, **MOVE)
+    with capture_logs() as logs:
+        async with trial.running(app):
+            await _publish(trial, 8)
+            await trial.until(lambda: len(trial.handled) == 6)
+            await asyncio.sleep(60)
+            assert sum(trial.depths()) == 2
+            trial.broker.delete_queue(ERRORS)
+            trial.broker.create_queue(ERRORS, [ERRORS])
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert any(log["event"] == "move_failed" and "Quota" in log["reason"] for log in logs)
+    assert trial.sequences()["k1"] == [2]
+    assert [message.key_sequence for message in await _read(trial.broker, ERRORS)] == [1]
+
+
+async def test_a_move_outlasts_an_outage_and_is_made_once(trial):
+    app = trial.member(work=_refuse_k1, **MOVE)
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(trial.publish(80))
+        for _ in range(6):
+            await asyncio.sleep(0.05)
+            trial.sessions["member-0"].drop_connection(2)
+            await asyncio.sleep(3)
+        await publishing
+        await trial.until(lambda: trial.depths() == [0] * 4)
+    moved = [message.key_sequence for message in await _read(trial.broker, ERRORS)]
+    assert sorted(set(moved)) == list(range(1, 21, 2))
+    assert [first for at, first in enumerate(moved) if first not in moved[:at]] == list(range(1, 21, 2))
+
+
+async def test_an_error_queue_that_does_not_exist_stops_the_start(trial):
+    for index in range(4):
+        trial.broker.create_queue(f"orders/{index}", [])
+    app = trial.member(work=_refuse_k1, **MOVE, group={"provision": "none"})
+    with pytest.raises(ConfigError) as caught:
+        await app.run()
+    assert str(caught.value) == (
+        "failure.error_queue: lbg-errors/orders: Unknown Queue; "
+        "expected a queue that may be bound, with a subscription to lbg-errors/orders"
+    )
+
+
+async def test_an_error_queue_of_another_name_is_looked_for_and_let_go(trial):
+    for index in range(4):
+        trial.broker.create_queue(f"orders/{index}", [f"h/{index}/>"])
+    trial.broker.create_queue("dead", [ERRORS])
+    failure = {**MOVE["failure"], "error_queue": "dead"}
+    async with trial.running(trial.member(work=_refuse_k1, failure=failure, group={"provision": "none"})):
+        await _publish(trial, 8)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+        assert not trial.broker.engine.queue_flows("default", QueueName("dead"))
+    assert [message.key_sequence for message in await _read(trial.broker, "dead")] == [1]
+
+
+async def test_a_stopped_queue_keeps_its_messages_and_the_others_go_on(trial):
+    app = trial.member(work=_refuse_k1, **STOP, rebind={"drain_timeout": "2s"})
+    async with trial.running(app) as (task,):
+        await _publish(trial, 40)
+        await trial.until(lambda: len(trial.handled) == 30)
+        await asyncio.sleep(600)
+        assert trial.depths() == [0, 10, 0, 0]
+        app.stop()
+        report = await task
+    assert report.left_behind == 10
+    mended = trial.member()
+    async with trial.running(mended):
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert trial.sequences()["k1"] == list(range(1, 11))
+
+
+async def test_attempts_that_nothing_follows_stop_the_start(trial):
+    with pytest.raises(ConfigError, match=r"failure.then: not set"):
+        await trial.member(failure={"attempts": 2}).run()

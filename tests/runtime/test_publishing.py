@@ -1,0 +1,175 @@
+"""Handlers that answer with messages: settled when all of them are confirmed, and not before."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.model.errors import HandlerError, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.publishing import MAX_UNCONFIRMED
+from lbg_runtime.runtime.receipts import Receipt
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.resources import MemberResources
+
+
+class _Messenger:
+    """Confirms when the test says so."""
+
+    def __init__(self):
+        self.sent = []
+        self.most = 0
+        self._changed = asyncio.Event()
+
+    def send(self, message):
+        future = asyncio.get_running_loop().create_future()
+        self.sent.append((message.payload, future))
+        self.most = max(self.most, sum(not each.done() for _, each in self.sent))
+        self._changed.set()
+        return future
+
+    async def until_sent(self, count):
+        while len(self.sent) < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def confirm(self, number):
+        self.sent[number][1].set_result(None)
+
+
+def _out(text):
+    return Message("priced/new", text.encode())
+
+
+async def _several(message):
+    return [_out("a"), _out("b")]
+
+
+async def _yielding(message: Message):
+    yield _out("a")
+    yield _out("b")
+
+
+def _plain(message):
+    return (_out("a"), _out("b"))
+
+
+def _plain_yielding(message):
+    yield _out("a")
+    yield _out("b")
+
+
+@pytest.mark.parametrize("function", [_several, _yielding, _plain, _plain_yielding])
+async def test_the_input_is_accepted_when_every_message_is_confirmed(rig, delivery, function):
+    messenger = _Messenger()
+    made = rig(function, options={"publishes": True})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(2)
+        assert [payload for payload, _ in messenger.sent] == [b"a", b"b"]
+        messenger.confirm(1)
+        await asyncio.sleep(5)
+        assert made.ends == []
+        messenger.confirm(0)
+        await made.until_ended(1)
+    assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
+async def test_a_refused_message_fails_the_attempt_and_all_are_published_again(rig, delivery):
+    messenger = _Messenger()
+    made = rig(_several, options={"publishes": True})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(2)
+        messenger.sent[0][1].set_exception(PublishRefused("priced/new", "no room"))
+        await messenger.until_sent(4)
+        messenger.confirm(2)
+        messenger.confirm(3)
+        await made.until_ended(1)
+    assert [payload for payload, _ in messenger.sent] == [b"a", b"b"] * 2
+    assert made.ends[0].attempts == 2
+
+
+async def test_confirms_are_part_of_the_time_of_an_attempt(rig, delivery):
+    messenger = _Messenger()
+    made = rig(_several, options={"publishes": True}, failure={"timeout": "10s"})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        async with asyncio.timeout(11):
+            await messenger.until_sent(4)
+        messenger.confirm(2)
+        messenger.confirm(3)
+        await made.until_ended(1)
+    assert all(future.cancelled() for _, future in messenger.sent[:2])
+
+
+async def test_a_handler_is_not_asked_for_more_while_many_are_unconfirmed(rig, delivery):
+    messenger = _Messenger()
+
+    async def handle(message: Message):
+        for number in range(3 * MAX_UNCONFIRMED):
+            yield _out(str(number))
+
+    made = rig(handle)
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(MAX_UNCONFIRMED)
+        for number in range(3 * MAX_UNCONFIRMED):
+            await messenger.until_sent(number + 1)
+            messenger.confirm(number)
+        await made.until_ended(1)
+    assert messenger.most == MAX_UNCONFIRMED
+
+
+async def test_nothing_may_be_published_and_anything_else_is_a_terminal_failure(rig, delivery):
+    moved = []
+
+    class ErrorQueue:
+        async def take(self, handling, report):
+            moved.append(report.error)
+
+    async def handle(body: bytes):
+        return {b"1": None, b"2": "text", b"3": ["text"], b"4": 7}[body]
+
+    made = rig(handle, options={"publishes": True, "then": "error_queue"}, error_queue=ErrorQueue())
+    async with MemberResources(_Messenger()).entered(()), made.running():
+        for number in (1, 2, 3, 4):
+            made.dispatcher.dispatch(delivery(number))
+        await made.until_ended(4)
+    assert len(moved) == 3
+    assert all("TerminalFailure" in error and "no Message" in error for error in moved)
+
+
+async def test_what_a_handler_returns_that_does_not_publish_is_ignored(rig, delivery):
+    messenger = _Messenger()
+    made = rig(_several)
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
+    assert messenger.sent == []
+
+
+async def test_a_member_publishes_on_its_own_session(trial):
+    trial.broker.create_queue("priced", ["priced/>"])
+    handlers = Handlers()
+
+    # Before the trial's own handler of `orders/>`, so that it takes the messages.
+    @handlers.handler("orders/*")
+    async def price(message: Message):
+        yield Message("priced/one", message.payload, message.properties)
+
+    async with trial.running(trial.member(hooks=handlers)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(20)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert trial.broker.engine.queue_depth("default", "priced") == 20
+    assert trial.handled == []
+
+
+async def _receipt(receipt: Receipt):
+    yield receipt
+
+
+def test_a_receipt_and_yielding_do_not_go_together():
+    with pytest.raises(HandlerError, match="a receipt and publishing"):
+        Handlers().handler("orders/>")(_receipt)

@@ -1,0 +1,97 @@
+"""What answers mean: Dapr's contract, and everything that an application may answer instead."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.sidecar.answer import Answer, Status, read_answer, read_bulk_answer
+
+JSON = "application/json"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b" \n", b"{}", b'{"status": "SUCCESS"}', b"null", b'{"status": ""}', b'{"ok": true}', b"[1]"]
+)
+def test_what_says_nothing_else_is_a_success(body):
+    assert read_answer(200, JSON, body).status is Status.SUCCESS
+    assert read_answer(204, "", body).status is Status.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b'{"status": "RETRY"}', Status.RETRY, "status RETRY"),
+        (b'{"status": "DROP"}', Status.DROP, "status DROP"),
+        (b'{"status": "success"}', Status.RETRY, "unknown status 'success'"),
+        (b'{"status": 1}', Status.RETRY, "unknown status 1"),
+        (b"{broken", Status.RETRY, "HTTP 200 with a body that is no JSON"),
+        (b"\xff\xfe", Status.RETRY, "HTTP 200 with a body that is no JSON"),
+        (None, Status.RETRY, "HTTP 200 with a body that is no JSON"),
+    ],
+)
+def test_a_status_is_followed_and_what_cannot_be_read_is_tried_again(body, status, reason):
+    assert read_answer(200, JSON, body) == Answer(status, reason)
+
+
+def test_a_text_that_says_that_it_is_one_is_a_success():
+    assert read_answer(200, "text/plain; charset=utf-8", b"OK").status is Status.SUCCESS
+    assert read_answer(200, "text/html", None).status is Status.SUCCESS
+    assert read_answer(200, "text/html", b'{"status": "RETRY"}').status is Status.RETRY
+
+
+def test_bytes_that_do_not_say_what_they_are_are_tried_again():
+    answer = read_answer(200, "", b"OK")
+    assert answer == Answer(Status.RETRY, "HTTP 200 with a body that is no answer of type ''")
+
+
+@pytest.mark.parametrize("code", [301, 400, 401, 403, 405, 413, 429, 500, 503])
+def test_other_codes_are_tried_again(code):
+    assert read_answer(code, JSON, b'{"status": "SUCCESS"}') == Answer(Status.RETRY, f"HTTP {code}")
+
+
+def test_not_found_is_dropped():
+    assert read_answer(404, JSON, b"") == Answer(Status.DROP, "HTTP 404")
+
+
+def bulk(statuses, code=200):
+    body = statuses if isinstance(statuses, bytes) else json.dumps({"statuses": statuses}).encode()
+    return {entry: answer.status for entry, answer in read_bulk_answer(code, body, ["1", "2", "3"]).items()}
+
+
+def test_each_entry_of_a_bulk_has_its_own_status():
+    statuses = [{"entryId": "3", "status": "DROP"}, {"entryId": "1", "status": "SUCCESS"}]
+    assert bulk(statuses) == {"1": Status.SUCCESS, "2": Status.RETRY, "3": Status.DROP}
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"[]",
+        b"{broken",
+        [{"entryId": "1", "status": ""}],
+        [{"entryId": "1", "status": "DONE"}],
+        [{"entryId": 1, "status": "SUCCESS"}],
+        [{"status": "SUCCESS"}],
+        ["1"],
+        [{"entryId": "1", "status": "SUCCESS"}, {"entryId": "1", "status": "RETRY"}],
+        [{"entryId": "4", "status": "SUCCESS"}],
+    ],
+)
+def test_an_entry_without_a_clear_status_is_tried_again(statuses):
+    assert bulk(statuses)["1"] is Status.RETRY
+
+
+def test_the_code_of_a_bulk_is_that_of_all_its_entries():
+    assert set(bulk([], 404).values()) == {Status.DROP}
+    assert set(bulk([{"entryId": "1", "status": "SUCCESS"}], 500).values()) == {Status.RETRY}
+
+
+@given(st.integers(100, 599), st.text(), st.one_of(st.none(), st.binary()))
+def test_every_answer_means_something(code, content_type, body):
+    assert read_answer(code, content_type, body).status in Status
+    assert read_bulk_answer(code, body, ["1"]).keys() == {"1"}

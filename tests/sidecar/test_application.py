@@ -1,0 +1,227 @@
+"""The HTTP client against applications on real sockets that answer well, badly, slowly, or not at all."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.sidecar.application import (
+    MAX_ANSWER_BYTES,
+    ApplicationFailed,
+    ApplicationUnreachable,
+    HttpApplication,
+    Response,
+)
+
+pytestmark = pytest.mark.real_time
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class RawServer:
+    """Answers each request with given bytes; None hangs, an empty answer hangs up."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+        self.asked = asyncio.Event()
+        self.hung_up = asyncio.Event()
+        self._writers = []
+
+    async def serve(self, reader, writer):
+        self._writers.append(writer)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
+                )
+                self.requests.append((head.decode(), await reader.readexactly(length)))
+                self.asked.set()
+                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                if answer is None:
+                    await reader.read()
+                    self.hung_up.set()
+                    return
+                writer.write(answer)
+                await writer.drain()
+                if not answer:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def close(self):
+        for writer in self._writers:
+            writer.close()
+
+
+@asynccontextmanager
+async def application(*answers, timeout_ms=5_000, unix=None, **settings):
+    """A server that answers so, and the client for it."""
+    raw = RawServer(*answers)
+    if unix:
+        server = await asyncio.start_unix_server(raw.serve, unix)
+        address = f"unix:{unix}"
+    else:
+        server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    client = HttpApplication(address, SidecarSettings(application=address, **settings), timeout_ms)
+    try:
+        yield client, raw
+    finally:
+        await client.close()
+        server.close()
+        raw.close()
+        await server.wait_closed()
+
+
+async def test_a_request_has_its_headers_the_token_and_the_body():
+    async with application(OK, application_token="s3cret") as (client, raw):
+        response = await client.post("/a/b?c=d", {"content-type": "x/y", "lbg-key": "k"}, b"body")
+    assert response == Response(200, "application/json", b"{}")
+    head, body = raw.requests[0]
+    assert head.startswith("POST /a/b?c=d HTTP/1.1\r\n")
+    lines = head.lower().split("\r\n")
+    assert {"content-type: x/y", "lbg-key: k", "dapr-api-token: s3cret"} <= set(lines)
+    assert not any(line.startswith(("user-agent", "accept-encoding", "cookie")) for line in lines)
+    assert body == b"body"
+
+
+async def test_without_a_token_none_is_shown():
+    async with application(OK) as (client, raw):
+        await client.post("/a", {}, b"")
+    assert "token" not in raw.requests[0][0].lower()
+
+
+async def test_a_connection_is_used_again():
+    async with application(OK) as (client, raw):
+        for _ in range(5):
+            await client.post("/a", {}, b"")
+        assert len(raw._writers) == 1
+
+
+async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
+    path = str(tmp_path / "application.sock")
+    async with application(OK, unix=path) as (client, raw):
+        await client.probe()
+        assert (await client.post("/a", {}, b"x")).status == 200
+    assert raw.requests[0][0].startswith("POST /a HTTP/1.1\r\n")
+    with pytest.raises(ApplicationUnreachable):
+        await client.probe()
+
+
+async def test_an_address_with_a_path_has_the_routes_below_it():
+    raw = RawServer(OK)
+    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
+    client = HttpApplication(address, SidecarSettings(application=address), 5_000)
+    await client.post("/a", {}, b"")
+    await client.post("b", {}, b"")
+    await client.close()
+    server.close()
+    assert [head.split()[1] for head, _ in raw.requests] == ["/base/a", "/base/b"]
+
+
+async def test_a_large_body_arrives_whole():
+    body = bytes(range(256)) * 16_384
+    async with application(OK) as (client, raw):
+        await client.post("/a", {}, body)
+    assert raw.requests[0][1] == body
+
+
+@pytest.mark.parametrize("head", ["Content-Length: {}\r\n", "Connection: close\r\n"])
+async def test_a_longer_answer_than_any_is_not_read(head):
+    size = MAX_ANSWER_BYTES + 1
+    answer = b"HTTP/1.1 200 OK\r\n" + head.format(size).encode() + b"\r\n" + b"x" * size
+    async with application(answer, OK) as (client, raw):
+        assert (await client.post("/a", {}, b"")).body is None
+        assert (await client.post("/a", {}, b"")).body == b"{}"
+        assert len(raw._writers) == 2
+
+
+async def test_a_compressed_answer_is_not_blown_up():
+    answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
+    async with application(answer) as (client, _):
+        assert (await client.post("/a", {}, b"")).body == b"{}"
+
+
+async def test_a_redirection_is_an_answer():
+    answer = b"HTTP/1.1 307 X\r\nLocation: /b\r\nContent-Length: 0\r\n\r\n"
+    async with application(answer) as (client, raw):
+        assert (await client.post("/a", {}, b"")).status == 307
+        assert len(raw.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
+        b"\x16\x03\x01garbage\r\n\r\n",
+        b"HTTP/1.1 999999 ?\r\n\r\n",
+    ],
+)
+async def test_who_breaks_off_or_answers_no_http_has_failed(answer):
+    async with application(answer) as (client, raw):
+        closing = asyncio.get_running_loop().call_later(0.2, raw.close)
+        with pytest.raises(ApplicationFailed):
+            await client.post("/a", {}, b"")
+        closing.cancel()
+
+
+async def test_who_hangs_has_failed_after_its_time_and_is_hung_up_on():
+    async with application(None, timeout_ms=50) as (client, raw):
+        with pytest.raises(ApplicationFailed, match="no answer within 50 ms"):
+            await client.post("/a", {}, b"")
+        await asyncio.wait_for(raw.hung_up.wait(), 5)
+
+
+async def test_a_cancelled_request_is_hung_up_on():
+    async with application(None) as (client, raw):
+        posting = asyncio.ensure_future(client.post("/a", {}, b""))
+        await asyncio.wait_for(raw.asked.wait(), 5)
+        posting.cancel()
+        await asyncio.wait([posting])
+        await asyncio.wait_for(raw.hung_up.wait(), 5)
+
+
+async def test_nobody_who_listens_is_told_from_a_failure():
+    async with application(OK) as (client, _):
+        pass
+    client = HttpApplication(client._base, SidecarSettings(application=client._base), 5_000)
+    for call in (client.post("/a", {}, b""), client.probe(), client.subscriptions()):
+        with pytest.raises(ApplicationUnreachable):
+            await call
+    await client.close()
+
+
+async def test_a_probe_without_a_path_asks_for_a_connection_only():
+    async with application(None) as (client, raw):
+        await client.probe()
+        assert raw.requests == []
+
+
+@pytest.mark.parametrize(("code", "is_well"), [(200, True), (204, True), (404, False), (503, False)])
+async def test_a_probe_with_a_path_asks_for_success(code, is_well):
+    answer = f"HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n".encode()
+    async with application(answer, health={"path": "/healthz"}) as (client, raw):
+        if is_well:
+            await client.probe()
+        else:
+            with pytest.raises(ApplicationFailed, match=f"HTTP {code} from /healthz"):
+                await client.probe()
+    assert raw.requests[0][0].startswith("GET /healthz ")
+
+
+async def test_subscriptions_are_asked_for():
+    async with application(OK) as (client, raw):
+        assert await client.subscriptions() == b"{}"
+    assert raw.requests[0][0].startswith("GET /dapr/subscribe ")
+    async with application(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n") as (client, _):
+        assert await client.subscriptions() is None
+    async with application(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n") as (client, _):
+        with pytest.raises(ApplicationFailed, match="HTTP 500"):
+            await client.subscriptions()

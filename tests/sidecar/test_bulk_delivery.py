@@ -1,0 +1,143 @@
+"""Bulk delivery through a whole member: many keys in one request, each event with its own status."""
+
+import asyncio
+import json
+
+import pytest
+
+from lbg_runtime.sidecar.application import ApplicationFailed, Response
+from tests.sidecar.conftest import ScriptedApplication
+
+BULK = [
+    {
+        "pubsubname": "pubsub",
+        "topic": "orders/>",
+        "route": "/bulk",
+        "bulkSubscribe": {"enabled": True, "maxMessagesCount": 10, "maxAwaitDurationMs": 500},
+    }
+]
+
+
+class BulkWork:
+    """Answers with the status that `status` gives for key, number and how often that was seen."""
+
+    def __init__(self, status=lambda key, number, seen: "SUCCESS"):
+        self.status = status
+        self.taken = {}
+        self.sizes = []
+        self.seen = {}
+        self.doubled = 0
+
+    async def __call__(self, posted):
+        entries = json.loads(posted.body)["entries"]
+        self.sizes.append(len(entries))
+        keys = [entry["metadata"]["lbg-key"] for entry in entries]
+        self.doubled += len(keys) != len(set(keys))
+        await asyncio.sleep(0.05)
+        statuses = []
+        for entry in entries:
+            key, number = entry["metadata"]["lbg-key"], int(entry["metadata"]["lbg-fencing-token"])
+            seen = self.seen[key, number] = self.seen.get((key, number), 0) + 1
+            status = self.status(key, number, seen)
+            if status == "SUCCESS":
+                self.taken.setdefault(key, []).append(number)
+            if status is not None:
+                statuses.append({"entryId": entry["entryId"], "status": status})
+        return Response(200, "application/json", json.dumps({"statuses": statuses}).encode())
+
+
+async def handle_all(trial, application, count=80, keys=20):
+    async with trial.running(trial.app(application)) as left:
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(count, keys)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert left.result().is_clean
+
+
+def in_order(keys=20, count=4):
+    return {f"k{number}": list(range(1, count + 1)) for number in range(keys)}
+
+
+async def test_many_keys_go_in_one_request_and_each_key_in_order(trial):
+    work = BulkWork()
+    await handle_all(trial, ScriptedApplication(work, asked=BULK))
+    assert work.taken == in_order()
+    assert work.doubled == 0
+    assert max(work.sizes) == 10
+    assert len(work.sizes) < 40
+
+
+async def test_each_event_follows_its_own_status(trial):
+    def status(key, number, seen):
+        if (key, number) == ("k1", 2):
+            return "DROP"
+        if (key, number) == ("k2", 1) and seen < 3:
+            return "RETRY"
+        return None if (key, number) == ("k3", 3) and seen == 1 else "SUCCESS"
+
+    work = BulkWork(status)
+    await handle_all(trial, ScriptedApplication(work, asked=BULK))
+    assert work.taken == {**in_order(), "k1": [1, 3, 4]}
+    assert (work.seen["k1", 2], work.seen["k2", 1], work.seen["k3", 3]) == (1, 3, 2)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{broken", b'{"statuses": {}}', b"null"])
+async def test_an_answer_that_cannot_be_read_has_all_tried_again(trial, garbage):
+    work = BulkWork()
+    posts = 0
+
+    async def first_garbage(posted):
+        nonlocal posts
+        posts += 1
+        return Response(200, "application/json", garbage) if posts == 1 else await work(posted)
+
+    await handle_all(trial, ScriptedApplication(first_garbage, asked=BULK))
+    assert work.taken == in_order()
+
+
+async def test_an_application_that_dies_in_the_middle_gets_all_of_it_again(trial):
+    work = BulkWork()
+    posts = 0
+
+    async def first_dies(posted):
+        nonlocal posts
+        posts += 1
+        if posts == 1:
+            raise ApplicationFailed("Server disconnected")
+        return await work(posted)
+
+    await handle_all(trial, ScriptedApplication(first_dies, asked=BULK))
+    assert work.taken == in_order()
+
+
+async def test_an_application_that_is_away_costs_no_attempt(trial):
+    work = BulkWork()
+    application = ScriptedApplication(work, asked=BULK)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        application.is_up = False
+        await trial.publish(20, 20)
+        await asyncio.sleep(600)
+        application.is_up = True
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    attempts = [
+        entry["metadata"]["lbg-attempt"] for post in application.posted for entry in json.loads(post.body)["entries"]
+    ]
+    assert attempts == ["1"] * 20
+
+
+async def test_a_member_that_leaves_takes_back_what_hangs(trial):
+    hanging = asyncio.Event()
+
+    async def hang(_):
+        await hanging.wait()
+
+    application = ScriptedApplication(hang, asked=BULK)
+    app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "2s"})
+    async with trial.running(app) as left:
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(5, 5)
+        await trial.until(lambda: len(application.posted) > 0)
+        app.stop()
+        assert not (await left).is_clean
+    assert sum(trial.depths()) == 5

@@ -1,0 +1,93 @@
+"""The sender of one subscription's bulks, alone: events that are taken back, and the wait for others."""
+
+import asyncio
+import json
+
+import pytest
+
+from lbg_runtime.sidecar.answer import Status
+from lbg_runtime.sidecar.application import ApplicationFailed, Response
+from lbg_runtime.sidecar.bulk_sender import BulkSender
+from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
+from tests.sidecar.events import make_event
+
+
+class Slow:
+    """Answers when the test lets it."""
+
+    def __init__(self):
+        self.bulks = []
+        self.may_answer = asyncio.Event()
+
+    async def post(self, route, headers, body):
+        ids = [entry["entryId"] for entry in json.loads(body)["entries"]]
+        self.bulks.append(ids)
+        await self.may_answer.wait()
+        statuses = [{"entryId": entry_id, "status": "SUCCESS"} for entry_id in ids]
+        return Response(200, "application/json", json.dumps({"statuses": statuses}).encode())
+
+
+@pytest.fixture
+async def rig():
+    tasks = set()
+
+    def spawn(coroutine):
+        task = asyncio.ensure_future(coroutine)
+        tasks.add(task)
+        return task
+
+    application, bulk = Slow(), Bulk(max_count=3, max_wait_ms=1_000)
+    yield application, BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn)
+    await asyncio.gather(*tasks)
+
+
+def start(sender, *keys):
+    return [asyncio.ensure_future(sender.deliver(make_event(key=key))) for key in keys]
+
+
+async def test_an_event_that_is_taken_back_under_way_harms_no_other(rig):
+    application, sender = rig
+    first, second, third = start(sender, "a", "b", "c")
+    await asyncio.sleep(0.1)
+    second.cancel()
+    await asyncio.wait([second])
+    application.may_answer.set()
+    assert [(await each).status for each in (first, third)] == [Status.SUCCESS, Status.SUCCESS]
+    assert application.bulks == [["1", "2", "3"]]
+
+
+async def test_an_event_that_is_taken_back_before_it_is_sent_is_not_sent(rig):
+    application, sender = rig
+    start(sender, "a")
+    await asyncio.sleep(0.1)
+    waiting, other = start(sender, "b", "c")
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    application.may_answer.set()
+    await other
+    assert application.bulks == [["1"], ["3"]]
+
+
+async def test_an_event_waits_for_others_no_longer_than_it_may(rig):
+    application, sender = rig
+    loop = asyncio.get_running_loop()
+    start(sender, "a")
+    await asyncio.sleep(0.1)
+    start(sender, "b")
+    began_s = loop.time()
+    while len(application.bulks) < 2:  # noqa: ASYNC110 - the sender tells nobody
+        await asyncio.sleep(0.01)
+    assert loop.time() - began_s == pytest.approx(1, abs=0.02)
+    application.may_answer.set()
+
+
+async def test_a_failure_is_that_of_every_event(rig):
+    application, sender = rig
+
+    async def fail(*_):
+        raise ApplicationFailed("gone")
+
+    application.post = fail
+    for each in start(sender, "a", "b"):
+        with pytest.raises(ApplicationFailed):
+            await each

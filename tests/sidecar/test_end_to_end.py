@@ -1,0 +1,177 @@
+"""Broker, sidecar and application, each a process of its own, the official client between; and what a SIGKILL does."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from itertools import pairwise
+
+import pytest
+
+from tests.processes import running
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(100)]
+
+BOUND_S = 60
+LBG = [sys.executable, "-m", "lbg_runtime.cli"]
+
+
+class Stage:
+    """The processes of one test; whatever happens, they are gone when it ends."""
+
+    def __init__(self, folder, stack):
+        self.folder = folder
+        self.log = folder / "events.jsonl"
+        self.log.touch()
+        self._stack = stack
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            self.port = found.getsockname()[1]
+        broker = self._start("broker", [*LBG, "broker", "--smf", "127.0.0.1:0"])
+        assert broker
+        ready = self.until(lambda: re.search(r"ready: smf (\S+)\n", (folder / "broker.log").read_text()))
+        config = {
+            "connection": {"transport": "solace", "host": f"tcp://{ready[1]}"},
+            "group": {
+                "name": "orders",
+                "hash_prefix": "h",
+                "hash_count": 8,
+                "queue_count": 2,
+                "provision": "create_missing",
+            },
+            "membership": {"heartbeat": "300ms", "settle": "300ms"},
+            "sidecar": {"application": f"http://127.0.0.1:{self.port}", "listen": "off"},
+        }
+        (folder / "config.yaml").write_text(json.dumps(config))
+
+    def _start(self, name, command):
+        with (self.folder / f"{name}.log").open("ab") as output:
+            return self._stack.enter_context(running(command, stdout=output, stderr=output))
+
+    def sidecar(self):
+        return self._start("sidecar", [*LBG, "run", "--config", self.folder / "config.yaml"])
+
+    def application(self):
+        return self._start(
+            "application", [sys.executable, "-m", "tests.sidecar.plain_application", str(self.port), self.log]
+        )
+
+    def said(self, event):
+        return (self.folder / "sidecar.log").read_text().count(f'"{event}"')
+
+    def publish(self, lines):
+        subprocess.run(
+            [
+                *LBG,
+                "publish",
+                "--config",
+                self.folder / "config.yaml",
+                "--topic",
+                "orders/new",
+                "--key-from",
+                "json:/k",
+            ],
+            input="".join(json.dumps(line) + "\n" for line in lines),
+            text=True,
+            check=True,
+            timeout=BOUND_S,
+            capture_output=True,
+        )
+
+    def until(self, look):
+        """What `look` finds, once it finds something."""
+        end_s = time.monotonic() + BOUND_S
+        while not (found := look()):
+            assert time.monotonic() < end_s, (self.folder / "sidecar.log").read_text()
+            time.sleep(0.02)
+        return found
+
+    def steps(self):
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def began(self, key, number):
+        return [step for step in self.steps() if (step["step"], step["key"], step["n"]) == ("begin", key, number)]
+
+    def ended(self):
+        """Numbers by key, in the order in which they were handled to the end."""
+        found = {}
+        for step in self.steps():
+            if step["step"] == "end":
+                found.setdefault(step["key"], []).append(step["n"])
+        return found
+
+
+@pytest.fixture
+def stage(tmp_path):
+    with ExitStack() as stack:
+        yield Stage(tmp_path, stack)
+
+
+def messages(keys=6, count=10, **special):
+    """So many of each key; `k1_3="drop"` says what to do with one of them."""
+    return [
+        {"k": f"k{key}", "n": number, "do": special.get(f"k{key}_{number}")}
+        for number in range(1, count + 1)
+        for key in range(keys)
+    ]
+
+
+IN_ORDER = {f"k{key}": list(range(1, 11)) for key in range(6)}
+
+
+def test_an_application_for_dapr_gets_events_in_key_order_with_retry_and_drop_honoured(stage):
+    sidecar = stage.sidecar()
+    stage.until(lambda: stage.said("application_away"))
+    stage.application()
+    # The second to come; the queues are there when the member has begun.
+    stage.until(lambda: stage.said("active") >= 2)
+    stage.publish(messages(k1_3="retry twice", k2_4="drop"))
+    stage.until(lambda: sum(map(len, stage.ended().values())) == 59)
+    assert stage.ended() == {**IN_ORDER, "k2": [1, 2, 3, 5, 6, 7, 8, 9, 10]}
+    assert [step["attempt"] for step in stage.began("k1", 3)] == ["1", "2", "3"]
+    assert len(stage.began("k2", 4)) == 1
+    sidecar.send_signal(signal.SIGTERM)
+    assert sidecar.wait(BOUND_S) == 0
+    assert stage.said("event_dropped") == 1
+    assert stage.said("handling_failed") == 2
+
+
+def test_an_application_that_is_killed_in_the_middle_of_an_event_gets_it_again_and_all_others_in_order(stage):
+    application = stage.application()
+    sidecar = stage.sidecar()
+    stage.until(lambda: stage.said("active") >= 2)
+    stage.publish(messages(k1_3="hang once"))
+    stage.until(lambda: stage.began("k1", 3))
+    application.kill()
+    application.wait(BOUND_S)
+    stage.application()
+    stage.until(lambda: {key: list(dict.fromkeys(numbers)) for key, numbers in stage.ended().items()} == IN_ORDER)
+    assert [step["attempt"] for step in stage.began("k1", 3)] == ["1", "2"]
+    assert stage.ended()["k1"] == IN_ORDER["k1"]
+    sidecar.send_signal(signal.SIGTERM)
+    assert sidecar.wait(BOUND_S) == 0
+
+
+def test_what_a_killed_sidecar_had_given_out_comes_again_flagged_from_the_next_one(stage):
+    stage.application()
+    first = stage.sidecar()
+    stage.until(lambda: stage.said("active") >= 2)
+    stage.publish(messages(k1_3="hang once"))
+    stage.until(lambda: stage.began("k1", 3))
+    first.kill()
+    first.wait(BOUND_S)
+    second = stage.sidecar()
+    stage.until(lambda: {key: list(dict.fromkeys(numbers)) for key, numbers in stage.ended().items()} == IN_ORDER)
+    assert [step["redelivered"] for step in stage.began("k1", 3)] == ["false", "true"]
+    # What was handled and not yet settled may come once more, flagged: from somewhere before the end of its key on.
+    assert all(sum(after <= before for before, after in pairwise(numbers)) <= 1 for numbers in stage.ended().values())
+    seen = set()
+    for step in stage.steps():
+        if step["step"] == "end":
+            assert step["redelivered"] == "true" or (step["key"], step["n"]) not in seen
+            seen.add((step["key"], step["n"]))
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(BOUND_S) == 0

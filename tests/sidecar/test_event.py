@@ -1,0 +1,151 @@
+"""CloudEvents, in both content modes, and what the runtime adds; what comes in from a publisher may be anything."""
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.sidecar.event import attribute_properties, binary, bulk_entry, facts, header_text, structured
+from tests.sidecar.events import make_event, stamps
+
+
+def told(event, **how):
+    return json.loads(structured(event, "pubsub", **how))
+
+
+def test_a_message_that_says_nothing_of_itself_is_an_event_as_applications_for_dapr_know_it():
+    assert told(make_event(sent_at_ms=1_700_000_000_123)) == {
+        "specversion": "1.0",
+        "id": "id-1",
+        "source": "/orders",
+        "type": "com.dapr.event.sent",
+        "topic": "orders/new",
+        "pubsubname": "pubsub",
+        "time": "2023-11-14T22:13:20.123Z",
+        "partitionkey": "k",
+        "datacontenttype": "application/json",
+        "data": {"a": 1},
+    }
+
+
+def test_what_the_publisher_said_of_the_event_wins():
+    properties = {"ce_type": "order.created", "ce_source": "/shop", "ce_id": "7", "ce_custom": 5, "other": "x"}
+    event = told(make_event(properties=properties))
+    assert (event["type"], event["source"], event["id"], event["custom"]) == ("order.created", "/shop", "7", 5)
+    assert "other" not in event
+
+
+@pytest.mark.parametrize(
+    "name", ["ce_data", "ce_topic", "ce_Type", "ce_", "ce_a b", "ce_specversion", "ce_data_base64"]
+)
+def test_a_property_that_is_no_attribute_changes_nothing(name):
+    assert told(make_event(properties={name: "forged"})) == told(make_event())
+
+
+def test_an_event_of_a_message_without_an_id_has_the_one_that_was_made():
+    assert told(make_event(message_id=None))["id"] == "made"
+
+
+@pytest.mark.parametrize(
+    ("payload", "said", "expected"),
+    [
+        (b"[1, 2]", "application/json; charset=utf-8", {"data": [1, 2]}),
+        (b"12345678901234567890123", None, {"data": 12345678901234567890123, "datacontenttype": "application/json"}),
+        (b"{broken", "application/json", {"data_base64": base64.b64encode(b"{broken").decode()}),
+        (b"", "application/json", {"data_base64": ""}),
+        ("ä".encode(), "text/plain", {"data": "ä"}),
+        (b"<a/>", "application/xml", {"data": "<a/>"}),
+        (b"\xff", "text/plain", {"data_base64": "/w=="}),
+        (b"plain", None, {"data": "plain", "datacontenttype": "text/plain"}),
+        (b"\xff\x00", None, {"data_base64": "/wA=", "datacontenttype": "application/octet-stream"}),
+        (b"{}", "application/octet-stream", {"data_base64": "e30="}),
+        (b"{}", "application/vnd.order+json", {"data": {}}),
+    ],
+)
+def test_data_stands_in_the_object_as_its_type_says(payload, said, expected):
+    event = told(make_event(payload, properties={"ce_datacontenttype": said} if said else {}))
+    assert event.items() >= expected.items()
+    assert len(event.keys() & {"data", "data_base64"}) == 1
+
+
+def test_a_raw_event_has_its_bytes_whatever_they_are():
+    event = told(make_event(b'{"a": 1}'), is_raw=True)
+    assert (event["datacontenttype"], event["data_base64"]) == ("application/octet-stream", "eyJhIjogMX0=")
+
+
+def test_numbers_keep_their_digits():
+    assert b"1.10000000000000000001" in structured(make_event(b"1.10000000000000000001"), "pubsub")
+
+
+def test_in_binary_mode_attributes_are_headers_and_the_payload_is_the_body():
+    headers, body = binary(make_event(b"\xff", properties={"ce_type": "bestellt ä", "ce_yes": True}), "pubsub")
+    assert body == b"\xff"
+    assert headers["content-type"] == "application/octet-stream"
+    assert headers["ce-type"] == "bestellt%20%C3%A4"
+    assert headers["ce-yes"] == "true"
+    assert headers["ce-id"] == "id-1"
+    assert "ce-datacontenttype" not in headers
+
+
+@pytest.mark.parametrize("forged", ["text/plain\r\nevil: 1", "", "ä/ö", 7, "nonsense"])
+def test_a_content_type_that_is_none_does_not_reach_a_header(forged):
+    headers, _ = binary(make_event(properties={"ce_datacontenttype": forged}), "pubsub")
+    assert headers["content-type"] == "application/json"
+
+
+def test_the_runtime_tells_what_it_knows_of_the_delivery():
+    event = make_event(key="Ä 1", properties=stamps("Ä 1", 17), attempt=4, redelivered=True)
+    assert facts(event) == {
+        "lbg-key": "%C3%84%201",
+        "lbg-shard": "3",
+        "lbg-queue": "orders/1",
+        "lbg-epoch": "2",
+        "lbg-attempt": "4",
+        "lbg-redelivered": "true",
+        "lbg-fencing-token": "17",
+        "lbg-publisher": "p",
+    }
+
+
+def test_what_a_message_has_not_is_not_told():
+    event = make_event(key=None, shard=None)
+    assert facts(event).keys() == {"lbg-queue", "lbg-epoch", "lbg-attempt", "lbg-redelivered"}
+    assert "partitionkey" not in told(event)
+
+
+def test_a_bulk_entry_is_the_event_and_its_facts():
+    entry = bulk_entry(make_event(), "pubsub", "5", is_raw=False)
+    assert (entry["entryId"], entry["contentType"]) == ("5", "application/cloudevents+json")
+    assert entry["metadata"]["lbg-key"] == "k"
+    assert entry["event"]["id"] == "id-1"
+    raw = bulk_entry(make_event(), "pubsub", "5", is_raw=True)
+    assert (raw["event"], raw["contentType"]) == ("eyJhIjogMX0=", "application/octet-stream")
+
+
+def test_attributes_travel_as_properties_and_come_back():
+    carried = attribute_properties({"type": "t", "n": 3, "data": "x", "Bad": "x", "float": 1.5, "yes": True})
+    assert carried == {"ce_type": "t", "ce_n": 3, "ce_yes": True}
+    assert told(make_event(properties=carried)).items() >= {"type": "t", "n": 3, "yes": True}.items()
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_header_is_visible_ascii_whatever_it_tells(text):
+    assert all(0x21 <= ord(character) < 0x7F and character != '"' for character in header_text(text))
+
+
+@given(
+    st.binary(max_size=40),
+    st.dictionaries(
+        st.sampled_from(["ce_type", "ce_time", "ce_x", "ce_datacontenttype", "zz"]),
+        st.one_of(st.text(st.characters(codec="utf-8")), st.integers(-9, 9), st.floats(), st.binary(), st.none()),
+    ),
+    st.one_of(st.none(), st.integers()),
+)
+def test_any_message_is_an_event(payload, properties, sent_at_ms):
+    event = make_event(payload, properties=properties, sent_at_ms=sent_at_ms)
+    assert told(event)["specversion"] == "1.0"
+    headers, body = binary(event, "pubsub")
+    assert body == payload
+    assert not any("\r" in value or "\n" in value for value in headers.values())

@@ -1,0 +1,113 @@
+"""Requests to publish, in every form that applications send."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.sidecar.publication import read_publication
+
+STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}
+
+
+def event(**members):
+    return json.dumps({"specversion": "1.0", "id": "7", "source": "/s", "type": "t", **members}).encode()
+
+
+def test_plain_data_keeps_its_type():
+    read = read_publication({"content-type": "text/plain"}, {}, b"hello")
+    assert (read.payload, read.properties, read.key) == (b"hello", {"ce_datacontenttype": "text/plain"}, None)
+
+
+def test_data_without_a_type_is_bytes():
+    assert read_publication({}, {}, b"x").properties == {}
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "key"),
+    [
+        ({"lbg-key": "%C3%84%201"}, {"key": "b"}, "Ä 1"),
+        ({}, {"key": "b"}, "b"),
+        ({}, {"metadata.partitionKey": "c"}, "c"),
+        ({"ce-partitionkey": "d%20e"}, {}, "d e"),
+        ({"ce-partitionkey": ""}, {}, None),
+    ],
+)
+def test_a_key_may_be_given_in_several_places(headers, query, key):
+    assert read_publication(headers, query, b"").key == key
+
+
+def test_a_structured_event_is_taken_apart():
+    read = read_publication(STRUCTURED, {}, event(data={"a": [1, 12345678901234567890]}, partitionkey="k", ext=5))
+    assert read.payload == b'{"a":[1,12345678901234567890]}'
+    assert read.key == "k"
+    assert read.properties == {
+        "ce_id": "7",
+        "ce_source": "/s",
+        "ce_type": "t",
+        "ce_partitionkey": "k",
+        "ce_ext": 5,
+        "ce_datacontenttype": "application/json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("members", "payload"),
+    [
+        ({"data": "text", "datacontenttype": "text/plain"}, b"text"),
+        ({"data": "text", "datacontenttype": "application/json"}, b'"text"'),
+        ({"data": "text"}, b'"text"'),
+        ({"data_base64": "/w=="}, b"\xff"),
+        ({"data": None}, b""),
+        ({}, b""),
+        ({"data": 0}, b"0"),
+        ({"data": False}, b"false"),
+    ],
+)
+def test_the_data_of_an_event_is_the_payload(members, payload):
+    assert read_publication(STRUCTURED, {}, event(**members)).payload == payload
+
+
+def test_a_binary_event_has_its_attributes_in_headers():
+    headers = {"ce-specversion": "1.0", "ce-type": "a%20b", "content-type": "application/json", "x": "y"}
+    read = read_publication(headers, {}, b"{}")
+    assert read.properties == {"ce_type": "a b", "ce_datacontenttype": "application/json"}
+    assert read.payload == b"{}"
+
+
+def test_a_raw_publication_is_not_looked_into():
+    read = read_publication({**STRUCTURED, "ce-type": "x"}, {"metadata.rawPayload": "true"}, b"{broken")
+    assert read.payload == b"{broken"
+    assert read.properties == {"ce_datacontenttype": STRUCTURED["content-type"]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{broken",
+        b"[]",
+        b"{}",
+        b'{"specversion": "0.3"}',
+        b'{"specversion": "1.0", "data_base64": "?"}',
+        b'{"specversion": "1.0", "data_base64": 7}',
+        b'{"specversion": "1.0", "data": "\\ud800", "datacontenttype": "text/plain"}',
+        b'{"specversion": "1.0", "type": "\\ud800"}',
+        b'{"specversion": "1.0", "long": 99999999999}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_event_that_is_none_is_refused(body):
+    with pytest.raises(UserError):
+        read_publication(STRUCTURED, {}, body)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["application/cloudevents+json", "application/json", ""]))
+def test_any_body_is_read_or_refused(body, content_type):
+    try:
+        read = read_publication({"content-type": content_type}, {}, body)
+    except UserError:
+        return
+    assert isinstance(read.payload, bytes)

@@ -1,0 +1,277 @@
+"""An application that pulls: streams, settling, and everything that may become of a stream."""
+
+import asyncio
+import json
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.sidecar.answer import Answer, Status
+from lbg_runtime.sidecar.pull import PulledEvents
+from tests.sidecar.conftest import SidecarTrial
+from tests.sidecar.events import make_event
+
+SUCCESS = Answer(Status.SUCCESS)
+
+
+class Puller:
+    """Reads a stream of a member's sidecar as the route does, in this process."""
+
+    def __init__(self, app, capacity=16):
+        self.sidecar = app._companion
+        self.pulled = self.sidecar._receiver
+        self.got = []
+        self._stream = self.pulled.stream(capacity)
+        self._task = asyncio.ensure_future(self._read())
+
+    async def _read(self):
+        async for line in self._stream:
+            if line.strip():
+                self.got.append(json.loads(line))
+
+    def settle(self, event, status=Status.SUCCESS):
+        return self.pulled.settle([(event["id"], Answer(status, "said so"))])
+
+    async def gone(self):
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._stream.aclose()
+
+    @property
+    def is_ended(self):
+        return self._task.done() and not self._task.cancelled()
+
+
+@pytest.fixture
+def pulling(trial: SidecarTrial):
+    """Makes a member for an application that pulls, without a port; wait for its receiver with `begun`."""
+
+    def make(**sections):
+        # The port is not opened: `listen` is needed for the setting to make sense, and served by nobody here.
+        app = trial.app(None, sidecar={"listen": "127.0.0.1:0"}, **sections)
+        sidecar = app._companion
+
+        async def serve_nothing(_stack, _publisher, receiver):
+            sidecar._receiver = receiver
+
+        sidecar._serve = serve_nothing
+        return app
+
+    return make
+
+
+async def begun(trial, app):
+    await trial.until(lambda: app._companion._receiver is not None)
+
+
+def described(event):
+    return event["metadata"]["lbg-key"], int(event["metadata"]["lbg-fencing-token"])
+
+
+async def test_a_member_takes_no_queue_before_somebody_pulls(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        await asyncio.sleep(60)
+        assert not trial.is_provisioned()
+        Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+
+
+async def test_the_next_event_of_a_key_comes_when_the_one_before_is_settled(trial, pulling):
+    app = pulling()
+    async with trial.running(app) as left:
+        await begun(trial, app)
+        puller = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(20)
+        for _ in range(5):
+            await trial.until(lambda: len(puller.got) >= 4)
+            await asyncio.sleep(5)
+            assert len(puller.got) == 4
+            batch, puller.got = puller.got, []
+            assert len({described(event)[0] for event in batch}) == 4
+            for event in batch:
+                assert puller.settle(event) == []
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert left.result().is_clean
+    assert puller.is_ended
+
+
+async def test_no_stream_has_more_than_it_asked_for(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        small, large = Puller(app, 1), Puller(app, 2)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(10, keys=10)
+        handled = 0
+        while handled < 10:
+            await trial.until(lambda: small.got or large.got)
+            assert len(small.got) <= 1
+            assert len(large.got) <= 2
+            for puller in (small, large):
+                while puller.got:
+                    assert puller.settle(puller.got.pop()) == []
+                    handled += 1
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
+async def test_what_is_open_on_a_stream_that_breaks_comes_again_on_another(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        first = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(8)
+        await trial.until(lambda: len(first.got) == 4)
+        with capture_logs() as log:
+            await first.gone()
+            second = Puller(app)
+            # At once, not when they would have been late.
+            await trial.until(lambda: len(second.got) == 4, within_s=1)
+        assert [entry["unsettled"] for entry in log if entry["event"] == "pull_ended"] == [4]
+        assert sorted(map(described, second.got)) == sorted(map(described, first.got))
+        assert {event["metadata"]["lbg-attempt"] for event in second.got} == {"2"}
+        late = [first.settle(event) for event in first.got]
+        assert late == [[event["id"]] for event in first.got]
+        for event in second.got:
+            second.settle(event)
+        await trial.until(lambda: len(second.got) == 8)
+        assert [described(event)[1] for event in second.got[4:]] == [2] * 4
+        for event in second.got[4:]:
+            second.settle(event)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
+async def test_without_a_stream_nothing_is_tried(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        first = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await first.gone()
+        with capture_logs() as log:
+            await trial.publish(4)
+            await asyncio.sleep(3_600)
+        assert not [entry for entry in log if entry["event"] == "handling_failed"]
+        second = Puller(app)
+        await trial.until(lambda: len(second.got) == 4)
+        assert {event["metadata"]["lbg-attempt"] for event in second.got} == {"1"}
+        for event in second.got:
+            second.settle(event)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
+async def test_what_is_not_settled_in_time_is_tried_again_and_the_late_word_is_refused(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        puller = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1)
+        with capture_logs() as log:
+            await trial.until(lambda: len(puller.got) == 2)
+        [line] = [entry for entry in log if entry["event"] == "handling_failed"]
+        assert line["reason"].endswith("not settled within 10000 ms")
+        first, second = puller.got
+        assert described(first) == described(second)
+        assert puller.settle(first) == [first["id"]]
+        assert puller.settle(second) == []
+        assert puller.settle(second) == [second["id"]]
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
+async def test_retry_and_drop_are_followed(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        puller = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1)
+        await trial.until(lambda: len(puller.got) == 1)
+        puller.settle(puller.got[0], Status.RETRY)
+        await trial.until(lambda: len(puller.got) == 2)
+        with capture_logs() as log:
+            puller.settle(puller.got[1], Status.DROP)
+            await trial.until(lambda: sum(trial.depths()) == 0)
+        assert [entry["reason"] for entry in log if entry["event"] == "event_dropped"] == ["said so"]
+
+
+async def test_a_quiet_stream_shows_that_it_lives(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        stream = app._companion._receiver.stream(1)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        assert await anext(stream) == b"\n"
+        assert loop.time() - began_s == pytest.approx(10, abs=0.1)
+        await stream.aclose()
+
+
+async def test_json_on_several_lines_stays_on_one(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        puller = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1, payload=b'{\r\n "a": "b\\nc"\n}')
+        await trial.until(lambda: len(puller.got) == 1)
+        assert puller.got[0]["event"]["data"] == {"a": "b\nc"}
+        puller.settle(puller.got[0])
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
+async def test_a_member_that_leaves_waits_for_what_is_open(trial, pulling):
+    app = pulling()
+    async with trial.running(app) as left:
+        await begun(trial, app)
+        puller = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(4)
+        await trial.until(lambda: len(puller.got) == 4)
+        app.stop()
+        await asyncio.sleep(5)
+        for event in puller.got:
+            assert puller.settle(event) == []
+        assert (await left).is_clean
+    assert sum(trial.depths()) == 0
+
+
+async def test_a_reader_that_stands_still_is_not_sent_what_was_taken_back(trial, pulling):
+    app = pulling(failure={"timeout": "10s", "backoff": {"initial": "10ms", "maximum": "100ms"}})
+    async with trial.running(app):
+        await begun(trial, app)
+        pulled = app._companion._receiver
+        stream = pulled.stream(2)
+        reading = asyncio.ensure_future(anext(stream))
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(2)
+        first = json.loads(await reading)
+        # For many attempts of both events nobody reads.
+        await asyncio.sleep(300)
+        assert len(pulled._outboxes[1]._lines) <= 2
+        puller = Puller(app)
+        await stream.aclose()
+        await trial.until(lambda: len(puller.got) == 2)
+        assert first["id"] not in {event["id"] for event in puller.got}
+        for event in puller.got:
+            assert puller.settle(event) == []
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
+async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
+    pulled = PulledEvents(10_000, lambda: None)
+    first, second = (asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab")
+    await asyncio.sleep(0.1)
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    # It has its turn by now, and has not come to take it.
+    first.cancel()
+    event = json.loads(await asyncio.wait_for(reading, 1))
+    assert event["metadata"]["lbg-key"] == "b"
+    pulled.settle([(event["id"], SUCCESS)])
+    assert await second == SUCCESS
+    await stream.aclose()

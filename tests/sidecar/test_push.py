@@ -1,0 +1,332 @@
+"""A whole member whose handler is an application: order, answers, and everything that an application may do wrong."""
+
+import asyncio
+import json
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.sidecar.application import ApplicationFailed, Response
+from tests.sidecar.conftest import DROP, RETRY, SUCCESS, ScriptedApplication
+
+IN_ORDER = {f"k{number}": [1, 2, 3, 4, 5] for number in range(4)}
+
+
+async def succeed(_):
+    await asyncio.sleep(0.05)
+    return SUCCESS
+
+
+def events(log, name):
+    return [entry for entry in log if entry["event"] == name]
+
+
+async def handle_all(trial, application, count=20, **sections):
+    """Have so many messages of 4 keys taken, or dropped, and the member leave in good order; what it logged."""
+    with capture_logs() as log:
+        async with trial.running(trial.app(application, **sections)) as left:
+            await trial.until(lambda: trial.owners() == 2)
+            await trial.publish(count)
+            await trial.until(lambda: sum(trial.depths()) == 0)
+        assert left.result().is_clean
+    return log
+
+
+async def test_events_come_in_key_order_one_at_a_time_and_many_keys_at_once(trial):
+    inside, most = 0, 0
+
+    async def work(posted):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.05)
+        inside -= 1
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    log = await handle_all(trial, application)
+    assert application.numbers() == IN_ORDER
+    assert application.overlaps == 0
+    assert most == 4
+    assert not [entry for entry in log if entry["log_level"] in ("warning", "error")]
+
+
+async def test_an_event_is_posted_to_its_route_with_what_is_known_of_it(trial):
+    application = ScriptedApplication(succeed)
+    await handle_all(trial, application, count=1)
+    [posted] = application.posted
+    assert posted.route == "/orders"
+    assert posted.headers == {
+        "content-type": "application/cloudevents+json",
+        "lbg-key": "k0",
+        "lbg-shard": "0",
+        "lbg-queue": "orders/0",
+        "lbg-epoch": "1",
+        "lbg-attempt": "1",
+        "lbg-redelivered": "false",
+        "lbg-fencing-token": "1",
+        "lbg-publisher": "p",
+    }
+    assert json.loads(posted.body)["partitionkey"] == "k0"
+
+
+async def test_a_subscription_of_the_settings_may_want_the_binary_mode_and_goes_first(trial):
+    application = ScriptedApplication(succeed)
+    subscription = {"topic": "orders/new", "route": "/binary", "content_mode": "binary"}
+    await handle_all(trial, application, count=1, sidecar={"subscriptions": [subscription]})
+    [posted] = application.posted
+    assert (posted.route, posted.body, posted.headers["content-type"]) == ("/binary", b"{}", "application/json")
+    assert posted.headers["ce-partitionkey"] == "k0"
+
+
+async def test_retry_tries_the_same_event_again_while_its_key_waits(trial):
+    async def work(posted):
+        return RETRY if posted.key == "k1" and posted.number == 2 and posted.attempt < 4 else SUCCESS
+
+    application = ScriptedApplication(work)
+    log = await handle_all(trial, application)
+    assert application.numbers() == IN_ORDER
+    assert [(each.number, each.attempt) for each in application.posted if each.key == "k1"] == [
+        (1, 1), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (4, 1), (5, 1),
+    ]  # fmt: skip
+    assert [entry["reason"] for entry in events(log, "handling_failed")] == [
+        "ApplicationFailed: the application did not take the event: status RETRY"
+    ] * 3
+
+
+async def test_attempts_may_end_as_those_of_handlers_do_and_an_absence_is_none_of_them(trial):
+    async def work(posted):
+        if posted.key == "k1" and posted.number == 2:
+            if posted.attempt == 1:
+                application.is_up = False
+                asyncio.get_running_loop().call_later(600, setattr, application, "is_up", True)
+            return RETRY
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    log = await handle_all(trial, application, failure={"timeout": "10s", "attempts": 2, "then": "error_queue"})
+    assert application.numbers() == {**IN_ORDER, "k1": [1, 3, 4, 5]}
+    assert [each.attempt for each in application.posted if (each.key, each.number) == ("k1", 2)] == [1, 2]
+    assert len(events(log, "message_moved")) == 1
+
+
+@pytest.mark.parametrize(("answer", "reason"), [(DROP, "status DROP"), (Response(404, "", b""), "HTTP 404")])
+async def test_drop_ends_the_event_with_a_line_in_the_log(trial, answer, reason):
+    async def work(posted):
+        return answer if posted.key == "k1" and posted.number == 2 else SUCCESS
+
+    application = ScriptedApplication(work)
+    log = await handle_all(trial, application)
+    assert application.numbers() == {**IN_ORDER, "k1": [1, 3, 4, 5]}
+    [line] = events(log, "event_dropped")
+    assert (line["key"], line["reason"]) == ("k1", reason)
+    assert not events(log, "handling_failed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Response(200, "application/json", b"{gar\xff"), "HTTP 200 with a body that is no JSON"),
+        (Response(200, "application/json", b'{"status": "DONE"}'), "unknown status 'DONE'"),
+        (Response(200, "application/json", None), "HTTP 200 with a body that is no JSON"),
+        (Response(500, "text/plain", b"oops"), "HTTP 500"),
+        (Response(401, "", b""), "HTTP 401"),
+        (Response(413, "", b""), "HTTP 413"),
+        (Response(302, "", b""), "HTTP 302"),
+    ],
+)
+async def test_garbage_and_refusals_are_tried_again_with_a_line_in_the_log(trial, answer, reason):
+    async def work(posted):
+        return answer if posted.number == 1 and posted.key == "k2" and posted.attempt == 1 else SUCCESS
+
+    application = ScriptedApplication(work)
+    log = await handle_all(trial, application)
+    assert application.numbers() == IN_ORDER
+    [line] = events(log, "handling_failed")
+    assert line["reason"].endswith(reason)
+
+
+async def test_an_application_that_dies_in_the_middle_gets_the_event_again(trial):
+    async def work(posted):
+        if posted.key == "k3" and posted.number == 2 and posted.attempt == 1:
+            raise ApplicationFailed("ServerDisconnectedError: Server disconnected")
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    log = await handle_all(trial, application)
+    assert application.numbers() == IN_ORDER
+    assert len(events(log, "handling_failed")) == 1
+
+
+async def test_an_application_that_is_slow_with_one_key_holds_up_no_other(trial):
+    async def work(posted):
+        await asyncio.sleep(9 if posted.key == "k0" else 0.01)
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(20)
+        await trial.until(lambda: len(application.taken) == 15, within_s=5)
+        assert "k0" not in application.numbers()
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == IN_ORDER
+
+
+async def test_an_application_that_is_away_costs_no_attempt_and_nothing_is_lost(trial):
+    application = ScriptedApplication(succeed)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)):
+            await trial.until(lambda: trial.owners() == 2)
+            application.is_up = False
+            await trial.publish(20)
+            # Far longer than an attempt may take.
+            await asyncio.sleep(3_600)
+            assert application.posted == []
+            application.is_up = True
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == IN_ORDER
+    assert {posted.attempt for posted in application.posted} == {1}
+    assert not events(log, "handling_failed")
+    assert len(events(log, "application_away")) == 1
+    assert len(events(log, "application_ready")) == 2
+
+
+async def test_an_application_that_goes_away_under_load_loses_nothing(trial):
+    application = ScriptedApplication(succeed)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        publishing = asyncio.ensure_future(trial.publish(400))
+        for _ in range(5):
+            await asyncio.sleep(0.33)
+            application.is_up = False
+            await asyncio.sleep(7)
+            application.is_up = True
+        await publishing
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == {f"k{number}": list(range(1, 101)) for number in range(4)}
+    assert application.overlaps == 0
+
+
+async def test_a_member_whose_application_is_not_there_yet_takes_no_queue(trial):
+    application = ScriptedApplication(succeed, is_up=False)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)):
+            await asyncio.sleep(60)
+            assert not trial.is_provisioned()
+            application.is_up = True
+            await trial.until(lambda: trial.owners() == 2, within_s=2)
+    assert len(events(log, "application_away")) == 1
+
+
+async def test_a_member_that_waits_for_its_application_can_be_stopped(trial):
+    app = trial.app(ScriptedApplication(succeed, is_up=False))
+    async with trial.running(app) as left:
+        await asyncio.sleep(10)
+        app.stop()
+        assert (await asyncio.wait_for(left, 5)).is_clean
+
+
+@pytest.mark.parametrize("asked", [None, [], {}, [{"topic": "orders/>"}]])
+async def test_an_application_that_wants_nothing_is_not_there_until_it_does(trial, asked):
+    application = ScriptedApplication(succeed, asked=asked)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)):
+            await asyncio.sleep(10)
+            assert trial.owners() == 0
+            application.asked = ScriptedApplication(succeed).asked
+            await trial.until(lambda: trial.owners() == 2)
+    [line] = events(log, "application_away")
+    assert line["reason"].startswith("GET /dapr/subscribe: ")
+
+
+async def test_an_application_that_comes_back_may_want_something_else(trial):
+    application = ScriptedApplication(succeed)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        application.is_up = False
+        await asyncio.sleep(60)
+        application.asked = [{"topic": "orders/new", "route": "/other"}]
+        application.is_up = True
+        await trial.publish(1)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.posted[0].route == "/other"
+
+
+async def test_an_event_that_no_subscription_attracts_waits_and_says_so(trial):
+    application = ScriptedApplication(succeed, asked=[{"topic": "else", "route": "/else"}])
+    with capture_logs() as log:
+        async with trial.running(trial.app(application, rebind={"mode": "cycle", "drain_timeout": "1s"})):
+            await trial.until(lambda: trial.owners() == 2)
+            await trial.publish(1)
+            await asyncio.sleep(0.05)
+            assert sum(trial.depths()) == 1
+    assert "EventUnwanted: no subscription of the application attracts 'orders/new'" in [
+        entry["reason"] for entry in events(log, "handling_failed")
+    ]
+
+
+async def test_a_member_that_leaves_lets_the_application_finish_and_settles(trial):
+    async def work(_):
+        await asyncio.sleep(5)
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    app = trial.app(application)
+    async with trial.running(app) as left:
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(4)
+        await trial.until(lambda: len(application.posted) == 4)
+        app.stop()
+        report = await left
+    assert report.is_clean
+    assert len(application.taken) == 4
+    assert sum(trial.depths()) == 0
+
+
+async def test_what_was_not_finished_in_time_comes_again_flagged(trial):
+    hanging = asyncio.Event()
+
+    async def hang(_):
+        await hanging.wait()
+
+    first = ScriptedApplication(hang)
+    app = trial.app(first, rebind={"mode": "cycle", "drain_timeout": "3s"})
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(8)
+        await trial.until(lambda: len(first.posted) == 4)
+    second = ScriptedApplication(succeed)
+    async with trial.running(trial.app(second)):
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert second.numbers() == {f"k{number}": [1, 2] for number in range(4)}
+    # The next one of each key had been read as well, and nothing of it was begun.
+    assert {posted.headers["lbg-redelivered"] for posted in second.posted if posted.number == 1} == {"true"}
+
+
+async def test_an_outage_of_the_broker_repeats_at_most_what_was_in_flight(trial):
+    application = ScriptedApplication(succeed)
+    app = trial.app(application)
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        publishing = asyncio.ensure_future(trial.publish(200))
+        for _ in range(4):
+            await asyncio.sleep(0.4)
+            app._session.drop_connection(1.0)
+            await asyncio.sleep(3)
+        await publishing
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.overlaps == 0
+    for numbers in application.numbers().values():
+        firsts = list(dict.fromkeys(numbers))
+        assert firsts == list(range(1, 51))
+
+
+async def test_what_is_wrong_with_the_member_is_told_as_without_a_sidecar(trial):
+    app = trial.app(
+        ScriptedApplication(succeed),
+        group={"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2},
+    )
+    with pytest.raises(ConfigError, match=r"group\.name: queue orders/[01]: Unknown Queue"):
+        await app.run()

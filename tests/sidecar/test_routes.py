@@ -1,0 +1,249 @@
+"""What the application may ask of the sidecar, without a socket: publishing, settling, refusals."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.keys import KeySource
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.sidecar.access import SidecarAccess
+from lbg_runtime.sidecar.counts import Counts
+from lbg_runtime.sidecar.pull import PulledEvents
+from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, SidecarRoutes
+
+SHAPE = GroupShape(GroupName("orders"), "h", 8, 2)
+
+
+class Broker:
+    """Confirms what is sent, or does with it as a test says."""
+
+    def __init__(self):
+        self.sent = []
+        self.failure = None
+        self.is_silent = False
+
+    def send(self, message):
+        self.sent.append(message)
+        answer = asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            answer.set_exception(self.failure)
+        elif not self.is_silent:
+            answer.set_result(None)
+        return answer
+
+
+class Rig:
+    """The routes behind the rules of access, and a client."""
+
+    def __init__(self, listen="127.0.0.1:3500", token=None, pulled=None, max_body_bytes=1_000):
+        self.broker = Broker()
+        self.counts = Counts()
+        self.publisher = HashedPublisher(
+            self.broker, SHAPE, HashFunction.CRC32, publisher_id="p", key_source=KeySource.parse("json:/k")
+        )
+        self.receiver = pulled or PulledEvents(1_000, lambda: None)
+        routes = SidecarRoutes(self.publisher, self.receiver, self.counts, max_body_bytes)
+        app = SidecarAccess(routes.application(), ListenAddress.parse(listen), token, self.counts)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:3500")
+
+    async def post(self, path, body=b"{}", **headers):
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post(path, content=body, headers=headers)
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+async def test_a_message_is_published_with_confirm(rig):
+    answer = await rig.post("/v1/publish/orders/new", b'{"k": "a"}', content_type="application/json")
+    assert answer.status_code == 200
+    [message] = rig.broker.sent
+    assert answer.json() == {
+        "key": "a",
+        "shard": answer.json()["shard"],
+        "key_sequence": 1,
+        "topic": message.topic,
+        "message_id": "p-1",
+    }
+    assert message.topic.endswith("/orders/new")
+    assert (message.payload, message.key) == (b'{"k": "a"}', "a")
+    assert message.properties["ce_datacontenttype"] == "application/json"
+    assert rig.counts.published == 1
+
+
+async def test_the_path_of_dapr_publishes_as_well(rig):
+    answer = await rig.post("/v1.0/publish/pubsub/orders/new?metadata.partitionKey=b", b"x")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert rig.broker.sent[0].key == "b"
+    assert (await rig.client.put("/v1.0/publish/pubsub/orders/new?key=c", content=b"x")).status_code == 204
+
+
+async def test_a_topic_may_be_percent_encoded_and_end_in_a_slash(rig):
+    assert (await rig.post("/v1/publish/orders%2F%C3%A4/?key=k")).status_code == 200
+    assert rig.broker.sent[0].topic.endswith("/orders/ä/")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/publish/orders/new", b"no key"),
+        ("/v1/publish/?key=k", b""),
+        ("/v1/publish/" + "x" * 300 + "?key=k", b""),
+        ("/v1/publish/%FF?key=k", b""),
+    ],
+)
+async def test_what_cannot_be_published_is_refused(rig, path, body):
+    answer = await rig.post(path, body)
+    assert answer.status_code == 400
+    assert answer.json()["expected"]
+    assert rig.broker.sent == []
+
+
+async def test_a_body_that_is_no_event_is_refused(rig):
+    answer = await rig.post("/v1/publish/a?key=k", b"{broken", content_type="application/cloudevents+json")
+    assert (answer.status_code, answer.json()["where"]) == (400, "body")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "fate"),
+    [(PublishRefused("t", "no"), 422, "refused"), (PublishFailed("t", "gone"), 503, "unknown")],
+)
+async def test_what_the_broker_does_not_confirm_is_told(rig, failure, status, fate):
+    rig.broker.failure = failure
+    answer = await rig.post("/v1/publish/a?key=k")
+    assert (answer.status_code, answer.json()["fate"]) == (status, fate)
+    answer = await rig.post("/v1.0/publish/pubsub/a?key=k")
+    assert answer.status_code == 500
+    assert answer.json()["errorCode"] == "ERR_PUBSUB_PUBLISH_MESSAGE"
+    assert rig.counts.unpublished == 2
+
+
+async def test_a_confirm_that_does_not_come_leaves_the_fate_unknown(rig):
+    rig.broker.is_silent = True
+    began_s = asyncio.get_running_loop().time()
+    answer = await rig.post("/v1/publish/a?key=k")
+    assert (answer.status_code, answer.json()["fate"]) == (504, "unknown")
+    assert asyncio.get_running_loop().time() - began_s == CONFIRM_WITHIN_S
+
+
+async def test_a_sidecar_that_ends_publishes_nothing_any_more(rig):
+    await rig.publisher.close()
+    answer = await rig.post("/v1/publish/a?key=k")
+    assert (answer.status_code, answer.json()["fate"]) == (503, "refused")
+
+
+async def test_a_body_that_is_too_large_is_refused_with_one_line(rig):
+    with capture_logs() as log:
+        answer = await rig.post("/v1/publish/a?key=k", b"x" * 1_001)
+    assert answer.status_code == 413
+    assert [(entry["event"], entry["status"]) for entry in log] == [("request_refused", 413)]
+    assert rig.counts.refused == 1
+
+
+async def test_a_body_that_does_not_say_how_long_it_is_is_not_read_beyond_the_limit(rig):
+    sent = 0
+
+    async def endless():
+        nonlocal sent
+        while True:
+            sent += 100
+            yield b"x" * 100
+
+    answer = await rig.client.post("/v1/publish/a?key=k", content=endless())
+    assert answer.status_code == 413
+    assert sent <= 1_200
+
+
+async def test_a_body_of_the_limit_is_taken(rig):
+    assert (await rig.post("/v1/publish/a?key=k", b"x" * 1_000)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/publish/a?key=k", "/v1/settle", "/v1/sidecar"])
+async def test_a_page_in_a_browser_is_not_let_in(rig, path):
+    with capture_logs() as log:
+        answer = await rig.client.request("GET" if path == "/v1/sidecar" else "POST", path, headers={"Origin": "null"})
+    assert answer.status_code == 403
+    assert len(log) == 1
+    assert rig.broker.sent == []
+
+
+async def test_a_name_that_resolves_to_loopback_is_not_let_in(rig):
+    answer = await rig.post("/v1/publish/a?key=k", host="evil.example:3500")
+    assert answer.status_code == 421
+    assert (await rig.post("/v1/publish/a?key=k", host="localhost:1")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "shown", [{}, {"dapr_api_token": "wrong"}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"}]
+)
+async def test_without_the_token_nothing_is_done_and_one_line_says_so(shown):
+    rig = Rig("0.0.0.0:3500", "s3cret")
+    for path in ("/v1/publish/a?key=k", "/v1.0/publish/pubsub/a?key=k", "/v1/settle", "/v1/pull"):
+        with capture_logs() as log:
+            answer = await rig.post(path, **shown)
+        assert answer.status_code == 401
+        assert [entry["event"] for entry in log] == ["request_refused"]
+    assert rig.broker.sent == []
+    assert (await rig.client.get("/v1.0/healthz")).status_code == 204
+
+
+@pytest.mark.parametrize("shown", [{"dapr_api_token": "s3cret"}, {"authorization": "Bearer s3cret"}])
+async def test_with_the_token_everything_is_as_without(shown):
+    rig = Rig("0.0.0.0:3500", "s3cret")
+    assert (await rig.post("/v1/publish/a?key=k", **shown)).status_code == 200
+
+
+async def test_whoever_waits_for_the_sidecar_finds_it(rig):
+    for path in ("/v1.0/healthz", "/v1.0/healthz/outbound"):
+        assert (await rig.client.get(path)).status_code == 204
+
+
+async def test_counts_are_told(rig):
+    await rig.post("/v1/publish/a?key=k")
+    told = (await rig.client.get("/v1/sidecar")).json()
+    assert told == {
+        "application": "away",
+        "accepted": 0,
+        "dropped": 0,
+        "failed": 0,
+        "published": 1,
+        "unpublished": 0,
+        "refused": 0,
+    }
+
+
+async def test_settling_says_what_came_too_late(rig):
+    answer = await rig.post("/v1/settle", json.dumps([{"id": "9-9", "status": "SUCCESS"}]).encode())
+    assert answer.json() == {"settled": 0, "late": ["9-9"]}
+    assert (await rig.post("/v1/settle", b"{broken")).status_code == 400
+
+
+@pytest.mark.parametrize("capacity", ["0", "-1", "x", "1001", "٣", ""])
+async def test_a_stream_has_a_sensible_size(rig, capacity):
+    assert (await rig.post(f"/v1/pull?max={capacity}")).status_code == 400
+
+
+async def test_an_application_that_is_called_cannot_pull():
+    class Pushed:
+        is_ready = True
+
+    rig = Rig(pulled=Pushed())
+    for path in ("/v1/pull", "/v1/settle"):
+        answer = await rig.post(path)
+        assert answer.status_code == 409
+        assert "sidecar.application" in answer.json()["error"]
+
+
+async def test_there_is_nothing_else(rig):
+    for method, path, status in [("GET", "/", 404), ("GET", "/v1/publish/a", 405), ("POST", "/v1/sidecar", 405)]:
+        assert (await rig.client.request(method, path)).status_code == status

@@ -1,0 +1,134 @@
+"""A member's sidecar on a real port: pulling and settling over HTTP, publishing, who may, and the end of it."""
+
+import asyncio
+import json
+import socket
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.model.errors import ConfigError
+from tests.sidecar.conftest import SUCCESS, ScriptedApplication
+
+pytestmark = pytest.mark.real_time
+
+BOUND_S = 20
+QUICK = {"membership": {"mode": "static", "index": 0, "count": 1, "heartbeat": "100ms"}}
+
+
+async def succeed(_):
+    return SUCCESS
+
+
+@asynccontextmanager
+async def serving(trial, application=None, listen="127.0.0.1:0", **sidecar):
+    """A member with a port, a client for it, and the running member."""
+    app = trial.app(application, sidecar={"listen": listen, **sidecar})
+    with capture_logs() as log:
+        async with trial.running(app) as left:
+            async with asyncio.timeout(BOUND_S):
+                while not (served := [each for each in log if each["event"] == "sidecar_served"]):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            port = served[0]["address"].rpartition(":")[2]
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
+                yield client, app, left
+
+
+async def next_event(response):
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            line = await response.content.readline()
+            if line.strip():
+                return json.loads(line)
+
+
+async def settle(client, *events, status="SUCCESS"):
+    told = [{"id": event["id"], "status": status} for event in events]
+    async with client.post("/v1/settle", json=told) as response:
+        return await response.json()
+
+
+async def test_an_application_without_a_port_pulls_and_settles(trial):
+    async with serving(trial) as (client, app, left):
+        async with client.post("/v1/pull?max=8") as stream:
+            assert stream.headers["content-type"] == "application/x-ndjson"
+            await trial.until(lambda: trial.owners() == 2, BOUND_S)
+            await trial.publish(8)
+            first = [await next_event(stream) for _ in range(4)]
+            assert {event["metadata"]["lbg-fencing-token"] for event in first} == {"1"}
+            assert await settle(client, *first) == {"settled": 4, "late": []}
+            second = [await next_event(stream) for _ in range(4)]
+            assert {event["metadata"]["lbg-fencing-token"] for event in second} == {"2"}
+            assert await settle(client, *second, *first) == {"settled": 4, "late": [event["id"] for event in first]}
+            await trial.until(lambda: sum(trial.depths()) == 0, BOUND_S)
+            app.stop()
+            # The stream ends in good order.
+            async with asyncio.timeout(BOUND_S):
+                assert (await stream.content.read()).strip() == b""
+        assert (await left).is_clean
+
+
+async def test_a_client_that_is_gone_gives_back_what_it_had(trial):
+    async with serving(trial) as (client, _, _):
+        stream = await client.post("/v1/pull")
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.publish(1)
+        event = await next_event(stream)
+        stream.close()
+        async with client.post("/v1/pull") as other:
+            again = await next_event(other)
+            assert again["metadata"]["lbg-attempt"] == "2"
+            assert again["event"] == event["event"]
+            assert await settle(client, event) == {"settled": 0, "late": [event["id"]]}
+            assert await settle(client, again) == {"settled": 1, "late": []}
+            await trial.until(lambda: sum(trial.depths()) == 0, BOUND_S)
+
+
+async def test_what_the_application_publishes_comes_back_to_it_as_an_event(trial):
+    application = ScriptedApplication(succeed)
+    async with serving(trial, application) as (client, _, _):
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "created", "data": {"a": 1}}
+        body, headers = json.dumps(event), {"content-type": "application/cloudevents+json", "lbg-key": "k"}
+        async with client.post("/v1.0/publish/pubsub/orders/new", data=body, headers=headers) as response:
+            assert response.status == 204
+        await trial.until(lambda: len(application.taken) == 1, BOUND_S)
+        told = json.loads(application.taken[0].body)
+        assert told.items() >= event.items()
+        assert (told["partitionkey"], told["topic"]) == ("k", "orders/new")
+
+
+async def test_what_is_published_last_is_confirmed_before_the_member_is_gone(trial):
+    application = ScriptedApplication(succeed)
+    async with serving(trial, application) as (client, app, left):
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        publishing = [
+            asyncio.ensure_future(client.post(f"/v1/publish/orders/new?key={n}", data=b"x")) for n in range(20)
+        ]
+        await asyncio.wait(publishing[:1])
+        app.stop()
+        await left
+        confirmed = [each.result().status == 200 for each in publishing if not each.exception()]
+    assert trial.broker.engine.queue_depth("default", "orders/0") + trial.broker.engine.queue_depth(
+        "default", "orders/1"
+    ) + len(application.taken) == sum(confirmed)
+
+
+async def test_beyond_loopback_the_token_is_asked_for(trial):
+    async with serving(trial, ScriptedApplication(succeed), "0.0.0.0:0", token="s3cret") as (client, _, _):
+        async with client.post("/v1/publish/orders/new?key=k", data=b"x") as response:
+            assert response.status == 401
+        async with client.post(
+            "/v1/publish/orders/new?key=k", data=b"x", headers={"dapr-api-token": "s3cret"}
+        ) as response:
+            assert response.status == 200
+
+
+async def test_a_port_that_is_taken_stops_the_start(trial):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        app = trial.app(ScriptedApplication(succeed), sidecar={"listen": address})
+        with pytest.raises(ConfigError, match=r"sidecar\.listen: .* in use"):
+            await app.run()

@@ -1,0 +1,45 @@
+"""How a member comes to its sidecar, and what is refused."""
+
+import json
+
+import pytest
+
+from lbg_runtime import App, Handlers
+from lbg_runtime.cli.run import run
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.sidecar.sidecar import sidecar_app
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2}
+
+
+def settings(**sections):
+    return parse_settings({"group": GROUP, **sections}, "test", {})
+
+
+def test_an_app_of_handlers_does_not_pass_over_a_sidecar_in_silence():
+    handlers = Handlers()
+
+    @handlers.handler(">")
+    async def handle(message):
+        pass
+
+    with pytest.raises(ConfigError, match="sidecar: set for an App of handlers"):
+        App(handlers, settings(sidecar={}))
+
+
+def test_a_sidecar_needs_its_section():
+    with pytest.raises(ConfigError, match="sidecar: not set"):
+        sidecar_app(settings())
+
+
+def test_the_time_of_an_attempt_is_the_sidecars_to_keep():
+    [handler] = sidecar_app(settings(sidecar={}, failure={"timeout": "5s"})).handlers
+    assert handler.failure.given.timeout_ms > 24 * 3_600_000
+
+
+def test_several_members_cannot_share_one_application_and_one_port(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"group": GROUP, "sidecar": {}}))
+    with pytest.raises(UserError, match="--processes: 2 with a sidecar"):
+        run(config=config, processes=2, json=False, member_index=None, member_count=None)

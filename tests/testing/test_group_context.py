@@ -1,0 +1,210 @@
+"""How a group is made and ended, and what is refused."""
+
+import asyncio
+import importlib.util
+import sys
+import time
+from collections.abc import AsyncIterator
+from types import ModuleType
+
+import pytest
+
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.parameters import State
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.testing import NotReached, VirtualTimeLoop, group_context, running
+
+YAML = """
+group: {name: mine, hash_prefix: mine-hash, hash_count: 12, queue_count: 3}
+ops: {journal: {path: nowhere}, status: "127.0.0.1:1"}
+connection: {transport: solace, host: "tcp://nowhere:1"}
+"""
+
+
+async def test_the_settings_of_a_file_are_used_and_nothing_of_the_machine(handlers, tmp_path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(YAML)
+    async with running(handlers(), settings=path) as group:
+        assert group.broker.engine.queue_names("default") == ("mine/0", "mine/1", "mine/2")
+        await group.publish("orders/new", "1", key="k")
+        await group.settled()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_sections_are_laid_over_those_of_a_small_group(handlers) -> None:
+    async with running(handlers(), settings={"group": {"queue_count": 2}, "failure": {"timeout": "1s"}}) as group:
+        assert group.shape.queue_names() == ("test/0", "test/1")
+        assert group.settings.failure.timeout_ms == 1_000
+
+
+async def test_an_app_brings_its_handlers_and_settings(handlers) -> None:
+    settings = parse_settings(
+        {"group": {"name": "apps", "hash_prefix": "h", "hash_count": 4, "queue_count": 2}}, "test", {}
+    )
+    async with running(App(handlers(), settings), members=2) as group:
+        await group.publish("orders/new", "1", key="k")
+        await group.settled()
+        assert group.shape.name == "apps"
+
+
+async def test_a_module_brings_its_handlers(handlers, monkeypatch) -> None:
+    module = ModuleType("module_of_a_user")
+    module.handlers = handlers()
+    monkeypatch.setitem(sys.modules, "module_of_a_user", module)
+    async with running(module) as group:
+        await group.publish("orders/new", "1", key="k")
+        await group.settled()
+
+
+def test_no_handlers_are_refused() -> None:
+    with pytest.raises(HandlerError, match="no handler at all"):
+        running(Handlers())
+    with pytest.raises(HandlerError, match="no Handlers object in the module"):
+        running(asyncio)
+
+
+def test_names_are_for_members_that_discover_each_other(handlers) -> None:
+    with pytest.raises(UserError, match=r"members: names, and membership.mode is static; expected a number"):
+        running(handlers(), members=("a",), settings={"membership": {"mode": "static"}})
+
+
+async def test_handlers_that_the_settings_do_not_fit_are_told_on_entry(handlers) -> None:
+    with pytest.raises((ConfigError, HandlerError), match="then"):
+        async with running(handlers(attempts=3)):
+            pass
+
+
+@pytest.mark.real_time
+async def test_real_time_is_refused_with_what_to_do(handlers) -> None:
+    with pytest.raises(UserError, match=r"an event loop of real time; expected the fixture lbg_running among"):
+        async with running(handlers()):
+            pass
+
+
+async def test_without_pyarrow_one_line_says_what_to_install(handlers, monkeypatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(group_context, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
+    with pytest.raises(UserError) as refusal:
+        async with running(handlers()):
+            pass
+    assert str(refusal.value).endswith(
+        "no pyarrow, which the laws are checked with; expected pip install 'lbg-runtime[testing]'"
+    )
+
+
+def story(handlers, seed: int) -> list[object]:
+    """What happened, by its records and calls, in a run of its own."""
+
+    async def play():
+        async def work(message):
+            await asyncio.sleep(0.3)
+            if len(group.attempts(message.key, message.key_sequence)) == 1 and message.key_sequence == 2:
+                raise ValueError("once")
+
+        async with running(handlers(work), members=3, seed=seed) as group:
+            for number in range(10):
+                await group.publish("orders/new", str(number), key=f"k{number % 3}")
+            group.kill((await group.started("k1")).member)
+            await group.settled()
+        flows = [(life.member, record) for life in group.lives for record in life.records.flows]
+        calls = [(each.member, each.key, each.number, each.start_ns, each.end_ns) for each in group.attempts()]
+        return flows + calls
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(play())
+
+
+@pytest.mark.real_time
+def test_a_seed_is_the_same_run_every_time(handlers) -> None:
+    first = story(handlers, 7)
+    assert story(handlers, 7) == first
+    assert story(handlers, 8) != first
+
+
+async def test_an_error_of_the_test_leaves_no_task_behind(handlers) -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(ZeroDivisionError):
+        async with running(handlers(seconds=1_000), members=2) as group:
+            await group.publish("orders/new", "1", "2", key="k")
+            await group.started("k")
+            group.pause("member-0")
+            raise ZeroDivisionError
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_handler_that_does_not_leave_is_named(handlers) -> None:
+    async def stubborn(message):
+        while True:
+            try:
+                await asyncio.sleep(1_000_000)
+            except asyncio.CancelledError:
+                if is_over:
+                    raise
+
+    is_over = False
+    try:
+        settings = {"failure": {"timeout": "1h"}}
+        with pytest.raises(
+            NotReached, match=r"(?s)not gone: member-0.*<k #1 at member-0: running>, though it was canc"
+        ):
+            async with running(handlers(stubborn), settings=settings) as group:
+                await group.publish("orders/new", "1", key="k")
+                await group.started("k")
+    finally:
+        is_over = True
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(1)
+
+
+class Prices:
+    def of(self, fruit: str) -> int:
+        raise AssertionError("the real ones are on the other side of a socket")
+
+
+class FixedPrices(Prices):
+    def of(self, fruit: str) -> int:
+        return len(fruit)
+
+
+async def test_states_take_the_place_of_what_lifespans_yield() -> None:
+    handlers, asked = Handlers(), []
+
+    @handlers.lifespan
+    async def prices() -> AsyncIterator[Prices]:
+        raise AssertionError("no lifespan runs")
+        yield Prices()
+
+    @handlers.handler("orders/>")
+    async def on_order(fruit: str, prices: State[Prices]) -> None:
+        asked.append(prices.of(fruit))
+
+    async with running(handlers, members=2, states=[FixedPrices()]) as group:
+        await group.publish("orders/new", "apple", key="k")
+        await group.settled()
+        group.assert_handled({"k": ["apple"]})
+    assert asked == [5]
+    assert [lifespan.where for lifespan in handlers.lifespans] != ["FixedPrices"], "the user's own are as they were"
+
+
+async def test_handlers_on_threads_and_their_lifespans_work() -> None:
+    handlers, lived = Handlers(), []
+
+    @handlers.lifespan
+    async def prices() -> AsyncIterator[Prices]:
+        lived.append("begun")
+        yield FixedPrices()
+        lived.append("ended")
+
+    @handlers.handler("orders/>")
+    def on_order(fruit: str, prices: State[Prices]) -> None:
+        time.sleep(0.01)
+        lived.append(prices.of(fruit))
+
+    async with running(handlers) as group:
+        await group.publish("orders/new", "apple", "fig", key="k")
+        await group.settled()
+        group.assert_handled({"k": ["apple", "fig"]})
+    assert lived == ["begun", 5, 3, "ended"]

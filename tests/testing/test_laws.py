@@ -1,0 +1,193 @@
+"""The laws are checked on every run, and each kind of wrongdoing is told by its name."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.broker.engine.effects import Deliver
+from lbg_runtime.testing import LawsBroken, NotReached, running
+from lbg_runtime.validator.findings import Law
+
+
+async def run(handlers, around, payloads="12") -> LawsBroken:
+    with pytest.raises(LawsBroken) as broken:
+        async with running(handlers, around=around) as group:
+            await group.publish("orders/new", *payloads, key="k")
+            await group.settled()
+    return broken.value
+
+
+def laws_of(broken: LawsBroken) -> set[Law]:
+    return {law for law, count in broken.verdict.counts.items() if count}
+
+
+async def test_a_wrapper_that_reorders_a_key(handlers) -> None:
+    def latest_first(handle):
+        held = []
+
+        async def gather(message):
+            held.append(message)
+            while len(held) >= 2 or (held and message.payload == b"3"):
+                await handle(held.pop())
+
+        return gather
+
+    broken = await run(handlers(), latest_first, payloads="123")
+    assert laws_of(broken) == {Law.ORDER}
+    assert str(broken).splitlines()[:4] == [
+        "the run breaks the laws:",
+        "  order:",
+        "    publisher/k: 1 handled first after 2 had started",
+        "      k #2 at member-0, queue 1, from 3.555 s to 3.555 s",
+    ]
+
+
+async def test_a_wrapper_that_swallows_messages(handlers) -> None:
+    def every_second(handle):
+        async def swallow(message):
+            if message.key_sequence % 2:
+                await handle(message)
+
+        return swallow
+
+    broken = await run(handlers(), every_second)
+    assert laws_of(broken) == {Law.LOSS}
+    assert "publisher/k: 2 confirmed, never handled to an end" in str(broken)
+
+
+async def test_a_wrapper_that_does_not_wait_for_the_handler(handlers) -> None:
+    def in_background(handle):
+        tasks = set()
+
+        async def begin(message):
+            tasks.add(asyncio.ensure_future(handle(message)))
+
+        return begin
+
+    broken = await run(handlers(seconds=1), in_background)
+    assert laws_of(broken) == {Law.OVERLAP_IN_PROCESS}
+    assert "key 'k' handled by member-0 and member-0 at once, for up to 999 ms" in str(broken)
+
+
+async def test_a_handler_that_was_settled_and_never_ended(handlers) -> None:
+    def in_background(handle):
+        tasks = set()
+
+        async def begin(message):
+            tasks.add(asyncio.ensure_future(handle(message)))
+
+        return begin
+
+    broken = await run(handlers(seconds=1_000_000), in_background, payloads="1")
+    assert laws_of(broken) == {Law.LOSS}
+
+
+async def test_a_wrapper_that_hands_a_message_on_twice(handlers) -> None:
+    def twice(handle):
+        async def repeat(message):
+            await handle(message)
+            await handle(message)
+
+        return repeat
+
+    broken = await run(handlers(), twice, payloads="1")
+    assert laws_of(broken) == {Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED}
+
+
+async def test_a_wrapper_that_tries_again_breaks_nothing(handlers) -> None:
+    failed = []
+
+    async def work(message):
+        if not failed:
+            failed.append(message)
+            raise ValueError("once")
+
+    def patient(handle):
+        async def insist(message):
+            try:
+                await handle(message)
+            except ValueError:
+                await handle(message)
+
+        return insist
+
+    async with running(handlers(work), around=patient) as group:
+        await group.publish("orders/new", "1", "2", key="k")
+        await group.settled()
+        assert [len(group.attempts("k", number)) for number in (1, 2)] == [2, 1]
+
+
+async def test_a_broker_that_loses_messages(handlers, monkeypatch) -> None:
+    with pytest.raises(LawsBroken) as broken:
+        async with running(handlers()) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+            queue = group.shape.queue_name(1)
+            post = group.broker.post
+
+            def lose(effects):
+                post([effect for effect in effects if not isinstance(effect, Deliver)])
+
+            monkeypatch.setattr(group.broker, "post", lose)
+            await group.publish("orders/new", "2", key="k")
+            group.broker.post(group.broker.engine.administration.delete_messages("default", queue))
+            await group.settled()
+    assert laws_of(broken.value) == {Law.LOSS}
+
+
+async def test_two_members_that_are_fed_at_once(handlers) -> None:
+    """A broker that forgets a client which is at work, and whose connection goes on: nobody had cut that off."""
+    with pytest.raises(LawsBroken) as broken:
+        async with running(handlers(seconds=1), members=2) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.started("k")
+            owner = group.owner("k")
+            other = next(life for life in group.lives if life.member != owner)
+            group.broker.post(group.broker.engine.disconnect(_client_of(group, owner)))
+            await group.until(lambda: group.owner("k") == other.member)
+            await group.settled()
+    assert Law.OVERLAP_ACROSS_PROCESSES in laws_of(broken.value)
+
+
+def _client_of(group, member):
+    name = next(life.client_name for life in group.lives if life.member == member)
+    return next(each.client for each in group.broker.engine.administration.clients("default") if each.name == name)
+
+
+async def test_what_still_lies_on_its_queue_is_not_lost(handlers) -> None:
+    async def fail(message):
+        raise ValueError("never")
+
+    async with running(handlers(fail)) as group:
+        await group.publish("orders/new", "1", "2", key="k")
+        await group.advance(3)
+
+
+async def test_nothing_is_judged_where_nothing_was_published(handlers) -> None:
+    async with running(handlers(), members=2):
+        pass
+
+
+async def test_a_failed_test_is_told_of_broken_laws_as_well(handlers) -> None:
+    def swallow(handle):
+        async def nothing(message):
+            pass
+
+        return nothing
+
+    with pytest.raises(AssertionError) as failure:
+        async with running(handlers(), around=swallow) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+            raise AssertionError("the test's own")
+    assert failure.value.__notes__ == [
+        "the laws of the runtime are broken as well:\n  loss:\n    publisher/k: 1 confirmed, never handled to an end"
+    ]
+
+
+async def test_a_failed_wait_is_not_hidden_by_the_laws(handlers) -> None:
+    async with running(handlers(seconds=20)) as group:
+        await group.publish("orders/new", "1", key="k")
+        with pytest.raises(NotReached):
+            await group.settled(1)
+        await group.settled(200)
