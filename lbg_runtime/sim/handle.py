@@ -194,10 +194,12 @@ class SimHandle:
         if self._client.link is not link or self.state not in (HandleState.BINDING, HandleState.REBINDING):
             return
         is_first, self.state = self.state is HandleState.BINDING, HandleState.DEAD
-        epoch = self.name.epoch
-        self._tell(
-            BindRefused(epoch, "Unknown Queue", permanent=True) if is_first else FlowDown(epoch, "Unknown Queue")
-        )
+        epoch, text = self.name.epoch, "Unknown Queue"
+        if self._unbind_wanted:
+            # As the official client does it: an unbind ends, whatever has become of the queue.
+            self._tell(UnbindFinished(epoch))
+        else:
+            self._tell(BindRefused(epoch, text, permanent=True) if is_first else FlowDown(epoch, text))
 
     def _bound(self, link: Link, bound: BoundQueue) -> None:
         if self._client.link is not link or self.state not in (HandleState.BINDING, HandleState.REBINDING):
