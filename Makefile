@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+COMPILED := $(wildcard lbg_runtime/transport/solace/*.c)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: demo test check unit clean
+.PHONY: demo test check unit docs audit clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/lbg demo $(DEMO_ARGS)
@@ -23,15 +24,24 @@ check: $(VENV)/test.stamp
 unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
 
+docs: $(VENV)/test.stamp
+	$(BIN)/python -m lbg_runtime.cli.reference docs
+
+# Looks the pinned versions up among known vulnerabilities, so it needs a network, and is no part of `make test`.
+audit: | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/demo.stamp: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[validate]'
 	touch $@
 
-$(VENV)/test.stamp: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/test.stamp: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
 

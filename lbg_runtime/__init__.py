@@ -8,16 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lbg_runtime.model.message import Message
+    from lbg_runtime.model.errors import TerminalFailure
+    from lbg_runtime.model.message import Delivery, Message
     from lbg_runtime.runtime.app import App
+    from lbg_runtime.runtime.batches import Batch
+    from lbg_runtime.runtime.middleware import Proceed
+    from lbg_runtime.runtime.parameters import State
+    from lbg_runtime.runtime.receipts import Receipt
     from lbg_runtime.runtime.registry import Handlers
 
-__all__ = ["App", "Handlers", "Message"]
+__all__ = ["App", "Handlers", "Message", "Delivery", "State", "Receipt", "Batch", "Proceed", "TerminalFailure"]
 
 _HOMES = {
     "App": "lbg_runtime.runtime.app",
+    "Batch": "lbg_runtime.runtime.batches",
+    "Delivery": "lbg_runtime.model.message",
     "Handlers": "lbg_runtime.runtime.registry",
     "Message": "lbg_runtime.model.message",
+    "Proceed": "lbg_runtime.runtime.middleware",
+    "Receipt": "lbg_runtime.runtime.receipts",
+    "State": "lbg_runtime.runtime.parameters",
+    "TerminalFailure": "lbg_runtime.model.errors",
 }
 
 

@@ -3,7 +3,8 @@
 import ssl
 from pathlib import Path
 
-from lbg_runtime.config.settings import Settings, TlsSettings
+from lbg_runtime.config.connection_settings import TlsSettings
+from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.semp.client import SempAccount, SempClient
 
@@ -16,7 +17,8 @@ def open_semp(settings: Settings) -> SempClient:
     semp = settings.semp
     if semp is None:
         raise semp_missing()
-    account = SempAccount(semp.url, semp.username, semp.password.get_secret_value())
+    token = None if semp.token is None else semp.token.get_secret_value()
+    account = SempAccount(semp.url, semp.username, semp.password.get_secret_value(), token)
     return SempClient(account, tls=_tls(semp.tls) if semp.url.startswith("https://") else True)
 
 
@@ -31,11 +33,12 @@ def _tls(settings: TlsSettings) -> ssl.SSLContext | bool:
     if settings.trust_store is None:
         return True
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    store = Path(settings.trust_store)
     try:
-        for file in sorted(Path(settings.trust_store).iterdir()):
+        for file in [store] if store.is_file() else sorted(store.iterdir()):
             context.load_verify_locations(file)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or str(error)
-        expected = "a directory with nothing but certificates in it"
+        expected = "a file with certificates in PEM, or a directory with nothing else in it"
         raise ConfigError("semp.tls.trust_store", f"{settings.trust_store}: {reason}", expected) from None
     return context

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lbg_runtime.admin.objects import KEY_NAMES
+from lbg_runtime.admin.objects import KEY_NAMES, SYNTAX, TOPIC_RULES
 from lbg_runtime.admin.plan import Change, Create, Delete, Step
 from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.semp_code import SempCode
@@ -39,7 +39,9 @@ class Executor:
     async def _try(self, step: Step) -> None:
         match step:
             case Create(ref, attributes):
-                await self._client.create(ref.collection(self._vpn), {KEY_NAMES[ref.kind]: ref.name, **attributes})
+                key = KEY_NAMES[ref.kind]
+                names = {key: ref.name, f"{key}Syntax": SYNTAX} if ref.kind in TOPIC_RULES else {key: ref.name}
+                await self._client.create(ref.collection(self._vpn), {**names, **attributes})
             case Change(ref, attributes):
                 await self._client.update(ref.path(self._vpn), attributes)
             case Delete(ref):

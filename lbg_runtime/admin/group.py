@@ -8,7 +8,7 @@ import structlog
 
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.executor import Executor
-from lbg_runtime.admin.objects import Attributes, ObjectKind, Ref, State, desired_state, marker_ref, username_ref
+from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, marker_ref
 from lbg_runtime.admin.plan import Change, Step, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import (
     find_missing_rights,
@@ -17,10 +17,20 @@ from lbg_runtime.admin.problems import (
     stored_group,
     surplus_queues,
 )
+from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup
 from lbg_runtime.admin.state import read_groups, read_rights, read_state
-from lbg_runtime.config.settings import Provision, Settings
-from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempError, SempUnreachable, UserError
+from lbg_runtime.config.semp_settings import AccountSettings
+from lbg_runtime.config.settings import GroupSource, Provision, Settings
+from lbg_runtime.model.errors import (
+    ConfigError,
+    GroupInUse,
+    GroupMissing,
+    GroupRefused,
+    SempError,
+    SempUnreachable,
+    UserError,
+)
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
@@ -65,12 +75,12 @@ class GroupAdmin:
         """Every group of the VPN that has been created whole, by name."""
         return await read_groups(self._client, self._vpn)
 
-    async def plan(self, spec: GroupSpec, control_topic: str, *, is_new: bool = False) -> Plan:
+    async def plan(self, spec: GroupSpec, *, is_new: bool = False) -> Plan:
         """Compare; changes nothing. `is_new` refuses whatever has a name of the group's already."""
         actual = await read_state(self._client, self._vpn, spec)
         rights = await read_rights(self._client, self._vpn)
         steps = plan_apply(desired_state(spec), actual)
-        problems = [*find_problems(spec, actual, control_topic), *find_missing_rights(steps, rights)]
+        problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
             problems += find_taken_names(spec, actual)
         return Plan(steps, tuple(problems), surplus_queues(spec, actual), stored_group(spec, actual))
@@ -164,7 +174,7 @@ class GroupAdmin:
                     await self._executor.do(step)
                     left = state_after(left, step) if step.ref in left else left
         except (SempError, TimeoutError) as error:
-            names = [str(ref) for ref in left if ref.kind is not ObjectKind.SUBSCRIPTION]
+            names = [str(ref) for ref in left if ref.kind not in PARTS]
             _log.error("group_creation_not_undone", reason=str(error) or "too slow", left=names)
 
 
@@ -172,6 +182,8 @@ def spec_of(settings: Settings) -> GroupSpec:
     """What the settings say of the group; raises `ConfigError` where `semp` is not set."""
     if settings.semp is None:
         raise semp_missing()
+    if settings.group.source is not GroupSource.FILE:
+        raise ConfigError("group.from", settings.group.source.value, "file: who makes a group says how it is cut")
     group, connection = settings.group, settings.connection
     return GroupSpec(
         shape=group.shape(),
@@ -182,7 +194,14 @@ def spec_of(settings: Settings) -> GroupSpec:
         queue_spool_mb=settings.semp.queue_spool_mb,
         client_profile=settings.semp.client_profile,
         creates_queues=group.provision is Provision.CREATE_MISSING,
+        topics=Topics(group.control_topic_name, settings.ops.journal.republish_topic, settings.semp.publish_topics),
+        publisher=_login(settings.semp.publisher),
+        conductor=_login(settings.semp.conductor),
     )
+
+
+def _login(account: AccountSettings | None) -> Login | None:
+    return None if account is None else Login(account.username, account.password.get_secret_value())
 
 
 def _refuse(problems: tuple[UserError, ...]) -> None:
@@ -194,10 +213,12 @@ def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:
     """What of the group's names is the group's to delete."""
     owned = dict(actual)
     if spec.has_account and not spec.manages_client_profile:
-        owned.pop(Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name), None)
-    if marker_ref(spec) not in actual and actual.get(username_ref(spec), {}).get("enabled"):
-        # A group's username is enabled behind its stored settings, and disabled before they go.
-        del owned[username_ref(spec)]
+        owned.pop(Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name()), None)
+    for login in spec.logins.values():
+        username = Ref(ObjectKind.CLIENT_USERNAME, login.username)
+        if marker_ref(spec) not in actual and actual.get(username, {}).get("enabled"):
+            # A group's username is enabled behind its stored settings, and disabled before they go.
+            del owned[username]
     return owned
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.admin.queues import Permission, QueueAccess, attributes_of_new_queue
+from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import Segment
@@ -15,6 +16,8 @@ class ObjectKind(Enum):
     """Kinds of objects, by the collection that they are in; in the order in which they refer to each other."""
 
     ACL_PROFILE = "aclProfiles"
+    PUBLISH_TOPIC = "publishTopicExceptions"
+    SUBSCRIBE_TOPIC = "subscribeTopicExceptions"
     CLIENT_PROFILE = "clientProfiles"
     CLIENT_USERNAME = "clientUsernames"
     QUEUE = "queues"
@@ -24,6 +27,8 @@ class ObjectKind(Enum):
 
 KEY_NAMES: Mapping[ObjectKind, str] = {
     ObjectKind.ACL_PROFILE: "aclProfileName",
+    ObjectKind.PUBLISH_TOPIC: "publishTopicException",
+    ObjectKind.SUBSCRIBE_TOPIC: "subscribeTopicException",
     ObjectKind.CLIENT_PROFILE: "clientProfileName",
     ObjectKind.CLIENT_USERNAME: "clientUsername",
     ObjectKind.QUEUE: "queueName",
@@ -34,12 +39,23 @@ KEY_NAMES: Mapping[ObjectKind, str] = {
 
 NOUNS: Mapping[ObjectKind, str] = {
     ObjectKind.ACL_PROFILE: "ACL profile",
+    ObjectKind.PUBLISH_TOPIC: "allowed publish topic",
+    ObjectKind.SUBSCRIBE_TOPIC: "allowed subscription",
     ObjectKind.CLIENT_PROFILE: "client profile",
     ObjectKind.CLIENT_USERNAME: "client username",
     ObjectKind.QUEUE: "queue",
     ObjectKind.SUBSCRIPTION: "subscription",
     ObjectKind.MARKER: "stored settings",
 }
+
+TOPIC_RULES = (ObjectKind.PUBLISH_TOPIC, ObjectKind.SUBSCRIBE_TOPIC)
+"""Parts of an ACL profile: exceptions from its rule that nothing is allowed."""
+
+PARTS = frozenset({*TOPIC_RULES, ObjectKind.SUBSCRIPTION})
+"""What is part of another object, and goes with it."""
+
+SYNTAX = "smf"
+"""In which topics are written; first part of the name of a topic rule."""
 
 Attributes = Mapping[str, Json]
 
@@ -53,10 +69,11 @@ SWITCHES: Mapping[ObjectKind, tuple[str, ...]] = {
 """Attributes that are off until everything else is there."""
 
 INTERRUPTING: Mapping[ObjectKind, frozenset[str]] = {
+    ObjectKind.ACL_PROFILE: frozenset({"publishTopicDefaultAction", "subscribeTopicDefaultAction"}),
     ObjectKind.CLIENT_USERNAME: frozenset({"aclProfileName", "clientProfileName"}),
     ObjectKind.QUEUE: frozenset({"accessType", "owner", "permission", "respectMsgPriorityEnabled"}),
 }
-"""Attributes that a broker changes by disabling the object for a moment, which ends clients or flows."""
+"""Attributes that cannot change without a moment in which clients are refused, or are ended with their flows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +84,33 @@ class Ref:
     name: str
     queue: QueueName | None = None
     """Of a subscription: the queue that has it."""
+    profile: str | None = None
+    """Of a topic rule: the ACL profile that has it."""
 
     def __str__(self) -> str:
         where = f" of queue {self.queue}" if self.queue is not None else ""
+        if self.profile is not None:
+            where = f" of ACL profile {self.profile}"
         return f"{NOUNS[self.kind]} {self.name}{where}"
+
+    @property
+    def whole(self) -> "Ref | None":
+        """What it is part of, and goes with; None where it is an object of its own."""
+        if self.queue is not None:
+            return Ref(ObjectKind.QUEUE, self.queue)
+        return None if self.profile is None else Ref(ObjectKind.ACL_PROFILE, self.profile)
 
     def collection(self, vpn: str) -> tuple[Segment, ...]:
         """Path of the collection that it is in."""
         if self.queue is not None:
             return ("msgVpns", vpn, ObjectKind.QUEUE.value, self.queue, self.kind.value)
+        if self.profile is not None:
+            return ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, self.profile, self.kind.value)
         return ("msgVpns", vpn, self.kind.value)
 
     def path(self, vpn: str) -> tuple[Segment, ...]:
         """Its own path."""
-        return (*self.collection(vpn), self.name)
+        return (*self.collection(vpn), (SYNTAX, self.name) if self.kind in TOPIC_RULES else self.name)
 
 
 State = Mapping[Ref, Attributes]
@@ -90,21 +120,8 @@ State = Mapping[Ref, Attributes]
 def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     """Every object of a group that is well, with the attributes it has to have."""
     state: dict[Ref, Attributes] = {}
-    if spec.has_account:
-        allow = ("clientConnectDefaultAction", "publishTopicDefaultAction", "subscribeTopicDefaultAction")
-        state[Ref(ObjectKind.ACL_PROFILE, spec.profile_name)] = dict.fromkeys(allow, "allow")
-        if spec.manages_client_profile:
-            state[Ref(ObjectKind.CLIENT_PROFILE, spec.profile_name)] = {
-                "allowGuaranteedMsgReceiveEnabled": True,
-                "allowGuaranteedMsgSendEnabled": True,
-                "allowGuaranteedEndpointCreateEnabled": spec.creates_queues,
-            }
-        state[username_ref(spec)] = {
-            "aclProfileName": spec.profile_name,
-            "clientProfileName": spec.client_profile_name,
-            "password": spec.password,
-            "enabled": True,
-        }
+    for role in spec.logins:
+        state |= _account(spec, role)
     access = QueueAccess(spec.username, Permission.NO_ACCESS if spec.has_account else Permission.CONSUME)
     for index, queue in enumerate(spec.shape.queue_names()):
         state[Ref(ObjectKind.QUEUE, queue)] = {
@@ -120,8 +137,47 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
 
 
 def username_ref(spec: GroupSpec) -> Ref:
-    """Of the group's client username."""
+    """Of the members' client username."""
     return Ref(ObjectKind.CLIENT_USERNAME, spec.username)
+
+
+def account_refs(spec: GroupSpec) -> tuple[Ref, ...]:
+    """Of all accounts: ACL profiles, client profiles and client usernames; topic rules apart."""
+    refs: list[Ref] = []
+    for role, login in spec.logins.items():
+        refs += [
+            Ref(ObjectKind.ACL_PROFILE, spec.profile_name(role)),
+            Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name(role)),
+            Ref(ObjectKind.CLIENT_USERNAME, login.username),
+        ]
+    return tuple(dict.fromkeys(refs))
+
+
+def _account(spec: GroupSpec, role: Role) -> dict[Ref, Attributes]:
+    """What one role has: nothing is allowed but what its work needs."""
+    grant, profile, login = spec.grant(role), spec.profile_name(role), spec.logins[role]
+    state: dict[Ref, Attributes] = {
+        Ref(ObjectKind.ACL_PROFILE, profile): {
+            "clientConnectDefaultAction": "allow",
+            "publishTopicDefaultAction": "disallow",
+            "subscribeTopicDefaultAction": "disallow",
+        }
+    }
+    for kind, topics in zip(TOPIC_RULES, (grant.publish, grant.subscribe), strict=True):
+        state |= {Ref(kind, topic, profile=profile): {} for topic in topics}
+    if spec.manages_client_profile:
+        state[Ref(ObjectKind.CLIENT_PROFILE, profile)] = {
+            "allowGuaranteedMsgReceiveEnabled": grant.may_receive,
+            "allowGuaranteedMsgSendEnabled": grant.may_send,
+            "allowGuaranteedEndpointCreateEnabled": grant.may_create_queues,
+        }
+    state[Ref(ObjectKind.CLIENT_USERNAME, login.username)] = {
+        "aclProfileName": profile,
+        "clientProfileName": spec.client_profile_name(role),
+        "password": login.password,
+        "enabled": True,
+    }
+    return state
 
 
 def marker_ref(spec: GroupSpec) -> Ref:

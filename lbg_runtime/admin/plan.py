@@ -9,7 +9,16 @@ A run that was killed is finished by the next one, as each looks at what is ther
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lbg_runtime.admin.objects import INTERRUPTING, NEVER_READ, SWITCHES, Attributes, ObjectKind, Ref, State
+from lbg_runtime.admin.objects import (
+    INTERRUPTING,
+    NEVER_READ,
+    SWITCHES,
+    TOPIC_RULES,
+    Attributes,
+    ObjectKind,
+    Ref,
+    State,
+)
 from lbg_runtime.semp.answer import Json
 
 
@@ -45,14 +54,20 @@ class Delete:
 
 Step = Create | Change | Delete
 
-_PARTS_FIRST = (ObjectKind.ACL_PROFILE, ObjectKind.CLIENT_PROFILE, ObjectKind.CLIENT_USERNAME, ObjectKind.QUEUE)
+_PARTS_FIRST = (
+    ObjectKind.ACL_PROFILE,
+    *TOPIC_RULES,
+    ObjectKind.CLIENT_PROFILE,
+    ObjectKind.CLIENT_USERNAME,
+    ObjectKind.QUEUE,
+)
 
 
 def plan_apply(desired: State, actual: State) -> tuple[Step, ...]:
     """The steps after which every desired object is as desired.
 
-    `actual` may hold objects that are not desired: of these, subscriptions of desired queues are removed and everything
-    else is left alone. Attributes that are not desired are left alone too.
+    `actual` may hold objects that are not desired: of these, subscriptions of desired queues and topic rules of desired
+    ACL profiles are removed and everything else is left alone. Attributes that are not desired are left alone too.
     """
     return (
         *_parts(desired, actual),
@@ -94,7 +109,7 @@ def state_after(state: State, step: Step) -> dict[Ref, Attributes]:
         case Change(ref, attributes):
             after[ref] = {**after[ref], **attributes}
         case Delete(ref):
-            gone = [each for each in after if each == ref or (ref.kind is ObjectKind.QUEUE and each.queue == ref.name)]
+            gone = [each for each in after if ref in (each, each.whole)]
             for each in gone:
                 del after[each]
     return after
@@ -103,6 +118,8 @@ def state_after(state: State, step: Step) -> dict[Ref, Attributes]:
 def _parts(desired: State, actual: State) -> Iterator[Step]:
     for kind in _PARTS_FIRST:
         yield from _of_kind(desired, actual, kind)
+        if kind in TOPIC_RULES:
+            yield from _surplus(desired, actual, kind)
 
 
 def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
@@ -120,9 +137,13 @@ def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
 def _subscriptions(desired: State, actual: State) -> Iterator[Step]:
     wanted = [ref for ref in desired if ref.kind is ObjectKind.SUBSCRIPTION]
     yield from (Create(ref, {}) for ref in wanted if ref not in actual)
+    yield from _surplus(desired, actual, ObjectKind.SUBSCRIPTION)
+
+
+def _surplus(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
+    """Parts that a desired object should not have."""
     for ref in actual:
-        is_of_desired_queue = ref.queue is not None and Ref(ObjectKind.QUEUE, ref.queue) in desired
-        if ref.kind is ObjectKind.SUBSCRIPTION and is_of_desired_queue and ref not in desired:
+        if ref.kind is kind and ref not in desired and ref.whole in desired:
             yield Delete(ref)
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from lbg_runtime.admin.objects import ObjectKind, Ref, State, desired_state, marker_ref, username_ref
+from lbg_runtime.admin.objects import PARTS, ObjectKind, Ref, State, desired_state, marker_ref
 from lbg_runtime.admin.plan import Step
+from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
 from lbg_runtime.core.restripe.records import plan_of_topic
 from lbg_runtime.model.errors import UserError
@@ -26,7 +27,7 @@ def stored_group(spec: GroupSpec, actual: State) -> StoredGroup | None:
     return read_marker(marker.name, str(actual[marker].get("physicalName"))) if marker in actual else None
 
 
-def find_problems(spec: GroupSpec, actual: State, control_topic: str) -> Iterator[UserError]:
+def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
     """Why the broker must not be made to look as desired."""
     marker = marker_ref(spec)
     stored = stored_group(spec, actual)
@@ -34,14 +35,17 @@ def find_problems(spec: GroupSpec, actual: State, control_topic: str) -> Iterato
         yield UserError(str(marker), "something else is stored there", "settings of this version of lbg, or nothing")
     if stored is not None:
         yield from _changed_for_good(spec, stored)
-    yield from _restriping(actual, control_topic)
+    yield from _restriping(actual, spec.topics.control)
     yield from _misplaced_shards(spec, actual)
     for ref, attributes in actual.items():
         if ref.kind is ObjectKind.QUEUE and attributes.get("partitionCount"):
             yield UserError(str(ref), "a partitioned queue", "one without partitions, which keep no order between them")
-    username = username_ref(spec)
-    if spec.has_account and stored is None and actual.get(username, {}).get("enabled"):
-        yield UserError(str(username), "exists, is enabled, and is not known to be the group's", "a name of its own")
+    for role, login in spec.logins.items():
+        username = Ref(ObjectKind.CLIENT_USERNAME, login.username)
+        is_known = stored is not None and stored.username_of(role) == login.username
+        if not is_known and actual.get(username, {}).get("enabled"):
+            found = "exists, is enabled, and is not known to be the group's"
+            yield UserError(str(username), found, "a name of its own")
     if spec.has_account and spec.client_profile is not None and _profile_ref(spec) not in actual:
         yield UserError("semp.client_profile", f"no client profile {spec.client_profile}", "one that exists")
 
@@ -49,7 +53,7 @@ def find_problems(spec: GroupSpec, actual: State, control_topic: str) -> Iterato
 def find_taken_names(spec: GroupSpec, actual: State) -> Iterator[UserError]:
     """Names of a new group that something has already."""
     for ref in desired_state(spec):
-        if ref in actual and ref.kind is not ObjectKind.SUBSCRIPTION:
+        if ref in actual and ref.kind not in PARTS:
             expected = "an unused name; `lbg group apply` takes over what an interrupted create has left"
             yield UserError(str(ref), "exists already", expected)
 
@@ -78,10 +82,20 @@ def _changed_for_good(spec: GroupSpec, stored: StoredGroup) -> Iterator[UserErro
         ("group.hash_count", spec.shape.hash_count, stored.shape.hash_count),
         ("group.hash_function", spec.hash_function.value, stored.hash_function.value),
         ("connection.username", spec.username, stored.username),
+        *_accounts(spec, stored),
     )
     for where, wanted, there in pairs:
         if wanted != there:
             yield UserError(where, f"{wanted}, and the group on the broker has {there}", expected)
+
+
+def _accounts(spec: GroupSpec, stored: StoredGroup) -> Iterator[tuple[str, object, object]]:
+    # One that was not there may come; another, or none, would leave the old one behind with all its rights.
+    for role, setting in ((Role.PUBLISHER, "semp.publisher"), (Role.CONDUCTOR, "semp.conductor")):
+        there = stored.username_of(role)
+        if there is not None:
+            wanted = spec.logins.get(role)
+            yield f"{setting}.username", None if wanted is None else wanted.username, there
 
 
 def _restriping(actual: State, control_topic: str) -> Iterator[UserError]:
@@ -108,4 +122,4 @@ def _misplaced_shards(spec: GroupSpec, actual: State) -> Iterator[UserError]:
 
 
 def _profile_ref(spec: GroupSpec) -> Ref:
-    return Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name)
+    return Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant_of
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -24,6 +25,13 @@ SHARED_USERNAME = "default"
 _LARGEST_PROFILE_NAME = 32
 _LARGEST_QUEUE_NAME = 200
 _LARGEST_USERNAME = 189
+_LARGEST_TOPIC = 250
+
+_USERNAME_SETTINGS = {
+    Role.MEMBER: "connection.username",
+    Role.PUBLISHER: "semp.publisher.username",
+    Role.CONDUCTOR: "semp.conductor.username",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,12 @@ class GroupSpec:
     """One that exists and is not ours; None: the group's own."""
     creates_queues: bool
     """Whether members may create queues."""
+    topics: Topics = NO_TOPICS
+    """Of members' work; empty where nothing is to be made, as for a group that is deleted."""
+    publisher: Login | None = None
+    """Publishers' own account; without it they use the members'."""
+    conductor: Login | None = None
+    """The same for who re-stripes."""
 
     def __post_init__(self) -> None:
         name = self.shape.name
@@ -52,16 +66,41 @@ class GroupSpec:
         longest = self.shape.queue_name(self.shape.queue_count - 1)
         if len(longest) > _LARGEST_QUEUE_NAME:
             raise ConfigError("group.name", f"{len(longest)} characters in {longest}", f"at most {_LARGEST_QUEUE_NAME}")
-        if len(self.username) > _LARGEST_USERNAME or any(c in self.username for c in "*?"):
-            raise ConfigError(
-                "connection.username", repr(self.username), f"at most {_LARGEST_USERNAME} characters, none of * ?"
-            )
+        self._check_usernames()
+        for topic in self.grant(Role.MEMBER).publish if self.has_account else ():
+            if len(topic) > _LARGEST_TOPIC:
+                found = f"{len(topic)} characters in {topic}"
+                raise ConfigError("a topic of the group", found, f"at most {_LARGEST_TOPIC}")
         if len(marker := self.marker()) > LARGEST_MARKER:
             raise UserError(
                 "the settings of the group",
                 f"{len(marker)} characters as they are stored: {marker}",
                 f"at most {LARGEST_MARKER}: a shorter hash prefix, key or client username",
             )
+
+    def _check_usernames(self) -> None:
+        taken: set[str] = set()
+        for role, login in (*self._others(), (Role.MEMBER, Login(self.username, self.password))):
+            where, name = _USERNAME_SETTINGS[role], login.username
+            if len(name) > _LARGEST_USERNAME or any(c in name for c in "*?"):
+                raise ConfigError(where, repr(name), f"at most {_LARGEST_USERNAME} characters, none of * ?")
+            if name in taken or (self._others() and name == SHARED_USERNAME):
+                raise ConfigError(where, repr(name), "a name of its own, as others of the group have one")
+            taken.add(name)
+
+    def _others(self) -> tuple[tuple[Role, Login], ...]:
+        others = ((Role.PUBLISHER, self.publisher), (Role.CONDUCTOR, self.conductor))
+        return tuple((role, login) for role, login in others if login is not None)
+
+    @property
+    def logins(self) -> Mapping[Role, Login]:
+        """The accounts that are the group's own."""
+        return {Role.MEMBER: Login(self.username, self.password), **dict(self._others())} if self.has_account else {}
+
+    def grant(self, role: Role) -> Grant:
+        """What the account of a role may do."""
+        given = frozenset(self.logins)
+        return grant_of(role, given, self.shape, self.topics, creates_queues=self.creates_queues)
 
     @property
     def has_account(self) -> bool:
@@ -73,15 +112,15 @@ class GroupSpec:
         """Whether the client profile is the group's own."""
         return self.has_account and self.client_profile is None
 
-    @property
-    def profile_name(self) -> str:
-        """Of the group's own ACL profile, and of its own client profile."""
-        return profile_name_of(self.shape.name)
+    def profile_name(self, role: Role = Role.MEMBER) -> str:
+        """Of a role's ACL profile, and of its client profile if that is the group's own."""
+        # An empty level, so that it is the name of no other group.
+        name = self.shape.name if role is Role.MEMBER else f"{self.shape.name}//{role.value}"
+        return profile_name_of(name)
 
-    @property
-    def client_profile_name(self) -> str:
-        """Of the client profile that its username has."""
-        return self.client_profile or self.profile_name
+    def client_profile_name(self, role: Role = Role.MEMBER) -> str:
+        """Of the client profile that a role's username has."""
+        return self.client_profile or self.profile_name(role)
 
     @property
     def marker_name(self) -> str:
@@ -102,6 +141,9 @@ class GroupSpec:
         }
         if self.client_profile is not None:
             settings["CF"] = self.client_profile
+        for key, login in (("PU", self.publisher), ("DU", self.conductor)):
+            if login is not None:
+                settings[key] = login.username
         return json.dumps(settings, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -115,6 +157,13 @@ class StoredGroup:
     username: str
     queue_spool_mb: int
     client_profile: str | None
+    publisher: str | None = None
+    """Client username of publishers, where they have their own."""
+    conductor: str | None = None
+
+    def username_of(self, role: Role) -> str | None:
+        """The client username of a role, if it has one."""
+        return {Role.MEMBER: self.username, Role.PUBLISHER: self.publisher, Role.CONDUCTOR: self.conductor}[role]
 
     def as_object(self) -> dict[str, object]:
         """For programs; keys are stable."""
@@ -128,6 +177,8 @@ class StoredGroup:
             "username": self.username,
             "queue_spool_mb": self.queue_spool_mb,
             "client_profile": self.client_profile,
+            "publisher": self.publisher,
+            "conductor": self.conductor,
         }
 
     def to_spec(self) -> GroupSpec:
@@ -141,6 +192,8 @@ class StoredGroup:
             queue_spool_mb=self.queue_spool_mb,
             client_profile=self.client_profile,
             creates_queues=False,
+            publisher=None if self.publisher is None else Login(self.publisher, ""),
+            conductor=None if self.conductor is None else Login(self.conductor, ""),
         )
 
 
@@ -158,6 +211,8 @@ def read_marker(marker_name: str, text: str) -> StoredGroup | None:
             username=_text(settings["CU"]),
             queue_spool_mb=_number(settings["QS"]),
             client_profile=_text(settings["CF"]) if "CF" in settings else None,
+            publisher=_text(settings["PU"]) if "PU" in settings else None,
+            conductor=_text(settings["DU"]) if "DU" in settings else None,
         )
     except (ValueError, KeyError, RecursionError, UserError):
         return None

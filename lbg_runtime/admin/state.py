@@ -1,6 +1,15 @@
 """What there is of a group on the broker."""
 
-from lbg_runtime.admin.objects import KEY_NAMES, Attributes, ObjectKind, Ref, marker_ref, username_ref
+from lbg_runtime.admin.objects import (
+    KEY_NAMES,
+    SYNTAX,
+    TOPIC_RULES,
+    Attributes,
+    ObjectKind,
+    Ref,
+    account_refs,
+    marker_ref,
+)
 from lbg_runtime.admin.problems import Rights
 from lbg_runtime.admin.spec import MARKER_PREFIX, GroupSpec, StoredGroup, read_marker
 from lbg_runtime.model.errors import SempRefused
@@ -14,17 +23,12 @@ from lbg_runtime.semp.client import SempClient
 async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref, Attributes]:
     """Every object that has a name of the group's, with its attributes; raises `SempError`."""
     state: dict[Ref, Attributes] = {}
-    singles = [marker_ref(spec)]
-    if spec.has_account:
-        singles += [
-            Ref(ObjectKind.ACL_PROFILE, spec.profile_name),
-            Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name),
-            username_ref(spec),
-        ]
-    for ref in singles:
+    for ref in (marker_ref(spec), *account_refs(spec)):
         found = await _get(client, vpn, ref)
         if found is not None:
             state[ref] = found.attributes
+            if ref.kind is ObjectKind.ACL_PROFILE:
+                state |= await _topic_rules(client, vpn, ref.name)
     queues = await _queues_of(client, vpn, spec.shape.name)
     state |= {Ref(ObjectKind.QUEUE, queue): found.attributes for queue, found in queues.items()}
     for queue in queues:
@@ -47,6 +51,12 @@ async def read_groups(client: SempClient, vpn: str) -> list[StoredGroup]:
     return [groups[name] for name in sorted(groups)]
 
 
+async def read_stored(client: SempClient, vpn: str, group: str) -> str | None:
+    """The stored settings of one group, as they are written; None where there are none. Raises `SempError`."""
+    found = await _get(client, vpn, Ref(ObjectKind.MARKER, MARKER_PREFIX + group))
+    return None if found is None else found.text("physicalName")
+
+
 async def read_rights(client: SempClient, vpn: str) -> Rights:
     """What the administrator may do in the VPN and in the broker; raises `SempError`."""
     user = await client.get(SempApi.CONFIG, ("about", "user"))
@@ -67,6 +77,17 @@ async def _get(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
         if refused.code == SempCode.NOT_FOUND:
             return None
         raise
+
+
+async def _topic_rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attributes]:
+    rules: dict[Ref, Attributes] = {}
+    for kind in TOPIC_RULES:
+        path = ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, profile, kind.value)
+        key = KEY_NAMES[kind]
+        for each in await client.find_all(SempApi.CONFIG, path):
+            if each.text(f"{key}Syntax") == SYNTAX:
+                rules[Ref(kind, each.text(key), profile=profile)] = {}
+    return rules
 
 
 async def _queues_of(client: SempClient, vpn: str, group: GroupName) -> dict[QueueName, SempObject]:

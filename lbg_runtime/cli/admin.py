@@ -41,24 +41,24 @@ def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
 
     What fails on the way is taken back. What was killed on the way is finished by `lbg group apply`.
     """
-    settings = _load(config)
+    settings = _load(config, makes_group=True)
     _carry_out(settings, json, is_new=True)
 
 
 def apply(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Make the broker as the settings say, and nothing more: print the plan, then carry it out."""
-    _carry_out(_load(config), json, is_new=False)
+    _carry_out(_load(config, makes_group=True), json, is_new=False)
 
 
 def plan(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Print what `apply` would do. Exit code 1 where it would refuse."""
-    made = _look(_load(config), json)
+    made = _look(_load(config, makes_group=True), json)
     raise typer.Exit(1 if made.problems else 0)
 
 
 def verify(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Compare the broker with the settings. Exit code 1 where it is not as it should be."""
-    made = _look(_load(config), json)
+    made = _look(_load(config, makes_group=True), json)
     raise typer.Exit(0 if made.is_clean else 1)
 
 
@@ -149,12 +149,14 @@ def evict(
 # -- parts
 
 
-def _load(config: Path) -> "Settings":
+def _load(config: Path, *, makes_group: bool = False) -> "Settings":
+    """Settings that a group is made of stand in the file; all else may be asked of the broker."""
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.load import load_settings
 
     configure_log()
-    return load_settings(config)
+    return load_settings(config) if makes_group else load_group_settings(config)
 
 
 def _run(settings: "Settings", act: "Callable[[GroupAdmin, SempClient], Awaitable[T]]") -> T:
@@ -176,7 +178,7 @@ def _look(settings: "Settings", json: bool) -> "Plan":
     from lbg_runtime.cli.admin_text import plan_as_object
 
     spec = spec_of(settings)
-    made = _run(settings, lambda admin, _: admin.plan(spec, settings.group.control_topic_name))
+    made = _run(settings, lambda admin, _: admin.plan(spec))
     if json:
         _print_json({"group": settings.group.name, **plan_as_object(made)})
     else:
@@ -191,7 +193,7 @@ def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
     spec = spec_of(settings)
 
     async def work(admin: "GroupAdmin", _: "SempClient") -> "Plan":
-        made = await admin.plan(spec, settings.group.control_topic_name, is_new=is_new)
+        made = await admin.plan(spec, is_new=is_new)
         if not json:
             _print_plan(made)
         if not made.problems:

@@ -88,6 +88,8 @@ def _step_as_object(step: Step) -> dict[str, object]:
     told: dict[str, object] = {"do": _VERBS[type(step)], "kind": ref.kind.value, "name": ref.name}
     if ref.queue is not None:
         told["queue"] = ref.queue
+    if ref.profile is not None:
+        told["profile"] = ref.profile
     if isinstance(step, Create | Change):
         told["attributes"] = {name: value for name, value in step.attributes.items() if name not in NEVER_READ}
     if isinstance(step, Change):

@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +16,11 @@ from lbg_runtime.runtime.stop import stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.broker.server.server import BrokerServer
+    from lbg_runtime.broker.server.tls import TlsFiles
 
 # Spooled messages live long and form no cycles, so looking through all of them for garbage is a pause for nothing:
 # 150 ms with 300 000 of them spooled, 7 ms with these thresholds (2 cores, Python 3.11, 256-byte messages).
-_GC_THRESHOLDS = (50_000, 20, 100)
+GC_THRESHOLDS = (50_000, 20, 100)
 
 
 def broker(
@@ -27,6 +29,14 @@ def broker(
     ] = "127.0.0.1:55555",
     semp: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where administrators connect; nowhere without it.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate in PEM: clients and administrators then use TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key in PEM, not encrypted.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Authorities in PEM: clients then log in by certificate, not by password."),
     ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
@@ -43,8 +53,9 @@ def broker(
     administration = None if semp is None else parse_address("--semp", semp)
     configure_log()
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    uvloop.run(_serve(BrokerServer(host, port), administration, parent_pid=parent_pid))
+    gc.set_threshold(*GC_THRESHOLDS)
+    tls = tls_files(tls_cert, tls_key, client_ca)
+    uvloop.run(_serve(BrokerServer(host, port, tls=tls), administration, tls, parent_pid=parent_pid))
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
@@ -55,7 +66,22 @@ def parse_address(option: str, text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-async def _serve(server: "BrokerServer", administration: tuple[str, int] | None, *, parent_pid: int | None) -> None:
+def tls_files(certificate: Path | None, key: Path | None, client_authorities: Path | None) -> "TlsFiles | None":
+    """What the options of TLS say together; raises `UserError`."""
+    from lbg_runtime.broker.server.tls import TlsFiles
+
+    if certificate is not None and key is not None:
+        return TlsFiles(certificate, key, client_authorities)
+    given = {"--tls-cert": certificate, "--tls-key": key, "--client-ca": client_authorities}
+    named = [option for option, value in given.items() if value is not None]
+    if named:
+        raise UserError(" and ".join(named), "given", "--tls-cert and --tls-key with it")
+    return None
+
+
+async def _serve(
+    server: "BrokerServer", administration: tuple[str, int] | None, tls: "TlsFiles | None", *, parent_pid: int | None
+) -> None:
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
         async with server, AsyncExitStack() as stack:
@@ -63,7 +89,10 @@ async def _serve(server: "BrokerServer", administration: tuple[str, int] | None,
             if administration is not None:
                 from lbg_runtime.broker.semp.server import SempServer
 
-                semp = await stack.enter_async_context(SempServer(server.engine, server.carry_out, *administration))
+                context = None if tls is None else tls.context()
+                semp = await stack.enter_async_context(
+                    SempServer(server.engine, server.carry_out, *administration, tls=context)
+                )
                 ready += f", semp {semp.host}:{semp.port}"
             print(ready, file=sys.stderr, flush=True)
             # Unbounded on purpose: this is the life of the process.

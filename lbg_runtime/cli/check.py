@@ -47,13 +47,14 @@ def _examine(
     import os
     import socket
 
-    from lbg_runtime.config.load import load_settings, problems_of
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.config.load import problems_of
     from lbg_runtime.runtime.membership import find_membership
     from lbg_runtime.runtime.registry import load_handlers
     from lbg_runtime.runtime.routes import policies_of
 
     try:
-        settings = load_settings(config)
+        settings = load_group_settings(config)
     except ConfigError as error:
         problems += problems_of(error)
         return {}

@@ -41,9 +41,9 @@ def dashboard(
     parent_pid = os.getppid() if exit_with_parent else None
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.listen_address import ListenAddress
-    from lbg_runtime.config.load import load_settings
     from lbg_runtime.dashboard.server import check_address
     from lbg_runtime.model.errors import UserError
 
@@ -54,7 +54,7 @@ def dashboard(
             raise UserError(option, error.found, error.expected) from None
 
     configure_log()
-    settings = load_settings(config)
+    settings = load_group_settings(config)
     address = parsed("--listen", listen)
     if status is not None:
         members = [parsed("--status", each) for each in status]

@@ -48,13 +48,13 @@ def status(
     import orjson
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.admin_text import sights_as_object, sights_as_table
     from lbg_runtime.cli.group_text import picture_as_object
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.load import load_settings
 
     configure_log()
-    settings = load_settings(config)
+    settings = load_group_settings(config)
     listen_ms = listening_ms(settings, listen)
     picture, sights = uvloop.run(_look(settings, listen_ms))
     queues = settings.group.shape().queue_names()

@@ -4,20 +4,34 @@ Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configu
 130 interrupted. A command module imports what is heavy inside its function, so that `lbg --help` stays quick.
 """
 
+import os
+import signal
 import sys
 
 import typer
 
+from lbg_runtime.cli.asyncapi import asyncapi
+from lbg_runtime.cli.bench.acks import acks
+from lbg_runtime.cli.bench.broker import broker as bench_broker
 from lbg_runtime.cli.bench.dispatch import dispatch
-from lbg_runtime.cli.bench.moves import moves
+from lbg_runtime.cli.bench.everything import all_
+from lbg_runtime.cli.bench.faults import faults
+from lbg_runtime.cli.bench.latency import latency
+from lbg_runtime.cli.bench.moves import handback, moves, takeover
+from lbg_runtime.cli.bench.poison import poison
+from lbg_runtime.cli.bench.publish import publish as bench_publish
 from lbg_runtime.cli.bench.receive import receive
 from lbg_runtime.cli.bench.restripe import restripe
+from lbg_runtime.cli.bench.scale import scale
+from lbg_runtime.cli.bench.siblings import processes
 from lbg_runtime.cli.bench.sidecar import sidecar
+from lbg_runtime.cli.bench.soak import soak
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
 from lbg_runtime.cli.dashboard import dashboard
 from lbg_runtime.cli.demo.stage import demo
 from lbg_runtime.cli.group import group
+from lbg_runtime.cli.parked import parked
 from lbg_runtime.cli.publish import publish
 from lbg_runtime.cli.run import run
 from lbg_runtime.cli.simulate import simulate
@@ -32,11 +46,23 @@ app = typer.Typer(
     help="Ordered, elastic consumption on Solace PubSub+.",
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure on this machine; the documents quote these figures.")
+bench.command()(acks)
+bench.command("all")(all_)
+bench.command("broker")(bench_broker)
 bench.command()(dispatch)
+bench.command()(faults)
+bench.command()(handback)
+bench.command()(latency)
 bench.command()(moves)
+bench.command()(poison)
+bench.command("publish")(bench_publish)
+bench.command()(processes)
 bench.command()(receive)
 bench.command()(restripe)
+bench.command()(scale)
 bench.command()(sidecar)
+bench.command()(soak)
+bench.command()(takeover)
 
 
 @bench.callback()
@@ -47,6 +73,8 @@ def _benches() -> None:
 
 app.add_typer(bench, name="bench")
 app.add_typer(group, name="group")
+app.add_typer(parked, name="parked")
+app.command()(asyncapi)
 app.command()(broker)
 app.command()(check)
 app.command()(dashboard)
@@ -66,6 +94,11 @@ def _commands() -> None:
 
 def main() -> None:
     """Run the command line; never shows a traceback for a user's mistake or a broker's refusal."""
+    if os.getpid() == 1:
+        # The kernel drops what the first process of a container has no handler for: asked to leave while it still
+        # The kernel drops what the first process of a container has no handler for: asked to leave while it still
+        # starts, it would go on until it is killed. A command that can leave in order has a handler of its own, later.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except UserError as error:

@@ -5,8 +5,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,9 @@ from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
+    import anyio
+
+    from lbg_runtime.admin.stored import Difference
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.load import LoadPlan
@@ -94,8 +97,8 @@ def publish(
     parent_pid = os.getppid() if exit_with_parent else None
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.load import load_settings
     from lbg_runtime.publisher.load import LoadPlan, numbered_keys
 
     is_load = any(option is not None for option in (count, rate, keys, duration))
@@ -105,7 +108,7 @@ def publish(
         raise UserError("--key-from", "given for generated messages", "--key or --keys, or lines on standard input")
     if key is not None and keys is not None:
         raise UserError("--keys", f"given with --key {key}", "one of the two")
-    settings = load_settings(config)
+    settings = load_group_settings(config)
     configure_log()
     plan = None
     if is_load:
@@ -137,7 +140,7 @@ async def _publish(
 ) -> PublishSummary:
     import anyio
 
-    from lbg_runtime.config.settings import TransportKind
+    from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
@@ -153,6 +156,7 @@ async def _publish(
     # second client of that name would end its session.
     connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
     causes: list[StopCause] = []
+    changed: list[Difference] = []
     sending = anyio.CancelScope()
 
     def stop(cause: StopCause) -> None:
@@ -160,7 +164,7 @@ async def _publish(
         sending.cancel()
 
     with stop_requests(stop, parent_pid=parent_pid):
-        async with open_session(connection, publisher_id) as session:
+        async with open_session(connection, publisher_id, settings.transport.client_path) as session:
             ledger = None
             if ledger_folder is not None:
                 run_id = os.environ.get(RUN_VARIABLE, "")
@@ -171,13 +175,19 @@ async def _publish(
             began_s = time.monotonic()
             with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
                 try:
-                    with sending:
-                        if isinstance(source, LoadPlan):
-                            await run_load(publisher, source, random.Random())
-                        else:
-                            await _publish_lines(publisher, source)
+                    # Outside of the scope, whose cancellation would cut its own end short.
+                    async with _stopped_by_changes(settings, changed, sending):
+                        with sending:
+                            if isinstance(source, LoadPlan):
+                                await run_load(publisher, source, random.Random())
+                            else:
+                                await _publish_lines(publisher, source)
                 finally:
                     counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
+    if changed:
+        first = changed[0]
+        found = f"{first.ours}, and the group on the broker has {first.theirs} now"
+        raise UserError(first.setting, found, "a new start, by which every publisher has the new value")
     seconds = time.monotonic() - began_s
     return PublishSummary(
         publisher=publisher_id,
@@ -191,6 +201,31 @@ async def _publish(
         ledger_dropped=0 if ledger is None else ledger.dropped,
         stopped_by=causes[0].value if causes else None,
     )
+
+
+@asynccontextmanager
+async def _stopped_by_changes(
+    settings: "Settings", changed: "list[Difference]", sending: "anyio.CancelScope"
+) -> AsyncIterator[None]:
+    """Ends the sending when a setting is changed that decides where keys go, and says which.
+
+    To go on with the old value would send keys elsewhere than publishers that have started since.
+    """
+    from lbg_runtime.admin.stored import watch_of
+
+    def on_changed(found: "tuple[Difference, ...]") -> None:
+        changed.extend(each for each in found if each.is_for_good)
+        if changed:
+            sending.cancel()
+
+    watch = watch_of(settings, random.Random(), on_changed)
+    looking = None if watch is None else asyncio.create_task(watch.run())
+    try:
+        yield
+    finally:
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking])
 
 
 async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:

@@ -26,11 +26,11 @@ def restripe(
     """
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.load import load_settings
 
     configure_log()
-    settings = load_settings(config)
+    settings = load_group_settings(config)
     if not 1 <= queues <= settings.group.hash_count:
         expected = f"1 to {settings.group.hash_count}, as there are so many shards"
         raise UserError("--queues", str(queues), expected)

@@ -29,6 +29,9 @@ def run(
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
     ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start anew when a Python file here, or the settings, changes.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="At the end, print how it left as one JSON object.")] = False,
 ) -> None:
     """Handle the group's messages until SIGTERM or SIGINT, then drain. Exit code 1 if something was cancelled or left.
@@ -40,15 +43,17 @@ def run(
     parent_pid = os.getppid() if exit_with_parent else None
     import orjson
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.load import load_settings
     from lbg_runtime.runtime.app import App
     from lbg_runtime.runtime.registry import load_handlers
 
     configure_log()
     # Handler modules lie where the command is given, as they do for `python -m`.
     sys.path.insert(0, str(Path.cwd()))
-    settings = load_settings(config)
+    if reload:
+        raise typer.Exit(_run_reloaded(config, processes, parent_pid))
+    settings = load_group_settings(config)
     if processes > 1:
         if json or member_index is not None or member_count is not None:
             raise UserError("--processes", str(processes), "one process with --json, --member-index or --member-count")
@@ -74,6 +79,23 @@ def run(
         }
         print(orjson.dumps(left).decode())
     raise typer.Exit(report.exit_code)
+
+
+def _run_reloaded(config: Path, processes: int, parent_pid: int | None) -> int:
+    import asyncio
+
+    if processes > 1:
+        raise UserError("--reload", f"with {processes} processes", "one")
+    try:
+        from lbg_runtime.cli.reload import Reloader, UserFiles, member_command
+    except ImportError:
+        raise UserError("--reload", "no watchfiles", "pip install 'lbg-runtime[dev]'") from None
+    files = UserFiles(Path.cwd(), config)
+
+    async def run() -> int:
+        return await Reloader(member_command(sys.argv[1:]), files).run(parent_pid=parent_pid)
+
+    return asyncio.run(run())
 
 
 def _run_siblings(

@@ -11,7 +11,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
-    from lbg_runtime.config.settings import ConnectionSettings
+    from lbg_runtime.config.connection_settings import ConnectionSettings
     from lbg_runtime.validator.live import LiveValidator
 
 
@@ -63,20 +63,19 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
     import orjson
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.load import load_settings
-    from lbg_runtime.config.settings import TransportKind
     from lbg_runtime.validator.live import LiveValidator, SequenceErrorKind
 
     configure_log()
-    settings = load_settings(config)
+    settings = load_group_settings(config)
     topic = topic or settings.ops.journal.republish_topic
     if topic is None:
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")
     limit_s = None if duration is None else _duration_ms("--for", duration) / 1000
     # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
     # second client of that name would end its session.
-    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+    connection = settings.outside_connection
     validator = LiveValidator()
     # With --json standard output is for the one object.
     uvloop.run(_follow(validator, connection, topic, limit_s, findings_to_stderr=as_json))

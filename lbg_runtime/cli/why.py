@@ -32,13 +32,13 @@ def why(
     import orjson
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.why_text import answer_as_object, answer_lines
-    from lbg_runtime.config.load import load_settings
     from lbg_runtime.model.hashing import shard_of
 
     configure_log()
-    settings = load_settings(config)
+    settings = load_group_settings(config)
     listen_ms = listening_ms(settings, listen)
     shape = settings.group.shape()
     shard = shard_of(settings.group.hash_function, key, shape.hash_count)

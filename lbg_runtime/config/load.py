@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -13,10 +13,10 @@ from pydantic_core import ErrorDetails
 from lbg_runtime.config.document import read_document
 from lbg_runtime.config.environment import UnsetVariable, interpolate
 from lbg_runtime.config.fields import SettingProblem
-from lbg_runtime.config.settings import Settings
+from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSource, Settings
 from lbg_runtime.model.errors import ConfigError
 
-SECRET_KEYS = frozenset({"password", "status_token", "token", "application_token"})
+SECRET_KEYS = frozenset({"password", "key_password", "status_token", "token", "application_token"})
 
 MAX_DEPTH = 6
 """Of nested sections; the deepest setting lies three deep."""
@@ -53,21 +53,61 @@ def problems_of(error: ConfigError) -> tuple[ConfigError, ...]:
     return error.problems if isinstance(error, ConfigErrors) else (error,)
 
 
-def load_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of a file, every one of them checked. Raises `ConfigError`; `ConfigErrors` for more than one."""
-    return parse_settings(read_document(path), str(path), environ)
+AskBroker = Callable[[Settings], Mapping[str, object]]
+"""What is stored of the group on the broker, by the names of `STORED_IN_SEMP`. Of the settings that it is given these
+are not yet right. Raises `ConfigError`."""
 
 
-def parse_settings(document: Mapping[str, object], source: str, environ: Mapping[str, str] = os.environ) -> Settings:
+def load_settings(path: Path, environ: Mapping[str, str] = os.environ, ask: AskBroker | None = None) -> Settings:
+    """The settings of a file, every one of them checked. Raises `ConfigError`; `ConfigErrors` for more than one.
+
+    `ask` is called where the file says `group.from: semp`; without it that is an error.
+    """
+    return parse_settings(read_document(path), str(path), environ, ask)
+
+
+def parse_settings(
+    document: Mapping[str, object],
+    source: str,
+    environ: Mapping[str, str] = os.environ,
+    ask: AskBroker | None = None,
+) -> Settings:
     """The same for sections already read; `source` is what messages call them. Raises `ConfigError`."""
     problems: list[ConfigError] = []
     values = _interpolated(document, source, (), environ, problems)
-    if not problems:
-        try:
-            return Settings.model_validate(values)
-        except ValidationError as error:
-            problems += [_as_config_error(source, details) for details in error.errors(include_url=False)]
+    if problems:
+        raise problems[0] if len(problems) == 1 else ConfigErrors(problems)
+    if isinstance(values, Mapping):
+        group = values.get("group")
+        if isinstance(group, Mapping) and group.get("from") == GroupSource.SEMP.value:
+            values = _with_stored(values, group, source, ask)
+    return _validated(values, source)
+
+
+def _validated(values: object, source: str) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        problems = [_as_config_error(source, details) for details in error.errors(include_url=False)]
     raise problems[0] if len(problems) == 1 else ConfigErrors(problems)
+
+
+def _with_stored(
+    values: Mapping[str, object], group: Mapping[str, object], source: str, ask: AskBroker | None
+) -> Mapping[str, object]:
+    """The values with what the broker tells of the group."""
+    for name in STORED_IN_SEMP:
+        if name in group:
+            raise ConfigError(_where(source, ("group", name)), "given with from: semp", "it on the broker alone")
+    if ask is None:
+        raise ConfigError(_where(source, ("group", "from")), "semp", "file, for what is made of these settings")
+    # Everything else is looked at before anybody is asked.
+    placeholders = {"hash_prefix": "unknown", "hash_count": 1, "queue_count": 1}
+    draft = _validated({**values, "group": {**group, **placeholders}}, source)
+    if draft.semp is None:
+        expected = "who may read the stored settings"
+        raise ConfigError(_where(source, ("semp",)), "not set, with group.from: semp", expected)
+    return {**values, "group": {**group, **ask(draft)}}
 
 
 def _interpolated(

@@ -5,30 +5,29 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.fields import (
     MAX_INTERVAL_MS,
     Count,
     DurationMs,
-    Host,
     PositiveDurationMs,
     Secret,
     Section,
     SettingProblem,
     Text,
     all_is_none,
-    management_url,
     no_rejection,
     off_is_a_word,
     off_is_none,
     off_or_address,
     parsed_by,
     sendable_token,
-    split_hosts,
     unlimited_is_none,
 )
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, Then
@@ -38,17 +37,8 @@ from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
 
 
-class TransportKind(Enum):
-    """Where the broker is."""
-
-    EMBEDDED = "embedded"
-    """A development broker inside this process, listening on `connection.host`."""
-    SOLACE = "solace"
-    """The broker at `connection.host`."""
-
-
-class ReceivePathChoice(Enum):
-    """How a transport on the official client takes messages from it."""
+class ClientPathChoice(Enum):
+    """How a transport on the official client receives and publishes."""
 
     AUTO = "auto"
     """The fast path where the installed client is as it needs it, else the public one, said once in the log."""
@@ -61,52 +51,7 @@ class ReceivePathChoice(Enum):
 class TransportSettings(Section):
     """How messages are moved; what is said of them is the same in every way."""
 
-    receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
-
-
-class TlsSettings(Section):
-    """How the broker of a `tcps://` address proves who it is."""
-
-    trust_store: Text | None = None
-    """Directory with the certificates of trusted authorities; the client's default otherwise."""
-    verify: bool = True
-
-
-class ConnectionSettings(Section):
-    """The session with the broker."""
-
-    transport: TransportKind = TransportKind.EMBEDDED
-    host: Annotated[tuple[Host, ...], BeforeValidator(split_hosts), Field(min_length=1)] = ("tcp://127.0.0.1:55555",)
-    """Where the broker listens, in order of preference; for `embedded` the one address to listen on."""
-    vpn: Text = "default"
-    username: Text = "default"
-    password: Secret = SecretStr("")
-    client_name: Annotated[str, Field(min_length=1, max_length=160)] | None = None
-    """Unique on the broker; made from group, member, host and process where it is not given."""
-    tls: TlsSettings = TlsSettings()
-
-    @model_validator(mode="after")
-    def _embedded_listens_on_one_address(self) -> Self:
-        if self.transport is TransportKind.EMBEDDED and len(self.host) > 1:
-            raise SettingProblem(
-                ("host",), f"{len(self.host)} hosts", "one address to listen on, as transport is embedded"
-            )
-        return self
-
-
-class SempSettings(Section):
-    """The administrator's account on the broker, for what changes queues and looks into them; members need none."""
-
-    url: Annotated[str, BeforeValidator(management_url)]
-    """Scheme, host and port of the management API; its VPN is `connection.vpn`."""
-    username: Text = "admin"
-    password: Secret = SecretStr("")
-    tls: TlsSettings = TlsSettings()
-    queue_spool_mb: Annotated[Count, Field(ge=1, le=6_000_000)] = 5_000
-    """What a queue of the group may hold, in megabytes."""
-    client_profile: Annotated[str, Field(min_length=1, max_length=32)] | None = None
-    """An existing client profile for the group's client username; without it the group gets its own, which takes an
-    administrator of the whole broker."""
+    client_path: ClientPathChoice = ClientPathChoice.AUTO
 
 
 class Provision(Enum):
@@ -116,19 +61,40 @@ class Provision(Enum):
     CREATE_MISSING = "create_missing"
 
 
+class GroupSource(Enum):
+    """Where it stands how the group is cut."""
+
+    FILE = "file"
+    """Here."""
+    SEMP = "semp"
+    """On the broker, where `lbg group create` has stored it: `semp` then names an account that may read it. Of the
+    group, `name` stands here, and what is a member's own: `provision`, `control_topic`, `cache`."""
+
+
+STORED_IN_SEMP = ("hash_prefix", "hash_count", "queue_count", "hash_function", "key")
+"""Of `group`: what the broker tells with `from: semp`."""
+
+
 class GroupSettings(Section):
     """The group as its publishers and members must agree on it."""
 
     name: str
+    """The group's; its queues are `<name>/0` and so on."""
     hash_prefix: str
+    """Begins the topic of every message of the group: `<hash prefix>/<shard>/<topic>`."""
     hash_count: Count
+    """Shards, at least as many as queues; a multiple keeps queues even. It stays for the life of the group."""
     queue_count: Count
+    """Queues, at least as many as members. `lbg group restripe` changes it."""
     hash_function: HashFunction = HashFunction.CRC32
     key: Annotated[KeySource, BeforeValidator(parsed_by(KeySource.parse))] = PARTITION_KEY
     """Where the key of a message is read from, for its lane."""
     provision: Provision = Provision.NONE
     control_topic: Text | None = None
     """Topic on which members talk to each other; `lbg-control/<name>` where it is not given."""
+    source: Annotated[GroupSource, Field(alias="from")] = GroupSource.FILE
+    cache: Text | None = None
+    """With `from: semp`: a file that keeps what was read, for a start at which the management API does not answer."""
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
@@ -213,6 +179,21 @@ class RebindCycleSettings(Section):
     """How long handlings may go on after a flow began to drain; also the deadline of a shutdown."""
 
 
+class MissingKey(Enum):
+    """What becomes of a message in which the rule of `group.key` finds no key."""
+
+    SHARD = "shard"
+    """All of its shard are handled in their order, one after another."""
+    ERROR = "error"
+    """It counts as failed, terminally: what follows is the failure policy's to say."""
+    NO_ORDER = "no_order"
+    """It is handled when a runner is free, in no order, and also beside an earlier copy of itself."""
+
+
+HELD_FACTOR = 4
+"""Of `dispatch.max_in_flight`: what a queue holds at most with hot keys, as all of it is handled before a hand-over."""
+
+
 class DispatchSettings(Section):
     """How much one member handles at a time."""
 
@@ -220,13 +201,43 @@ class DispatchSettings(Section):
     """Deliveries per queue that are received and not settled."""
     runners: Annotated[Count, Field(ge=1, le=10_000)] = 64
     """Handlers that run at the same time, each for another key."""
+    missing_key: MissingKey = MissingKey.SHARD
+    max_waiting_per_key: Annotated[Count, Field(ge=1, le=10_000)] = 64
+    """Deliveries of one key that wait behind the one that is handled, beyond which they count no more for
+    `max_in_flight`, so that other keys come past them; never more than a quarter of that."""
+    max_held: Annotated[Count, Field(ge=1, le=100_000)] | None = None
+    """Deliveries per queue that are received and not settled, with those of hot keys: where it is reached, other keys
+    of the queue wait too. Four times `max_in_flight` where it is not given."""
+    slow_handler_ms: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
+        BeforeValidator(off_is_none),
+        Field(alias="slow_handler"),
+    ] = 10_000
+    """An attempt that takes longer is told of while it runs. None, in the file `off`."""
+    stuck_key_ms: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_INTERVAL_MS)] | None, BeforeValidator(off_is_none), Field(alias="stuck_key")
+    ] = 60_000
+    """A key of which the same message is the next one for longer is told of. None, in the file `off`."""
+
+    @property
+    def held_limit(self) -> int:
+        """`max_held`, or what stands for it; never less than `max_in_flight`."""
+        return max(self.max_in_flight, self.max_held or HELD_FACTOR * self.max_in_flight)
+
+    @property
+    def waiting_limit(self) -> int:
+        """`max_waiting_per_key`, or less where `max_in_flight` is small."""
+        # Intake opens again when half of its places are free: a key with more than that could keep it shut.
+        return max(1, min(self.max_waiting_per_key, self.max_in_flight // 4))
 
 
 class BackoffSettings(Section):
     """The wait before the next attempt: doubles from `initial` to `maximum`, less a random part of up to a half."""
 
     initial_ms: Annotated[PositiveDurationMs, Field(alias="initial")] = 100
+    """After the first attempt."""
     maximum_ms: Annotated[PositiveDurationMs, Field(alias="maximum")] = 30_000
+    """However many there were."""
 
     @model_validator(mode="after")
     def _maximum_is_not_smaller(self) -> Self:
@@ -335,6 +346,16 @@ class Settings(Section):
         if self.sidecar is not None and self.handlers:
             raise SettingProblem(("sidecar",), "given with handlers", "one of the two")
         return self
+
+    @property
+    def outside_connection(self) -> ConnectionSettings:
+        """The session of who looks at the group from outside, or re-stripes it: as `semp.conductor` if there is one."""
+        connection = self.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+        account = None if self.semp is None else self.semp.conductor
+        if account is None:
+            return connection
+        shown = {"username": account.username, "password": account.password}
+        return connection.model_copy(update={**shown, "client_certificate": None, "oauth": None})
 
     @property
     def error_topic(self) -> str:

@@ -57,6 +57,7 @@ class ApplicationHealthSettings(Section):
     path: Text | None = None
     """Answered with 2xx where it is well; without a path it is enough that it takes connections."""
     interval_ms: Annotated[PositiveDurationMs, Field(alias="interval")] = 5_000
+    """Between two looks."""
 
 
 class SubscriptionSettings(Section):

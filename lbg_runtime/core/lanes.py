@@ -6,15 +6,16 @@ lanes decide what may start; runners do the handling. Called from the member's o
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, NewType, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 
-LaneKey = NewType("LaneKey", str)
-"""Names a lane: group and key, in one text that the caller composes."""
+LaneKey: TypeAlias = str
+"""Names a lane. An alias and no type of its own: making a value of one would cost each message a call."""
 
 
 class Queued(Protocol):
@@ -45,6 +46,10 @@ class LaneStage(Enum):
     """Its last attempt failed; it waits for its next one, or is held."""
 
 
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_READY, _RUNNING, _DELAYED = LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED
+
+
 @dataclass(frozen=True, slots=True)
 class LaneSight(Generic[Q]):
     """How a lane stands, for those who ask."""
@@ -57,7 +62,6 @@ class LaneSight(Generic[Q]):
     """When a delayed head is ready again."""
 
 
-@dataclass(slots=True, eq=False)
 class Lane(Generic[Q]):
     """The deliveries of one key; exists only while there are any. Only the lanes change it.
 
@@ -65,18 +69,24 @@ class Lane(Generic[Q]):
     the head, until `finish` or `delay`.
     """
 
-    key: LaneKey
-    deliveries: deque[Q]
-    stage: LaneStage = LaneStage.READY
-    attempt: int = 0
-    """Which try of the head was started last, from 1."""
-    is_recalled: bool = False
-    """The head runs while its flow took back all that had not started; it is not tried again."""
+    __slots__ = ("attempt", "head", "is_recalled", "key", "rest", "stage")
+
+    def __init__(self, key: LaneKey, delivery: Q) -> None:
+        self.key = key
+        self.head = delivery
+        """The first delivery."""
+        self.rest: deque[Q] | None = None
+        """Those behind it; made for the first of them, as most lanes never have one and a deque is large."""
+        self.stage = _READY
+        self.attempt = 0
+        """Which try of the head was started last, from 1."""
+        self.is_recalled = False
+        """The head runs while its flow took back all that had not started; it is not tried again."""
 
     @property
-    def head(self) -> Q:
-        """The first delivery."""
-        return self.deliveries[0]
+    def waiting(self) -> int:
+        """Deliveries behind the head."""
+        return len(self.rest) if self.rest else 0
 
 
 @dataclass(slots=True)
@@ -88,12 +98,15 @@ class KeyLanes(Generic[Q]):
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
-    _ready: deque[Lane[Q]] = field(default_factory=deque)
+    ready: deque[Lane[Q]] = field(default_factory=deque)
+    """Those that `next_ready` would return, in this order; for others to look whether there are any."""
     _delayed: list[tuple[int, int, LaneKey]] = field(default_factory=list)
     """Heap of (until, serial number, lane); the serial number keeps equal times in order of arrival."""
     _delay_count: int = 0
     _running: int = 0
     _held: int = 0
+    max_waiting: int | None = None
+    """Behind the head of one lane; what comes beyond is taken as well, and told of. None: no bound."""
 
     @property
     def running(self) -> int:
@@ -115,35 +128,39 @@ class KeyLanes(Generic[Q]):
         """How often a head was delayed, because its attempt had failed; since the beginning."""
         return self._delay_count
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether `next_ready` would return a lane."""
-        return bool(self._ready)
-
     def look(self, lane_key: LaneKey) -> LaneSight[Q] | None:
         """How a lane stands, or None where nothing of its key is here."""
         lane = self._lanes.get(lane_key)
         if lane is None:
             return None
         retry_at_ms = next((until_ms for until_ms, _, delayed in self._delayed if delayed == lane_key), None)
-        return LaneSight(lane.head, lane.stage, len(lane.deliveries) - 1, retry_at_ms)
+        return LaneSight(lane.head, lane.stage, lane.waiting, retry_at_ms)
 
-    def offer(self, lane_key: LaneKey, delivery: Q) -> None:
-        """Put a delivery at the end of its key's lane."""
+    def find(self, lane_key: LaneKey) -> Lane[Q] | None:
+        """The lane of a key; None where nothing of it is here."""
+        return self._lanes.get(lane_key)
+
+    def offer(self, lane_key: LaneKey, delivery: Q) -> bool:
+        """Put a delivery at the end of its key's lane; whether more than `max_waiting` wait there now."""
         lane = self._lanes.get(lane_key)
         if lane is None:
-            self._lanes[lane_key] = lane = Lane(lane_key, deque((delivery,)))
-            self._ready.append(lane)
-        else:
-            lane.deliveries.append(delivery)
+            self._lanes[lane_key] = lane = Lane(lane_key, delivery)
+            self.ready.append(lane)
+            self._held += 1
+            return False
         self._held += 1
+        if lane.rest is None:
+            lane.rest = deque((delivery,))
+        else:
+            lane.rest.append(delivery)
+        return self.max_waiting is not None and len(lane.rest) > self.max_waiting
 
     def next_ready(self) -> Lane[Q] | None:
         """Take the turn of the lane that has been ready longest, and mark it running; None where none is ready."""
-        if not self._ready:
+        if not self.ready:
             return None
-        lane = self._ready.popleft()
-        lane.stage = LaneStage.RUNNING
+        lane = self.ready.popleft()
+        lane.stage = _RUNNING
         lane.attempt += 1
         self._running += 1
         return lane
@@ -154,12 +171,19 @@ class KeyLanes(Generic[Q]):
         Tell the flow machine first and carry out what it orders: a head that ended without an outcome sends its
         successors back (L3), and none of them may start in between.
         """
-        if lane.stage is not LaneStage.RUNNING:
+        if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
         self._running -= 1
         self._held -= 1
-        lane.deliveries.popleft()
-        self._end_turn(lane)
+        lane.stage = _READY
+        if lane.rest:
+            # Afresh, with a new head.
+            lane.head = lane.rest.popleft()
+            lane.attempt = 0
+            lane.is_recalled = False
+            self.ready.append(lane)
+        else:
+            del self._lanes[lane.key]
 
     def delay(self, lane: Lane[Q], until_ms: int) -> bool:
         """The running head is to be tried again at `until_ms`; its key waits, other keys do not.
@@ -167,11 +191,11 @@ class KeyLanes(Generic[Q]):
         Returns False, and changes nothing, where its flow has meanwhile taken back all that had not started: the
         delivery then ends without an outcome, and `finish` must be called.
         """
-        if lane.stage is not LaneStage.RUNNING:
+        if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
         if lane.is_recalled:
             return False
-        lane.stage = LaneStage.DELAYED
+        lane.stage = _DELAYED
         self._running -= 1
         self._delay_count += 1
         heapq.heappush(self._delayed, (until_ms, self._delay_count, lane.key))
@@ -179,12 +203,31 @@ class KeyLanes(Generic[Q]):
 
     def hold(self, lane: Lane[Q]) -> bool:
         """As `delay`, without an end: only `return_unstarted` takes the head away, and with it the hold."""
-        if lane.stage is not LaneStage.RUNNING:
+        if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
         if lane.is_recalled:
             return False
-        lane.stage = LaneStage.DELAYED
+        lane.stage = _DELAYED
         self._running -= 1
+        return True
+
+    def bring_forward(self, lane: Lane[Q], is_meant: Callable[[Q], bool]) -> bool:
+        """Have the first delivery that is meant take the turn of a running lane, before its head, which starts afresh
+        when it is first again. False, and nothing is changed, where there is none. Linear in the lane.
+        """
+        if lane.stage is not _RUNNING:
+            raise InvariantViolated(f"lane {lane.key} is not running")
+        rest = lane.rest
+        if rest is None or lane.is_recalled:
+            return False
+        position = next((at for at, each in enumerate(rest) if is_meant(each)), None)
+        if position is None:
+            return False
+        delivery = rest[position]
+        del rest[position]
+        rest.appendleft(lane.head)
+        lane.head = delivery
+        lane.attempt = 1
         return True
 
     def next_delayed_ms(self) -> int | None:
@@ -197,6 +240,14 @@ class KeyLanes(Generic[Q]):
             _, _, lane_key = heapq.heappop(self._delayed)
             self._make_ready(self._lanes[lane_key])
 
+    def lanes(self) -> Iterable[Lane[Q]]:
+        """All of them, in the order in which they came to be; for others to look."""
+        return self._lanes.values()
+
+    def held(self) -> list[Q]:
+        """All deliveries in the lanes; those of one key in their order."""
+        return [delivery for lane in self._lanes.values() for delivery in (lane.head, *(lane.rest or ()))]
+
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> list[Q]:
         """Take out the deliveries of this flow that no handler holds, heads between two tries included.
 
@@ -207,27 +258,30 @@ class KeyLanes(Generic[Q]):
             returned += self._return_from(lane, queue, epoch)
         self._held -= len(returned)
         if returned:
-            self._ready = deque(lane for lane in self._ready if lane.deliveries)
+            self.ready = deque(lane for lane in self.ready if self._lanes.get(lane.key) is lane)
             self._delayed = [entry for entry in self._delayed if self._is_delayed(entry[2])]
             heapq.heapify(self._delayed)
         return returned
 
     def _return_from(self, lane: Lane[Q], queue: QueueName, epoch: Epoch) -> list[Q]:
-        is_running = lane.stage is LaneStage.RUNNING
+        is_running = lane.stage is _RUNNING
         head_is_taken = lane.head.queue == queue and lane.head.epoch == epoch
         returned: list[Q] = []
         kept: deque[Q] = deque()
-        for position, delivery in enumerate(lane.deliveries):
+        for position, delivery in enumerate((lane.head, *(lane.rest or ()))):
             is_taken = delivery.queue == queue and delivery.epoch == epoch
             (returned if is_taken and not (is_running and position == 0) else kept).append(delivery)
-        lane.deliveries = kept
+        is_over = not kept
+        if kept:
+            lane.head = kept.popleft()
+        lane.rest = kept or None
         if head_is_taken and is_running:
             lane.is_recalled = True
         elif head_is_taken:
             # In its place in the line of those that are ready, if it stands there.
-            was_delayed = lane.stage is LaneStage.DELAYED
+            was_delayed = lane.stage is _DELAYED
             lane.attempt = 0
-            if not kept:
+            if is_over:
                 del self._lanes[lane.key]
             elif was_delayed:
                 self._make_ready(lane)
@@ -235,19 +289,8 @@ class KeyLanes(Generic[Q]):
 
     def _is_delayed(self, lane_key: LaneKey) -> bool:
         lane = self._lanes.get(lane_key)
-        return lane is not None and lane.stage is LaneStage.DELAYED
-
-    def _end_turn(self, lane: Lane[Q]) -> None:
-        """Start afresh with a new head, or end the lane where there is none."""
-        if lane.deliveries:
-            lane.attempt = 0
-            lane.is_recalled = False
-            self._make_ready(lane)
-        else:
-            # Whoever still holds it may not finish it twice.
-            lane.stage = LaneStage.READY
-            del self._lanes[lane.key]
+        return lane is not None and lane.stage is _DELAYED
 
     def _make_ready(self, lane: Lane[Q]) -> None:
-        lane.stage = LaneStage.READY
-        self._ready.append(lane)
+        lane.stage = _READY
+        self.ready.append(lane)

@@ -1,4 +1,7 @@
-"""The routes of the live page: its three files, the feed, and the search for a key. Nothing here changes anything."""
+"""The routes of the live page: its three files, the feed, the search for a key; and what an autoscaler asks for.
+
+Nothing here changes anything.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,10 +16,10 @@ from starlette.routing import Route
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.core.group.control_messages import KeyAnswer
 from lbg_runtime.dashboard.watch import GroupWatch
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import ConfigError, SempError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.status.access import NOT_KEPT, Access, as_json
 from lbg_runtime.status.objects import sight_as_object
 from lbg_runtime.status.routes import refuse, refuse_value
@@ -57,7 +60,12 @@ class DashboardRoutes:
     def application(self, address: ListenAddress, token: str | None) -> Access:
         """The routes, behind the rules of who may ask."""
         files = [Route(path, _file(name)) for path, name in FILES.items()]
-        routes = [*files, Route("/v1/feed", self._feed), Route("/v1/why", self._why)]
+        routes = [
+            *files,
+            Route("/v1/feed", self._feed),
+            Route("/v1/why", self._why),
+            Route("/v1/autoscale", self._autoscale),
+        ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: refuse, UserError: refuse_value})
         app.router.redirect_slashes = False
         return Access(app, address, token, frozenset(FILES))
@@ -89,6 +97,23 @@ class DashboardRoutes:
         finally:
             self._searches -= 1
         return as_json(self._found(key, shard, answers), headers=HEADERS)
+
+    async def _autoscale(self, _: Request) -> Response:
+        try:
+            backlog = await self._watch.backlog()
+        except (ConfigError, SempError) as error:
+            # No number is better than a wrong one: the autoscaler then leaves the group as it is.
+            return as_json({"error": str(error)}, 503)
+        since_s = backlog.oldest_spooled_at_s
+        return as_json(
+            {
+                "group": self._shape.name,
+                "lag": backlog.messages,
+                "oldest_age_s": 0 if since_s is None else max(0, wall_us() // 1_000_000 - since_s),
+                "members": self._watch.member_count,
+                "max_members": self._watch.queue_count,
+            }
+        )
 
     def _found(self, key: str, shard: int, answers: list[KeyAnswer]) -> dict[str, object]:
         """As `lbg why --json` has it."""

@@ -13,7 +13,8 @@ from dataclasses import replace
 import httpx
 import structlog
 
-from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.account import open_semp, semp_missing
+from lbg_runtime.admin.backlog import Backlog, read_backlog
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, KeyAnswer
@@ -21,7 +22,7 @@ from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.restripe.striping import Striping
-from lbg_runtime.dashboard.board import GroupBoard
+from lbg_runtime.dashboard.board import GroupBoard, Presence
 from lbg_runtime.dashboard.depths import read_depths
 from lbg_runtime.dashboard.feed import Feed, Sight
 from lbg_runtime.dashboard.rates import HandlingRates, read_handled
@@ -71,6 +72,9 @@ class GroupWatch:
         self._find_homes = find_homes
         self._members = members
         self._semp = open_semp(settings) if settings.semp is not None else None
+        self._backlog: Backlog | SempError | None = None
+        self._backlog_at_s = 0.0
+        self._asking_backlog = asyncio.Lock()
         self._board = GroupBoard(MembershipSettings(heartbeat_ms=settings.membership.heartbeat_ms))
         self._rates = HandlingRates()
         self._sight = Sight(group.shape().queue_names(), None, None, None, is_connected=False, striping=None)
@@ -129,6 +133,40 @@ class GroupWatch:
         """What members say of a key; raises `UserError` for one that cannot be asked for."""
         answers, _ = await self._observer.look_for_key(key, KEY_ANSWERS_WITHIN_S)
         return answers
+
+    # -- autoscalers
+
+    async def backlog(self) -> Backlog:
+        """What the group has not handled yet, at most some seconds old however many ask.
+
+        Raises `ConfigError` where the settings have no `semp`, and `SempError` where the broker does not say.
+        """
+        if self._semp is None:
+            raise semp_missing()
+        loop = asyncio.get_running_loop()
+        async with self._asking_backlog:
+            if self._backlog is None or loop.time() - self._backlog_at_s >= ASK_BROKER_EVERY_S:
+                connection, group = self._settings.connection, self._settings.group
+                try:
+                    self._backlog = await read_backlog(self._semp, connection.vpn, group.name)
+                except SempError as error:
+                    # Kept as well: who waits here must not ask a broker again, one after the other, that is away.
+                    self._backlog = error
+                self._backlog_at_s = loop.time()
+        if isinstance(self._backlog, SempError):
+            raise self._backlog
+        return self._backlog
+
+    @property
+    def member_count(self) -> int:
+        """Members that live and are not on their way out, as far as they were heard."""
+        staying = (Presence.JOINING, Presence.ACTIVE)
+        return sum(member.presence in staying for member in self._board.members.values())
+
+    @property
+    def queue_count(self) -> int:
+        """Queues of the group, as its members say; as many members are of use."""
+        return len(self._sight.queues)
 
     # -- what is heard
 

@@ -136,14 +136,32 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_attempts_failed_total",
         MetricKind.COUNTER,
-        "Attempts that failed and are repeated: of handlers, and of moves to the error queue.",
-        lambda one: _one(one.troubles.delays),
+        "Attempts of handlers that failed, the last of a message among them, timeouts and missing handlers too.",
+        lambda one: _one(one.troubles.failed_attempts),
     ),
     FigureMetric(
         "lbg_messages_moved_total",
         MetricKind.COUNTER,
         "Messages that failed for good and lie on the error queue.",
         lambda one: _one(one.troubles.moved),
+    ),
+    FigureMetric(
+        "lbg_messages_parked_total",
+        MetricKind.COUNTER,
+        "Messages that this member has parked, those among them that follow another of their key.",
+        lambda one: _one(one.parking.parked_total),
+    ),
+    FigureMetric(
+        "lbg_messages_parked",
+        MetricKind.GAUGE,
+        "Messages that are parked in the queues that are fed to this member.",
+        lambda one: _one(one.parking.messages),
+    ),
+    FigureMetric(
+        "lbg_keys_parked",
+        MetricKind.GAUGE,
+        "Keys that are parked in the queues that are fed to this member.",
+        lambda one: _one(one.parking.keys),
     ),
     FigureMetric(
         "lbg_moves_failed_total",
@@ -166,7 +184,7 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_settlements_fenced_total",
         MetricKind.COUNTER,
-        "Handlings whose outcome came too late for their flow handle; the message comes again.",
+        "Handlings whose outcome was superseded: it came too late for its flow handle, and the message comes again.",
         lambda one: _one(one.meters.fenced),
     ),
     FigureMetric(
@@ -192,6 +210,92 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
         MetricKind.GAUGE,
         "Messages held that no handler has, those between two attempts among them.",
         lambda one: _one(one.lanes.waiting),
+    ),
+    FigureMetric(
+        "lbg_keys_hot",
+        MetricKind.GAUGE,
+        "Keys of which more messages wait than dispatch.max_waiting_per_key, until half of them are gone.",
+        lambda one: _one(one.keys.hot),
+    ),
+    FigureMetric(
+        "lbg_keys_hot_total",
+        MetricKind.COUNTER,
+        "Times that a key became hot.",
+        lambda one: _one(one.keys.hot_total),
+    ),
+    FigureMetric(
+        "lbg_keys_stuck",
+        MetricKind.GAUGE,
+        "Keys whose next message has been the same for longer than dispatch.stuck_key.",
+        lambda one: _one(one.keys.stuck),
+    ),
+    FigureMetric(
+        "lbg_keys_stuck_total",
+        MetricKind.COUNTER,
+        "Times that a key became stuck.",
+        lambda one: _one(one.keys.stuck_total),
+    ),
+    FigureMetric(
+        "lbg_handlers_slow",
+        MetricKind.GAUGE,
+        "Attempts that run for longer than dispatch.slow_handler.",
+        lambda one: _one(one.keys.slow),
+    ),
+    FigureMetric(
+        "lbg_handlers_slow_total",
+        MetricKind.COUNTER,
+        "Attempts that ran for longer than dispatch.slow_handler.",
+        lambda one: _one(one.keys.slow_total),
+    ),
+    FigureMetric(
+        "lbg_messages_without_key_total",
+        MetricKind.COUNTER,
+        "Messages that arrived without a key by the rule of group.key; dispatch.missing_key says what becomes of them.",
+        lambda one: _one(one.keys.without_key),
+    ),
+    FigureMetric(
+        "lbg_bodies_refused_total",
+        MetricKind.COUNTER,
+        "Attempts that failed because the payload was not what the handler's annotation says.",
+        lambda one: _one(one.keys.bodies_refused),
+    ),
+    FigureMetric(
+        "lbg_sidecar_application_ready",
+        MetricKind.GAUGE,
+        "1 where the application of a sidecar is there, and events are sent.",
+        lambda one: () if one.sidecar is None else _one(one.sidecar.is_ready),
+    ),
+    FigureMetric(
+        "lbg_sidecar_events_total",
+        MetricKind.COUNTER,
+        "Events by what the application made of them: accepted, dropped, or failed, which counts attempts.",
+        lambda one: (
+            ()
+            if one.sidecar is None
+            else (
+                ({"answer": "accepted"}, one.sidecar.accepted),
+                ({"answer": "dropped"}, one.sidecar.dropped),
+                ({"answer": "failed"}, one.sidecar.failed),
+            )
+        ),
+        ("answer",),
+    ),
+    FigureMetric(
+        "lbg_sidecar_published_total",
+        MetricKind.COUNTER,
+        "Messages of the application by their fate: confirmed, or failed: refused, or not known to be on the broker.",
+        lambda one: (
+            ()
+            if one.sidecar is None
+            else (({"fate": "confirmed"}, one.sidecar.published), ({"fate": "failed"}, one.sidecar.unpublished))
+        ),
+        ("fate",),
+    ),
+    FigureMetric(
+        "lbg_sidecar_requests_refused_total",
+        MetricKind.COUNTER,
+        "Requests to the sidecar that were not let in: no token, a foreign page, too large.",
+        lambda one: () if one.sidecar is None else _one(one.sidecar.refused),
     ),
     FigureMetric(
         "lbg_owner_changes_total",

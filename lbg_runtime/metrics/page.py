@@ -8,9 +8,7 @@ from lbg_runtime.metrics.publisher import PUBLISHER_COUNTERS, UNCONFIRMED
 
 _HEAD = """# Metrics
 
-Made from `lbg_runtime/metrics/`; do not edit. To write it anew:
-
-    python -c "from lbg_runtime.metrics.page import metrics_page; print(metrics_page(), end='')" > docs/metrics.md
+Made from `lbg_runtime/metrics/`; do not edit. `make docs` writes it anew.
 
 A member with `ops.status` answers `GET /metrics` there, in the text format of Prometheus, to whoever may ask the
 [status API](status-api.md) for facts: on loopback anybody on the machine, elsewhere with the token as

@@ -47,8 +47,8 @@ class RestripingReading:
 class TroublesReading:
     """What did not go as it should, since the member began."""
 
-    delays: int
-    """Attempts that failed and are repeated."""
+    failed_attempts: int
+    """Attempts of handlers that failed, the last of a message among them."""
     moved: int
     """Messages that lie on the error queue."""
     moves_failed: int
@@ -57,6 +57,52 @@ class TroublesReading:
     """Queues that were stopped."""
     late_settlements: int
     """Receipts that were settled too late, or twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysReading:
+    """Keys and handlers that hold others up, as of the member's last look, and since it began; and bad messages."""
+
+    hot: int = 0
+    """Keys of which more messages wait than a key may keep waiting."""
+    hot_total: int = 0
+    stuck: int = 0
+    """Keys whose next message has been the same for too long."""
+    stuck_total: int = 0
+    slow: int = 0
+    """Attempts that take too long."""
+    slow_total: int = 0
+    without_key: int = 0
+    """Messages that arrived without a key."""
+    bodies_refused: int = 0
+    """Attempts that failed on a payload that could not be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingReading:
+    """What is parked in the queues that the member owns now, and what it has parked since it began."""
+
+    keys: int = 0
+    messages: int = 0
+    parked_total: int = 0
+    """Messages that it has parked, those that follow another of their key among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarReading:
+    """What became of the events and publications of a sidecar, since the member began."""
+
+    is_ready: bool
+    """Whether the application is there."""
+    accepted: int
+    dropped: int
+    failed: int
+    """Attempts."""
+    published: int
+    unpublished: int
+    """Refused by the broker, or of unknown fate."""
+    refused: int
+    """Requests that were not let in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +139,7 @@ class MemberReading:
     """Living members, as this one sees them, by state; a suspect one counts as `suspect` alone."""
     restriping: RestripingReading | None
     """None where none is under way."""
+    keys: KeysReading = KeysReading()
+    parking: ParkingReading = ParkingReading()
+    sidecar: SidecarReading | None = None
+    """None where handlers are functions."""

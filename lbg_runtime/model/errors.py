@@ -62,6 +62,13 @@ class BodyRefused(TerminalFailure):
         self.found = found
 
 
+class KeyMissing(TerminalFailure):
+    """A message has no key by the rule of `group.key`, and the settings have that count as failed."""
+
+    def __init__(self) -> None:
+        super().__init__("no key by the rule of group.key")
+
+
 class HandlerMissing(LbgError):
     """No handler is registered for the original topic of a message."""
 
@@ -79,11 +86,13 @@ class ConnectFailed(TransportError):
 
     retriable = True
 
-    def __init__(self, host: str, reason: str, *, permanent: bool = False) -> None:
+    def __init__(self, host: str, reason: str, *, permanent: bool = False, expected: str | None = None) -> None:
         super().__init__(f"cannot connect to {host}: {reason}")
         self.host = host
         self.reason = reason
         self.permanent = permanent
+        self.expected = expected
+        """What would have been right, where more of it is known."""
 
 
 class BindFailed(TransportError):
@@ -137,6 +146,21 @@ class RestripeRecordRefused(ProtocolError):
 
     def __init__(self, payload: bytes) -> None:
         super().__init__(f"no record of a re-striping: {payload!r}")
+
+
+class ParkingEntryRefused(ProtocolError):
+    """A message in a parking queue is neither a parked one nor an order that this version knows."""
+
+
+class ParkingNotReady(TransportError):
+    """A message cannot be parked now; `reason` says what that waits for."""
+
+    retriable = True
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(f"cannot park in {queue}: {reason}")
+        self.queue = queue
+        self.reason = reason
 
 
 class BrokerRefusal(LbgError):

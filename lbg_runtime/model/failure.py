@@ -32,5 +32,7 @@ class Then(Enum):
 
     ERROR_QUEUE = "error_queue"
     """Published to the error queue, and accepted when that is confirmed."""
+    PARK = "park"
+    """It and all later ones of its key go to the parking queue, in order, until somebody has them replayed."""
     STOP = "stop"
     """It stays where it is, and its queue is handled no further by the member that has it."""

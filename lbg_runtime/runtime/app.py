@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvloop
 
-from lbg_runtime.config.load import load_settings
+from lbg_runtime.admin.stored import load_group_settings, watch_of
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import ConfigError, HandlerError
 from lbg_runtime.runtime.companion import Companion
@@ -59,7 +59,7 @@ class App:
 
         `companion` lives beside the member; the one of a sidecar is made by `sidecar.sidecar_app`.
         """
-        self.settings = settings if isinstance(settings, Settings) else load_settings(Path(settings))
+        self.settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
         if not handlers:
             raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
         if self.settings.sidecar is not None and companion is None:
@@ -102,15 +102,22 @@ class App:
         is_clean = False
         status = self._status_server()
         try:
-            async with status or nullcontext(), self._open_session() as session, self._attended(session):
+            async with (
+                status or nullcontext(),
+                self._open_session() as session,
+                self._attended(session),
+                self._settings_watched() as changed_settings,
+            ):
                 supervisor = Supervisor(
-                    self.settings, self.membership, self._handlers, session, journal, random.Random()
+                    self.settings, self.membership, self._handlers, session, journal, random.Random(), self._companion
                 )
                 self._supervisor = supervisor
                 if self._stop_wanted:
                     supervisor.stop()
                 if status is not None:
-                    status.show(supervisor.sight())
+                    sight = supervisor.sight()
+                    sight.changed_settings = changed_settings
+                    status.show(sight)
                 report = await supervisor.run()
                 if status is not None:
                     # Beside the end of the session, so that leaving takes no longer for it.
@@ -166,6 +173,10 @@ class App:
             finally:
                 guard.disarm()
 
+    def _be_able(self, is_able: bool) -> None:
+        if self._supervisor is not None:
+            self._supervisor.be_able(is_able=is_able)
+
     def _status_server(self) -> "StatusServer | None":
         ops = self.settings.ops
         if ops.status is None:
@@ -176,11 +187,27 @@ class App:
         return StatusServer(ops.status, ops.status_token.get_secret_value() if ops.status_token else None)
 
     @asynccontextmanager
+    async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[str, ...]]]:
+        """Names of settings that are others on the broker by now: said, and not acted on."""
+        # A member goes on with what it has started with: its queues are still its own, and which key goes where is the
+        # publishers' to change.
+        watch = watch_of(self.settings, random.Random())
+        if watch is None:
+            yield tuple
+            return
+        looking = asyncio.create_task(watch.run())
+        try:
+            yield lambda: tuple(each.setting for each in watch.found)
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+
+    @asynccontextmanager
     async def _attended(self, session: Session) -> AsyncIterator[None]:
         if self._companion is None:
             yield
             return
-        async with self._companion.attend(session):
+        async with self._companion.attend(session, self._be_able):
             # No bound: it waits for what somebody else starts; a request to stop ends that.
             await self._companion.until_ready()
             yield
@@ -191,7 +218,7 @@ class App:
             group, member = self.settings.group.name, self.membership.member
             client_name = f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
             async with open_session(
-                self.settings.connection, client_name, self.settings.transport.receive_path
+                self.settings.connection, client_name, self.settings.transport.client_path
             ) as session:
                 yield session
             return

@@ -23,18 +23,17 @@ class Interruption(Enum):
 
 
 class Attempt:
-    """One run of a handler inside a runner's task."""
+    """One run of a handler inside a runner's task. Made per message, as a `Handling` is, and for the same reason so."""
 
-    __slots__ = ("cancel_count", "deadline_s", "handling", "interruption", "overdue_count", "task")
+    interruption: Interruption | None = None
+    cancel_count = 0
+    overdue_count = 0
 
     def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
         self.task = task
         self.deadline_s = deadline_s
         """On the loop's clock."""
-        self.interruption: Interruption | None = None
-        self.cancel_count = 0
-        self.overdue_count = 0
 
     @property
     def is_stuck(self) -> bool:
@@ -64,12 +63,9 @@ class RunningAttempts:
         """In the order of deadlines."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, handling: Handling) -> Attempt:
-        """Watch an attempt that begins now in the current task. Call `end` when the handler is out."""
+    def start(self, handling: Handling, task: "asyncio.Task[object]") -> Attempt:
+        """Watch an attempt that begins now in this task, the current one. Call `end` when the handler is out."""
         loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
-        if task is None:
-            raise InvariantViolated("a handler was started outside a task")
         attempt = Attempt(handling, task, loop.time() + self._timeout_s)
         self._attempts[attempt] = None
         if self._timer is None and attempt.deadline_s != inf:
@@ -82,8 +78,9 @@ class RunningAttempts:
         The others are meant for the runner. A handler that swallowed one would have it lost, so it is raised again.
         """
         del self._attempts[attempt]
-        for _ in range(attempt.cancel_count):
-            attempt.task.uncancel()
+        if attempt.cancel_count:
+            for _ in range(attempt.cancel_count):
+                attempt.task.uncancel()
         if attempt.task.cancelling():
             raise asyncio.CancelledError
 
@@ -97,6 +94,13 @@ class RunningAttempts:
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines."""
         return [attempt.handling for attempt in self._attempts]
+
+    def started(self) -> list[tuple[Attempt, float]]:
+        """Running attempts, and when they were started on the loop's clock; none of those without a deadline."""
+        if self._timeout_s == inf:
+            return []
+        # Each time-out that a handler ignored has put its deadline off by as much.
+        return [(each, each.deadline_s - self._timeout_s * (1 + each.overdue_count)) for each in self._attempts]
 
     def close(self) -> None:
         """Stop watching."""
@@ -145,7 +149,19 @@ class AttemptWatches:
         """What is being handled now."""
         return [handling for watch in self._watches.values() for handling in watch.handlings()]
 
+    def started(self) -> list[tuple[Attempt, float]]:
+        """As those of `RunningAttempts`."""
+        return [found for watch in self._watches.values() for found in watch.started()]
+
     def close(self) -> None:
         """Stop watching."""
         for watch in self._watches.values():
             watch.close()
+
+
+def this_task() -> "asyncio.Task[object]":
+    """The task that runs; raises `InvariantViolated` where none does."""
+    task = asyncio.current_task()
+    if task is None:
+        raise InvariantViolated("a handler was started outside a task")
+    return task

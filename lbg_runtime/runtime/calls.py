@@ -28,8 +28,8 @@ def make_call(
     What is no coroutine function is called on a thread, as it may block. `publishes`: what it returns is; what it
     yields is in any case. `limits`: it takes batches. Raises `HandlerError` for what does not go together.
     """
-    yields = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
-    wanted = {"a batch": parameters.has_batch, "a receipt": parameters.has_receipt, "publishing": publishes or yields}
+    sends = publishes or yields(function)
+    wanted = {"a batch": parameters.has_batch, "a receipt": parameters.has_receipt, "publishing": sends}
     chosen = [name for name, is_chosen in wanted.items() if is_chosen]
     if len(chosen) > 1:
         raise HandlerError(where, " and ".join(chosen), "one of them")
@@ -40,6 +40,11 @@ def make_call(
     if limits is not None:
         return handled_in_batches(call, make_decoder(parameters.body), limits)
     return settled_by_receipt(call) if parameters.has_receipt else call
+
+
+def yields(function: object) -> bool:
+    """Whether calling it makes a generator of one kind or the other."""
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def is_async(function: object) -> bool:

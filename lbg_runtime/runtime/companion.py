@@ -1,20 +1,37 @@
 """What may live beside a member, on its session."""
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from lbg_runtime.metrics.reading import SidecarReading
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.session import Session
 
 
 class Companion(Protocol):
     """Called by the member, on its loop."""
 
-    def attend(self, session: Session) -> AbstractAsyncContextManager[None]:
-        """Be there from before the first flow is bound until after the last is gone; the session is open meanwhile."""
+    def attend(self, session: Session, on_able: Callable[[bool], None]) -> AbstractAsyncContextManager[None]:
+        """Be there from before the first flow is bound until after the last is gone; the session is open meanwhile.
+
+        `on_able` is to be called when it cannot handle messages for so long that others should have the queues, and
+        when it can again.
+        """
+        ...
+
+    def reading(self) -> SidecarReading | None:
+        """Its figures, where there are any; on the member's loop."""
         ...
 
     async def until_ready(self) -> None:
         """Return when the member may take queues, or when it is to leave."""
+        ...
+
+    def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
+        """A flow of the member has another state. Where it is not kept, as it drains or is gone, what waits of it, and
+        of its earlier epochs, may end with `GivenBack`. Must not raise, or block.
+        """
         ...
 
     def leave(self) -> None:

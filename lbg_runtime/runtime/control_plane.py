@@ -6,6 +6,7 @@ what it orders. Nothing here touches a delivery.
 """
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
@@ -43,6 +44,7 @@ from lbg_runtime.core.group.membership_events import (
     SettingsDisagree,
     StripesTold,
     ViewChanged,
+    WeightChanged,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings as Timing
 from lbg_runtime.core.group.rebalance import RebalanceMachine
@@ -51,6 +53,7 @@ from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.answering import Answerer
@@ -64,6 +67,9 @@ from lbg_runtime.runtime.session import Session
 _log = structlog.get_logger(__name__)
 
 AddFlows = Callable[[int], Sequence[FlowRunner]]
+
+MOST_LEFT_OUT = 1 << 32
+"""Numbers between two heartbeats that carry probes; millions of such fit into a life."""
 
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, and this much more for its words to get there."""
@@ -137,6 +143,10 @@ class ControlPlane:
     def probe_asked(self, probe: ProbeAsked) -> None:
         """See `FlowRunner`: answered when our own next word, sent behind the settlements, comes back."""
         self._post(probe)
+
+    def set_weight(self, weight: int) -> None:
+        """This member is to have another part of the queues from now on."""
+        self._post(WeightChanged(weight))
 
     def leave(self, on_handed_over: Callable[[], None]) -> None:
         """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
@@ -250,8 +260,13 @@ def make_control_plane(
     on_refused: Callable[[ConfigError], None],
     striping: StripingBook,
     add_flows: AddFlows,
+    *,
+    parks: bool = False,
 ) -> ControlPlane:
-    """The control plane of one life of a member. On the loop that it will run on."""
+    """The control plane of one life of a member. On the loop that it will run on.
+
+    `parks`: whether a handler of this member may park.
+    """
     group, own, rebind = settings.group, settings.membership, settings.rebind
     queues = [runner.machine.queue for runner in runners]
     shape, place = group.shape(), membership.place
@@ -268,6 +283,9 @@ def make_control_plane(
         "group.key": str(group.key),
         "membership.count": str(membership.place.count if membership.place else ""),
     }
+    if parks:
+        # A member that does not know what is parked would handle later messages of those keys.
+        alike["failure.then"] = Then.PARK.value
     life = Life(incarnation, int(chance.uniform(0, 1 << 53)))
     identity = Identity(GroupName(group.name), membership.member, life, own.weight, alike)
     timing = Timing(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
@@ -284,7 +302,8 @@ def make_control_plane(
         ),
         view.stamp,
     )
-    machine = ControlPlaneMachine(view, rebalance, [runner.machine for runner in runners], timing.dead_ms)
+    flows = [runner.machine for runner in runners]
+    machine = ControlPlaneMachine(view, rebalance, flows, timing.dead_ms, lambda: secrets.randbelow(MOST_LEFT_OUT))
     return ControlPlane(
         session, group.control_topic_name, machine, runners, keys, recorder, on_refused, add_flows, pins
     )

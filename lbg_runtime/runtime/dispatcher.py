@@ -19,21 +19,26 @@ import structlog
 
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey, LaneSight
-from lbg_runtime.model.errors import HandlerMissing, InvariantViolated, TransportError
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight
+from lbg_runtime.core.parking.ledger import Verdict
+from lbg_runtime.metrics.reading import LanesReading, ParkingReading
+from lbg_runtime.model.errors import BodyRefused, HandlerMissing, InvariantViolated, LbgError, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.keys import KeyOrigin, KeySource
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.attempts import Attempt, AttemptWatches, Interruption
+from lbg_runtime.runtime.attempts import Attempt, AttemptWatches, Interruption, this_task
 from lbg_runtime.runtime.backoff import retry_delay_ms
-from lbg_runtime.runtime.clock import call_at_ms, now_ms, wall_us
+from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.error_queue import ErrorQueue
 from lbg_runtime.runtime.failure_report import FailureReport, error_text, report_of
-from lbg_runtime.runtime.handling import CURRENT_HANDLING, Handling
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack, Handling
+from lbg_runtime.runtime.key_reports import KeyReports
+from lbg_runtime.runtime.keyless import KeylessMessages
+from lbg_runtime.runtime.parking import FOLLOWS, ParkedQueue
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.routes import Routes
 from lbg_runtime.runtime.runner_pool import RunnerPool
@@ -45,6 +50,9 @@ MAX_TOPICS_REMEMBERED = 1_000
 """Of the topics without a handler: bounds memory, should every message have its own."""
 
 Report = Callable[[Handling], None]
+
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_ACCEPTED = Outcome.ACCEPTED
 
 
 class Dispatcher:
@@ -63,18 +71,26 @@ class Dispatcher:
         """`error_queue` is needed where a policy asks for it. Raises `ConfigError` or `HandlerError`."""
         self.counts = DispatchCounts()
         self._key_source = key_source
+        self._key_property = key_source.argument if key_source.origin is KeyOrigin.PROPERTY else None
+        """Where nearly every key is found without more ado."""
+        self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
         self._random = random
-        self._lanes: KeyLanes[Handling] = KeyLanes()
+        self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self._attempts = AttemptWatches(self._replace_stuck_runner)
         self._moves = self._attempts.of(None)
+        self.reports = KeyReports(dispatch, self._lanes, self._attempts)
+        """To be run beside the dispatcher."""
         self._error_queue = error_queue
+        self._parkings: dict[QueueName, ParkedQueue] = {}
+        """By the queue whose messages they take."""
+        self._replayed: set[QueueName] = set()
+        """Their own names: what comes from them is parked already."""
         self._stopped: dict[QueueName, Epoch] = {}
         """Flow handles of which nothing is started any more."""
         self._seen_keys = SeenKeys()
         self._routes = Routes(handlers, shape, failure, self._attempts)
         self._known_routes = self._routes.known
-        self._handlings: set[Handling] = set()
         self._reports: dict[QueueName, Report] = {}
         self._starts = 0
         self._is_closed = False
@@ -88,15 +104,26 @@ class Dispatcher:
         """Name the one who is told of the ends of a queue's deliveries; it must not raise."""
         self._reports[queue] = report
 
-    def dispatch(self, delivery: Delivery) -> None:
-        """Put a delivery at the end of its key's lane."""
+    def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
+        """Name where messages of a queue are parked; needed where a policy asks for it."""
+        self._parkings[queue] = parking
+        self._replayed.add(parking.parking)
+        self.attach(parking.parking, parking.finished)
+
+    def dispatch(self, delivery: Delivery) -> bool:
+        """Put a delivery at the end of its key's lane; whether it waits there behind more than a key may keep waiting.
+
+        Its flow runner then has the intake go on without it.
+        """
         handling = self._prepare(delivery)
-        self._handlings.add(handling)
         if self._is_closed:
             self._end(handling, None)
-            return
-        self._lanes.offer(handling.lane, handling)
+            return False
+        is_beyond = self._lanes.offer(handling.lane, handling)
+        if is_beyond:
+            self.reports.key_is_hot(handling)
         self._pool.wake()
+        return is_beyond
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
         """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
@@ -122,7 +149,7 @@ class Dispatcher:
             self._attempts.close()
             if self._retry_timer is not None:
                 self._retry_timer.cancel()
-            for handling in list(self._handlings):
+            for handling in self._lanes.held():
                 self._end(handling, None)
 
     def cancel_everything(self) -> None:
@@ -131,7 +158,7 @@ class Dispatcher:
         What waits ends at once, what runs as soon as its handler lets go.
         """
         self._is_closed = True
-        handles = dict.fromkeys((each.delivery.queue, each.delivery.epoch) for each in self._handlings)
+        handles = dict.fromkeys((each.queue, each.epoch) for each in self._lanes.held())
         for queue, epoch in handles:
             self.return_unstarted(queue, epoch)
             self.cancel_handling(queue, epoch)
@@ -144,28 +171,41 @@ class Dispatcher:
 
     def look(self, key: str) -> LaneSight[Handling] | None:
         """How the lane of the key stands; None where nothing of the key is here."""
-        return self._lanes.look(_lane_of_key(key))
+        return self._lanes.look(key)
+
+    def parked(self) -> ParkingReading:
+        """What is parked in the queues that this member owns."""
+        counts = [parking.counts for parking in self._parkings.values()]
+        return ParkingReading(sum(keys for keys, _ in counts), sum(count for _, count in counts), self.counts.parked)
+
+    def parked_of(self, key: str) -> int:
+        """Messages of a key that are parked in the queues that this member owns."""
+        return sum(parking.count_of(key) for parking in self._parkings.values())
+
+    def held(self) -> LanesReading:
+        """What the lanes of all keys hold."""
+        return LanesReading(self._lanes.count, self._lanes.running, self._lanes.waiting)
 
     # -- one delivery, step by step
 
     def _prepare(self, delivery: Delivery) -> Handling:
         message = delivery.message
         route = self._known_routes.get(message.topic) or self._routes.look_up(message.topic)
+        name = self._key_property
+        found = None if name is None else message.properties.get(name)
+        if type(found) is str:
+            return Handling(delivery, found, found, route)
         key = self._key_source.extract(route.topic, message.properties, message.payload)
-        if key is not None:
-            lane = _lane_of_key(key)
-        elif route.shard is not None:
-            lane = LaneKey(f"shard {route.shard}")
-        else:
-            lane = LaneKey(f"queue {delivery.queue}")
-        return Handling(delivery, lane, key, route)
+        return self._keyless.take(delivery, route) if key is None else Handling(delivery, key, key, route)
 
-    async def _handle_turn(self, lane: Lane[Handling]) -> None:
-        handling = lane.deliveries[0]
+    async def _handle_turn(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> None:
+        handling = lane.head
         if self._stopped and self._stopped.get(handling.queue) == handling.epoch:
             self._hold(lane, handling)
             return
         if handling.attempts == 0:
+            if self._parkings and self._may_be_parked(handling) and await self._set_aside(lane, handling, task):
+                return
             delivery = handling.delivery
             self._starts += 1
             handling.local_seq = self._starts
@@ -173,13 +213,14 @@ class Dispatcher:
             if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = replace(handling.message, is_first_of_key=True)
         elif handling.end_report is not None:
-            await self._move(lane, handling, handling.end_report)
+            if not await self._gave_way(lane, handling, task):
+                await self._move(lane, handling, handling.end_report)
             return
         handling.attempts = lane.attempt
         route = handling.route
         failure: BaseException | None = None
         CURRENT_HANDLING.set(handling)
-        attempt = route.attempts.start(handling)
+        attempt = route.attempts.start(handling, task)
         try:
             await route.function(handling.message)
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the handler boundary
@@ -188,7 +229,7 @@ class Dispatcher:
         route.attempts.end(attempt)
         if failure is None and attempt.interruption is None:
             self._lanes.finish(lane)
-            self._end(handling, Outcome.ACCEPTED)
+            self._end(handling, _ACCEPTED)
         else:
             await self._conclude(lane, handling, attempt, failure)
 
@@ -201,6 +242,13 @@ class Dispatcher:
             self._lanes.finish(lane)
             self._end(handling, None)
             return
+        if isinstance(failure, GivenBack):
+            if not lane.is_recalled:
+                # Until its flow has taken back what has not started, no successor may overtake it (L3).
+                self._stopped[handling.queue] = handling.epoch
+            self._lanes.finish(lane)
+            self._end(handling, None)
+            return
         policy = handling.route.policy
         # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
         timed_out = attempt.interruption is Interruption.TIMEOUT
@@ -210,6 +258,12 @@ class Dispatcher:
         then = policy.end_after(handling.attempts, failure)
         if then is None:
             self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane, handling)
+            return
+        if handling.queue in self._replayed and then is not Then.ERROR_QUEUE:
+            # It is parked already, and stays so.
+            handling.end_report = report_of(failure, Then.PARK, handling.attempts)
+            self._lanes.finish(lane)
+            self._end(handling, None)
             return
         report = handling.end_report = report_of(failure, then, handling.attempts)
         if then is Then.STOP:
@@ -226,27 +280,28 @@ class Dispatcher:
 
     def _end(self, handling: Handling, outcome: Outcome | None) -> None:
         """The one place where a delivery ends (L8)."""
-        self._handlings.remove(handling)
+        if handling.done_mono_ns:
+            raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
         handling.done_mono_ns = monotonic_ns()
-        handling.done_at_us = wall_us()
         handling.outcome = outcome
         self._reports[handling.delivery.queue](handling)
 
     # -- when attempts have ended
 
     async def _move(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
-        """Publish it to the error queue. While that is not confirmed, it stays on its queue, and its key waits."""
-        if self._error_queue is None:
-            raise InvariantViolated("a policy has an error queue and the dispatcher has none")
+        """Publish it to where it goes. While that is not confirmed, it stays on its queue, and its key waits."""
+        target = self._parkings.get(handling.queue) if report.then is Then.PARK else self._error_queue
+        if target is None:
+            raise InvariantViolated(f"a policy says {report.then.value} and the dispatcher has nowhere to put it")
         if lane.is_recalled:
             # Somebody else may be handling it by now.
             self._lanes.finish(lane)
             self._end(handling, None)
             return
         failure: BaseException | None = None
-        attempt = self._moves.start(handling)
+        attempt = self._moves.start(handling, this_task())
         try:
-            await self._error_queue.take(handling, report)
+            await target.take(handling, report)
         except (asyncio.CancelledError, TransportError) as error:
             failure = error
         self._moves.end(attempt)
@@ -254,8 +309,7 @@ class Dispatcher:
             self._lanes.finish(lane)
             self._end(handling, None)
         elif failure is None:
-            self.counts.moved += 1
-            _log.error("message_moved", **_facts(handling), reason=report.error, stack_digest=report.stack)
+            self._tell_of_move(handling, report)
             self._lanes.finish(lane)
             self._end(handling, Outcome.ACCEPTED)
         else:
@@ -263,6 +317,50 @@ class Dispatcher:
             _log.error("move_failed", **_facts(handling), reason=error_text(failure))
             tries = lane.attempt - handling.attempts + 1
             self._try_again_in(retry_delay_ms(handling.route.policy.backoff, tries, self._random), lane, handling)
+
+    def _may_be_parked(self, handling: Handling) -> bool:
+        """Whether there is a verdict to ask for; asked for every message."""
+        parking = self._parkings.get(handling.delivery.queue)
+        return parking is not None and (parking.concerns(handling) or handling.end_report is not None)
+
+    async def _set_aside(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
+        """Park a message whose key is parked, before its handler is started; whether that was its turn."""
+        parking = self._parkings.get(handling.queue)
+        verdict = Verdict.HANDLE if parking is None else parking.judge(handling)
+        if verdict is Verdict.HANDLE:
+            # The key may have been parked when this message was tried to park.
+            handling.end_report = None
+            return False
+        handling.end_report = FOLLOWS
+        if await self._gave_way(lane, handling, task):
+            return True
+        if verdict is Verdict.PARK:
+            await self._move(lane, handling, FOLLOWS)
+        else:
+            self._lanes.finish(lane)
+            self._end(handling, Outcome.ACCEPTED)
+        return True
+
+    async def _gave_way(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
+        """Have what is replayed of the key go first, so that it need not wait for what can be parked only after it."""
+        parking = self._parkings.get(handling.queue)
+        if parking is None or not parking.is_replaying(handling):
+            return False
+        if not self._lanes.bring_forward(lane, lambda each: each.queue in self._replayed):
+            return False
+        await self._handle_turn(lane, task)
+        return True
+
+    def _tell_of_move(self, handling: Handling, report: FailureReport) -> None:
+        if report.then is not Then.PARK:
+            self.counts.moved += 1
+            _log.error("message_moved", **_facts(handling), reason=report.error, stack_digest=report.stack)
+            return
+        self.counts.parked += 1
+        if report is FOLLOWS:
+            _log.debug("message_parked", **_facts(handling))
+        else:
+            _log.error("key_parked", **_facts(handling), reason=report.error, stack_digest=report.stack)
 
     def _stop_queue(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
         if self._hold(lane, handling):
@@ -300,25 +398,26 @@ class Dispatcher:
         self._pool.stand_in()
 
     def _tell_of_failure(self, handling: Handling, failure: BaseException, *, with_stack: bool) -> None:
+        self.counts.failed_attempts += 1
         if isinstance(failure, HandlerMissing):
             self._warn_of_topic(handling)
             return
+        if isinstance(failure, BodyRefused):
+            self.counts.bodies_refused += 1
+        # Errors of ours say all in their facts, unless something else stands behind them.
+        has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
         _log.warning(
             "handling_failed",
             **_facts(handling),
             reason=error_text(failure),
             # Once is enough to find the place; the attempts after it say the reason alone.
-            exc_info=failure if handling.attempts == 1 and with_stack else None,
+            exc_info=failure if handling.attempts == 1 and has_stack else None,
         )
 
     def _warn_of_topic(self, handling: Handling) -> None:
         if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
             self._unhandled_topics.add(handling.topic)
             _log.warning("handler_not_found", **_facts(handling))
-
-
-def _lane_of_key(key: str) -> LaneKey:
-    return LaneKey(f"key {key}")
 
 
 def _facts(handling: Handling) -> dict[str, str | int | None]:

@@ -44,6 +44,7 @@ from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.model.errors import BindFailed, InvariantViolated
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
@@ -52,6 +53,7 @@ from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
+from lbg_runtime.runtime.parking import ParkedQueue
 from lbg_runtime.transport.base import BoundFlow, Transport
 
 _log = structlog.get_logger(__name__)
@@ -73,6 +75,9 @@ ALARMING_NOTES = frozenset(
 
 GIVEN_UP_IN_GOOD_ORDER = frozenset({ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP})
 """Causes for which an active flow drains; by any other it is lost."""
+
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_ACCEPTED = Outcome.ACCEPTED
 
 OnSettled = Callable[[Handling], None]
 OnRefused = Callable[[BindFailed], None]
@@ -97,6 +102,7 @@ class FlowRunner:
         hooks: QueueHooks | None = None,
         on_stripes: OnStripes | None = None,
         on_probe: OnProbe | None = None,
+        parking: ParkedQueue | None = None,
     ) -> None:
         """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
 
@@ -106,6 +112,8 @@ class FlowRunner:
 
         `on_stripes` is told what the queue says of a re-striping. `on_probe` is asked to `post` `SettlementsReached`
         when the broker is known to have read all that was sent until now; the settlements have been.
+
+        `parking`: where messages of the queue may be parked; its intake opens when all that is parked is known.
         """
         self.queue_index = queue_index
         self.machine = machine
@@ -124,13 +132,16 @@ class FlowRunner:
         self._hooks = hooks
         self._on_stripes = on_stripes
         self._on_probe = on_probe
+        self._parking = parking
+        self._flushes: list[asyncio.Future[None]] = []
+        self._children: asyncio.TaskGroup | None = None
         self._probes: list[ProbeAsked] = []
         self._assignments: dict[Epoch, Assignment] = {}
         """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
         self._newest_assignment: Assignment | None = None
         self._intake_wanted = False
-        """Ordered by the machine, and waiting for the hooks of the epoch."""
-        self._events: deque[MachineEvent | Handling] = deque()
+        """Ordered by the machine, and waiting for the hooks of the epoch, or for what is parked."""
+        self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -143,13 +154,36 @@ class FlowRunner:
 
     def post(self, event: MachineEvent) -> None:
         """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
+        # What is not the first is taken with it.
+        if not self._events:
+            self._wake_up.set()
         self._events.append(event)
-        self._wake_up.set()
 
     def finish_handling(self, handling: Handling) -> None:
         """Take the end of a delivery, from the dispatcher."""
+        if not self._events:
+            self._wake_up.set()
         self._events.append(handling)
-        self._wake_up.set()
+
+    def flush(self) -> "asyncio.Future[None]":
+        """Ends when what was told of until now is settled, as far as it is, and the settlements are on their way."""
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._events:
+            self._wake_up.set()
+        self._events.append(flushed)
+        return flushed
+
+    def replayed(self, handling: Handling, *, is_settled: bool) -> None:
+        """A message of this queue that was parked is handled, and if so, about to be settled where it was parked."""
+        # Beyond the epoch it may be settled all the same; but as of this queue, nobody can rely on it.
+        has_flow = self.machine.epoch == handling.epoch and self.machine.state is not FlowState.UNBOUND
+        is_settled &= has_flow
+        self._journal.handled(self.queue_index, handling, is_settled=is_settled)
+        self._journal.flush()
+        if is_settled:
+            self.handled += 1
+            if self._on_settled is not None:
+                self._on_settled(handling)
 
     def stop(self) -> None:
         """Ask the flow to leave for good; `run` then ends. Idempotent."""
@@ -161,6 +195,7 @@ class FlowRunner:
         """Run until stopped, unbound, and every dispatched delivery has ended."""
         try:
             async with asyncio.TaskGroup() as children:
+                self._children = children
                 while not (self.machine.is_stopped and self.unanswered == 0):
                     self._set_timer()
                     # No bound: the timer above ends it where the machine knows one.
@@ -177,12 +212,15 @@ class FlowRunner:
 
     def _take_batch(self, children: asyncio.TaskGroup) -> None:
         now = now_ms()
-        for _ in range(min(len(self._events), MAX_BATCH)):
-            event = self._events.popleft()
+        events, admit = self._events, self.machine.admit
+        for _ in range(min(len(events), MAX_BATCH)):
+            event = events.popleft()
             if isinstance(event, Handling):
                 self._take_end(event, children, now)
-            elif isinstance(event, MessageReceived) and self.machine.admit(event.delivery):
+            elif isinstance(event, MessageReceived) and admit(event.delivery):
                 self._dispatch(event.delivery)
+            elif isinstance(event, asyncio.Future):
+                self._flushes.append(event)
             else:
                 self._take_event(event, children, now)
         deadline_ms = self.machine.deadline_ms
@@ -218,7 +256,7 @@ class FlowRunner:
         epoch, delivery_id = delivery.epoch, delivery.delivery_id
         if self._assignments and (assignment := self._assignments.get(epoch)) is not None:
             assignment.unanswered -= 1
-        if outcome is Outcome.ACCEPTED and self.machine.accept(epoch, delivery_id):
+        if outcome is _ACCEPTED and self.machine.accept(epoch, delivery_id):
             self._settlements.append((epoch, delivery_id, outcome))
             is_settled = True
         else:
@@ -228,6 +266,10 @@ class FlowRunner:
             self._record_state(before)
             self._carry_out(commands, children)
             is_settled = len(self._settlements) > settlement_count
+        report = handling.end_report
+        if report is not None and report.then is Then.PARK and is_settled:
+            # It is to be handled yet: its replay is what is told of.
+            return
         self._journal.handled(self.queue_index, handling, is_settled=is_settled)
         if is_settled:
             self.handled += 1
@@ -239,7 +281,8 @@ class FlowRunner:
         self.unanswered += 1
         if self._assignments and (assignment := self._assignments.get(delivery.epoch)) is not None:
             assignment.unanswered += 1
-        self._dispatcher.dispatch(delivery)
+        if self._dispatcher.dispatch(delivery):
+            self.machine.excuse(delivery.epoch, delivery.delivery_id)
 
     def _carry_out(self, commands: list[Command], children: asyncio.TaskGroup) -> None:
         for command in commands:
@@ -283,6 +326,12 @@ class FlowRunner:
             if self._on_probe is not None:
                 for probe in probes:
                     self._on_probe(probe)
+        if self._flushes:
+            self._bound_flow().flush()
+            for flushed in self._flushes:
+                if not flushed.done():
+                    flushed.set_result(None)
+            self._flushes.clear()
 
     def _settle(self, flow: BoundFlow) -> None:
         for epoch, delivery_id, outcome in self._settlements:
@@ -301,10 +350,13 @@ class FlowRunner:
 
     def _start_intake(self, epoch: Epoch, children: asyncio.TaskGroup) -> None:
         """Open the intake, behind `on_assigned` where an epoch begins: before it is open nothing arrives."""
-        if not self._hooks:
+        if not self._hooks and self._parking is None:
             self._bound_flow().start_intake()
             return
         self._intake_wanted = True
+        if not self._hooks:
+            self._open_behind_parking(epoch)
+            return
         assignment = self._assignments.get(epoch)
         if assignment is None:
             assignment = self._assignments[epoch] = Assignment(epoch, self._newest_assignment)
@@ -314,9 +366,19 @@ class FlowRunner:
             self._open_wanted_intake(assignment)
 
     def _open_wanted_intake(self, assignment: Assignment) -> None:
+        self._open_behind_parking(assignment.epoch)
+
+    def _open_behind_parking(self, epoch: Epoch) -> None:
         # The flow may be draining by now, or be gone.
-        is_owner = self.machine.epoch == assignment.epoch and self.machine.state is FlowState.ACTIVE
-        if is_owner and self._intake_wanted:
+        is_owner = self.machine.epoch == epoch and self.machine.state is FlowState.ACTIVE
+        if not is_owner or not self._intake_wanted:
+            return
+        parking, children = self._parking, self._children
+        if parking is not None and children is not None:
+            is_open = parking.open_for(epoch, children, lambda: self._open_behind_parking(epoch))
+        else:
+            is_open = True
+        if is_open:
             self._bound_flow().start_intake()
 
     def _end_assignments(self) -> None:
@@ -340,6 +402,9 @@ class FlowRunner:
             self.post(BindSucceeded(epoch))
 
     async def _unbind(self, epoch: Epoch) -> None:
+        if self._parking is not None:
+            # First, so that the next owner finds it free; and what is replayed is of this epoch.
+            await self._parking.leave(epoch)
         await self._bound_flow().unbind()
         self.post(UnbindFinished(epoch))
 

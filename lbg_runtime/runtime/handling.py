@@ -17,26 +17,35 @@ HandlerFunction = Callable[[Message], Awaitable[object]]
 """Handles one message; what it returns is ignored. To raise is to fail: the message is tried again."""
 
 
+class GivenBack(Exception):
+    """Raised instead of an answer by what hands messages on to others: its delivery ends without an outcome.
+
+    Nothing more of the delivery's flow handle is started, and the handle is given up, so that whoever is fed next gets
+    what is unsettled, in its order. For a flow that is being given up anyway, and waits for this.
+    """
+
+
 class Handling:
     """Made when a delivery is dispatched, reported once when it has left the lanes; the dispatcher alone changes it.
 
-    One is made per message: an ordinary class with slots is made in half the time of a data class.
+    One is made per message: an ordinary class is made in half the time of a data class, and what most of them never
+    have is set for the class.
     """
 
-    __slots__ = (
-        "attempts",
-        "delivery",
-        "done_at_us",
-        "done_mono_ns",
-        "end_report",
-        "key",
-        "lane",
-        "local_seq",
-        "message",
-        "outcome",
-        "route",
-        "start_mono_ns",
-    )
+    attempts = 0
+    """Times that its handler was started; 0 for one that was returned unhandled."""
+    end_report: "FailureReport | None" = None
+    """Set when its attempts have ended without success: its handler is started no more."""
+    local_seq = 0
+    """Total order of first starts in this life of the member, from 1."""
+    start_mono_ns = 0
+    done_mono_ns = 0
+    """0 until it has ended."""
+    is_put_off: bool | None = None
+    """Set by handlers that hand messages on: whether it waits for somebody to be there who could handle it. None: it
+    never has."""
+    outcome: Outcome | None = None
+    """None until it has ended, and where it ended without one (L7)."""
 
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery
@@ -45,18 +54,6 @@ class Handling:
         self.lane = lane
         self.key = key
         self.route = route
-        self.attempts = 0
-        """Times that its handler was started; 0 for one that was returned unhandled."""
-        self.end_report: FailureReport | None = None
-        """Set when its attempts have ended without success: its handler is started no more."""
-        self.local_seq = 0
-        """Total order of first starts in this life of the member, from 1."""
-        self.start_mono_ns = 0
-        self.done_mono_ns = 0
-        self.done_at_us = 0
-        """Wall clock."""
-        self.outcome: Outcome | None = None
-        """None until it has ended, and where it ended without one (L7)."""
 
     @property
     def queue(self) -> QueueName:

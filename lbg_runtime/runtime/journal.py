@@ -66,7 +66,7 @@ class MemberJournal:
                 receive_mono_ns=delivery.received_at_ns,
                 start_mono_ns=handling.start_mono_ns,
                 done_mono_ns=handling.done_mono_ns,
-                t_done=handling.done_at_us,
+                t_done=wall_us() - (monotonic_ns() - handling.done_mono_ns) // 1_000,
                 t_settle=wall_us() if is_settled else None,
                 outcome="cancelled" if handling.outcome is None else handling.outcome.value,
                 size_bytes=len(message.payload),

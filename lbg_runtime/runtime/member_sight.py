@@ -1,7 +1,7 @@
 """One life of a member as the status API shows it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from lbg_runtime.config.settings import Settings
@@ -12,10 +12,11 @@ from lbg_runtime.core.group.control_plane import REPORTED, ControlPlaneMachine
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.restripe.striping import Striping, StripingBook
 from lbg_runtime.metrics.reading import (
-    LanesReading,
+    KeysReading,
     MemberReading,
     QueueReading,
     RestripingReading,
+    SidecarReading,
     TroublesReading,
 )
 from lbg_runtime.model.ids import GroupName, MemberId
@@ -46,6 +47,7 @@ class MemberSight:
         dispatcher: Dispatcher,
         meters: MemberMeters | None,
         striping: StripingBook,
+        sidecar: Callable[[], SidecarReading | None] | None = None,
     ) -> None:
         """`runners` by the index of their queue. `control`: None where members do not talk to each other.
 
@@ -61,6 +63,9 @@ class MemberSight:
         self._dispatcher = dispatcher
         self._meters = meters or MemberMeters()
         self._striping = striping
+        self._sidecar = sidecar
+        self.changed_settings: Callable[[], tuple[str, ...]] = tuple
+        """Asked at every picture: settings of the group that are others on the broker by now."""
 
     def picture(self) -> MemberPicture:
         """How the member stands now."""
@@ -72,13 +77,13 @@ class MemberSight:
             weight=self._settings.membership.weight,
             flows=tuple(_flow_picture(runner) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
+            changed_settings=self.changed_settings(),
         )
 
     def reading(self) -> MemberReading:
         """The member's figures."""
         picture = self.picture()
-        # The dispatcher has no word of its own for its lanes.
-        lanes, counts = self._dispatcher._lanes, self._dispatcher.counts
+        counts = self._dispatcher.counts
         return MemberReading(
             group=picture.group,
             member=picture.member,
@@ -90,13 +95,29 @@ class MemberSight:
                 if flow.place.is_wanted or flow.epoch
             ),
             queue_states={state.value: count for state, count in Counter(f.state for f in picture.flows).items()},
-            lanes=LanesReading(lanes.count, lanes.running, lanes.waiting),
+            lanes=self._dispatcher.held(),
             troubles=TroublesReading(
-                lanes.delays, counts.moved, counts.moves_failed, counts.stops, counts.late_settlements
+                counts.failed_attempts, counts.moved, counts.moves_failed, counts.stops, counts.late_settlements
             ),
             meters=self._meters.read(),
             group_members=_counted_members(picture),
             restriping=_restriping(self._striping.now, self._settings.group.hash_count),
+            keys=self._keys_reading(),
+            parking=self._dispatcher.parked(),
+            sidecar=None if self._sidecar is None else self._sidecar(),
+        )
+
+    def _keys_reading(self) -> KeysReading:
+        counts, reports = self._dispatcher.counts, self._dispatcher.reports
+        return KeysReading(
+            hot=reports.hot,
+            hot_total=reports.hot_total,
+            stuck=reports.stuck,
+            stuck_total=reports.stuck_total,
+            slow=reports.slow,
+            slow_total=reports.slow_total,
+            without_key=counts.without_key,
+            bodies_refused=counts.bodies_refused,
         )
 
     def handled(self) -> HandledPicture:
@@ -118,7 +139,8 @@ class MemberSight:
         owner = self._member if flow is not None and flow.is_owner else None
         if owner is None and self._control is not None:
             owner = self._control.membership.view.owners.get(queue)
-        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key))
+        sight, parked = self._keys.sight(key), self._dispatcher.parked_of(key)
+        return KeyPicture(self._member, key, shard, queue, owner, flow, sight, parked)
 
     def _state(self) -> OwnState:
         if self._control is not None:

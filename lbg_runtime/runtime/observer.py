@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from lbg_runtime.config.settings import RebindMode, Settings, TransportKind
+from lbg_runtime.config.settings import RebindMode, Settings
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import (
     ControlMessage,
@@ -138,6 +138,6 @@ async def observing(settings: Settings) -> AsyncIterator[Observer]:
     """An observer on a session of its own; raises `ConfigError` where nobody answers at the broker's address."""
     # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
     # second client of that name would end its session.
-    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
-    async with open_session(connection, f"lbg-observer-{socket.gethostname()}-{os.getpid()}") as session:
+    name = f"lbg-observer-{socket.gethostname()}-{os.getpid()}"
+    async with open_session(settings.outside_connection, name) as session:
         yield Observer(session, settings)

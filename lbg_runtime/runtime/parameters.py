@@ -3,7 +3,7 @@
 import builtins
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -91,6 +91,26 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     )
 
 
+def read_fills(
+    function: Callable[..., object], parameters: Iterable[inspect.Parameter], where: str
+) -> tuple[tuple[tuple[str, Fill], ...], tuple[type, ...]]:
+    """How these parameters are filled, by name, and what lifespans have to yield for them; no bodies among them.
+
+    Raises `HandlerError` for one that nothing is known for, or that is for handlers alone.
+    """
+    reader = _Reader(function, where)
+    fills: list[tuple[str, Fill]] = []
+    for each in parameters:
+        if not _is_filled(each):
+            continue
+        annotation = _resolved(each.annotation, function, where)
+        is_known = annotation is Delivery or _is_logger(annotation) or _is_state(annotation)
+        if not is_known or each.kind is each.POSITIONAL_ONLY:
+            raise HandlerError(where, f"parameter {each}", "Delivery, a structlog logger, or State[...], by name")
+        fills.append((each.name, reader.read(each.name, annotation)))
+    return tuple(fills), tuple(reader.states)
+
+
 class _Reader:
     """Takes the annotated parameters of one function, one after another."""
 
@@ -116,7 +136,7 @@ class _Reader:
             return _batch
         if _is_logger(annotation):
             return _logger_of(self._logger_name)
-        if get_origin(annotation) is Annotated and get_args(annotation)[-1] is _StateMark:
+        if _is_state(annotation):
             kind = get_args(annotation)[0]
             if not isinstance(kind, type):
                 raise HandlerError(self._where, f"parameter {name}: State[{kind}]", "a class")
@@ -163,6 +183,10 @@ def _is_logger(annotation: object) -> bool:
     if annotation in _LOGGERS:
         return True
     return isinstance(annotation, type) and issubclass(annotation, structlog.BoundLoggerBase)
+
+
+def _is_state(annotation: object) -> bool:
+    return get_origin(annotation) is Annotated and get_args(annotation)[-1] is _StateMark
 
 
 # -- what parameters are filled with

@@ -43,6 +43,10 @@ class Receipt:
         """The attempt has failed, as if the handler had raised this."""
         self._on_loop(error if isinstance(error, Exception) else ReceiptFailed(error))
 
+    def settle(self, failure: Exception | str | None = None) -> None:
+        """`accept`, or `fail` where there is a failure: for callbacks that may get one."""
+        self._on_loop(ReceiptFailed(failure) if isinstance(failure, str) else failure)
+
     @property
     def is_open(self) -> bool:
         """Whether it can still be settled; on the loop's thread."""

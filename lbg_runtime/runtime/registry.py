@@ -16,10 +16,11 @@ from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.topic import is_valid_topic, matches
 from lbg_runtime.runtime.batches import BatchLimits, read_limits
-from lbg_runtime.runtime.calls import make_call
+from lbg_runtime.runtime.calls import make_call, yields
 from lbg_runtime.runtime.failure_policy import FailureArguments, FailureOptions, read_arguments
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.lifespan import Lifespan, LifespanFunction, make_lifespan
+from lbg_runtime.runtime.middleware import Middleware, MiddlewareFunction, make_middleware, surrounded
 from lbg_runtime.runtime.parameters import Parameters, read_parameters
 
 __all__ = [
@@ -39,6 +40,7 @@ HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Lifespan = TypeVar("_Lifespan", bound=LifespanFunction)
 _Hook = TypeVar("_Hook", bound=HookFunction)
+_Middleware = TypeVar("_Middleware", bound=MiddlewareFunction)
 
 
 class HookKind(Enum):
@@ -73,6 +75,12 @@ class Handler:
     """What it says of its failures."""
     limits: BatchLimits | None = None
     """Of its batches, if it takes such."""
+    text: str = ""
+    """What it says of itself: its docstring."""
+    publishes: bool = False
+    """What it returns or yields is published."""
+    middleware: tuple[Middleware, ...] = ()
+    """What it is inside of, the outermost first, but for that of the `Handlers` that it is in."""
 
 
 class Handlers:
@@ -86,6 +94,9 @@ class Handlers:
         self._handlers: dict[str, Handler] = {}
         self._hooks: list[Hook] = []
         self._lifespans: list[Lifespan] = []
+        self._middleware: list[Middleware] = []
+        self._included: list[Handlers] = []
+        self._is_included = False
 
     def handler(
         self,
@@ -141,7 +152,23 @@ class Handlers:
 
         What it yields is what handlers get as `State[...]` of its type. Raises `HandlerError` for what is none.
         """
-        self._lifespans.append(make_lifespan(function, _where(function)))
+        where = _where(function)
+        self._check_open(where)
+        self._lifespans.append(make_lifespan(function, where))
+        return function
+
+    def middleware(self, function: _Middleware) -> _Middleware:
+        """Have the decorated async function called around every attempt of the handlers here and of those included.
+
+        It gets the message and what to call with it, `async def audit(message: Message, proceed: Proceed)`, and more by
+        annotation: `Delivery`, a logger, `State[...]`. The first one registered is the outermost; all of these are
+        outside of what an included `Handlers` has for itself. `await proceed(message)` returns when the handler has,
+        and raises what it failed with. It can make an attempt fail, and cannot settle: an attempt whose handler failed,
+        or was not called, has failed even where this returns. Raises `HandlerError` for what is no such function.
+        """
+        where = _where(function)
+        self._check_open(where)
+        self._middleware.append(make_middleware(function, where))
         return function
 
     @property
@@ -155,15 +182,39 @@ class Handlers:
         return tuple(self._hooks)
 
     def include(self, other: "Handlers") -> None:
-        """Register everything of `other` after what is here. Raises `HandlerError` where both want one subscription."""
+        """Register everything of `other` after what is here; `other` is complete then.
+
+        Raises `HandlerError` where both want one subscription, and later, where something more is registered there: it
+        would be missing here.
+        """
         for handler in other:
-            self._add(handler)
+            self._add(replace(handler, middleware=(*other._middleware, *handler.middleware)))
         self._hooks += other.hooks
         self._lifespans += other.lifespans
+        self._included.append(other)
+        other._is_included = True
+
+    def has_included(self, other: "Handlers") -> bool:
+        """Whether `other` is in here, by way of others too."""
+        return any(each is other or each.has_included(other) for each in self._included)
+
+    def assembled(self) -> "Handlers":
+        """A copy in which every handler is inside of its middleware, and no middleware is left."""
+        other = self.wrapped(lambda each: surrounded(each.function, self.middleware_of(each)))
+        other._handlers = {name: replace(each, middleware=()) for name, each in other._handlers.items()}
+        other._middleware = []
+        return other
+
+    def middleware_of(self, handler: Handler) -> tuple[Middleware, ...]:
+        """What a handler of these is inside of, the outermost first."""
+        return (*self._middleware, *handler.middleware)
 
     def wrapped(self, wrap: Callable[[Handler], HandlerFunction]) -> "Handlers":
         """A copy in which `wrap` has named another function for every handler; all else stays as it is."""
         other = copy.copy(self)
+        other._is_included = False
+        other._included = list(self._included)
+        other._middleware = list(self._middleware)
         other._hooks = list(self._hooks)
         other._lifespans = list(self._lifespans)
         other._handlers = {name: replace(each, function=wrap(each)) for name, each in self._handlers.items()}
@@ -201,8 +252,9 @@ class Handlers:
             parameters = read_parameters(function, where)
             call = make_call(function, parameters, where, publishes=publishes, limits=limits)
             failure = read_arguments(said, where)
+            text, sends = inspect.getdoc(function) or "", publishes or yields(function)
             for subscription in subscriptions:
-                self._add(Handler(subscription, call, where, parameters, failure, limits))
+                self._add(Handler(subscription, call, where, parameters, failure, limits, text, sends))
             return function
 
         if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
@@ -211,11 +263,17 @@ class Handlers:
 
     def _add_hook(self, kind: HookKind, function: _Hook) -> _Hook:
         where = _where(function)
+        self._check_open(where)
         _check_hook(function, where)
         self._hooks.append(Hook(kind, function, where))
         return function
 
+    def _check_open(self, where: str) -> None:
+        if self._is_included:
+            raise HandlerError(where, "registered after its Handlers were included", "registered before `include`")
+
     def _add(self, handler: Handler) -> None:
+        self._check_open(handler.where)
         _check_subscription(handler)
         taken = self._handlers.get(handler.subscription)
         if taken is not None:
@@ -229,17 +287,18 @@ class Handlers:
 
 def load_handlers(module_names: Iterable[str]) -> Handlers:
     """Import the modules and join their `Handlers`, in order. Raises `HandlerError` with one line for the user."""
-    joined = Handlers()
-    included: list[Handlers] = []
+    found: list[Handlers] = []
     for name in module_names:
-        found = [value for value in vars(_import(name)).values() if isinstance(value, Handlers)]
-        if not found:
+        here = [value for value in vars(_import(name)).values() if isinstance(value, Handlers)]
+        if not here:
             raise HandlerError(f"handlers: {name}", "no Handlers object in the module", "`handlers = Handlers()` there")
         # Modules may share one object, by importing it from each other.
-        for handlers in found:
-            if not any(handlers is other for other in included):
-                included.append(handlers)
-                joined.include(handlers)
+        found += [handlers for handlers in here if not any(handlers is other for other in found)]
+    joined = Handlers()
+    for handlers in found:
+        # A module that includes another one's has the name of that as well.
+        if not any(other.has_included(handlers) for other in found):
+            joined.include(handlers)
     return joined
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import structlog
 
 from lbg_runtime.admin.queues import QueueAdmin, open_queue_admin
-from lbg_runtime.config.settings import Provision, RebindMode, Settings, TransportKind
+from lbg_runtime.config.settings import Provision, RebindMode, Settings
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import ControlMessage, GroupQuestion, Header, Inquiry, Life, QuestionId
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.conductor import (
     Conductor,
     CreateQueue,
@@ -93,6 +94,7 @@ class Restriper:
         for index in self._subscriptions:
             # A record that was thrown away after some redeliveries would be missed without a word.
             await self._queues.ensure_fit(self._shape.queue_name(index))
+        await self._insist_on_no_parking()
         conductor = self._conductor(queue_count)
         if conductor is None:
             return None
@@ -125,6 +127,20 @@ class Restriper:
             if found is not None:
                 self._subscriptions[index] = found
             index += 1
+
+    async def _insist_on_no_parking(self) -> None:
+        """What is parked belongs to a queue, and would stay behind when its shard moves. Raises `UserError`."""
+        if plan_under_way(self._subscriptions, self._topic) is not None:
+            return
+        for index in self._subscriptions:
+            queue = parking_queue(self._shape.name, index)
+            if await self._queues.subscriptions(queue) is not None:
+                raise UserError(
+                    "failure.then: park",
+                    f"parking queue {queue}",
+                    "a group without parking queues: what is parked is replayed, members run without `park`, and the "
+                    "parking queues are deleted first",
+                )
 
     def _conductor(self, queue_count: int) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
@@ -277,6 +293,6 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     for where, (found, expected) in refusals.items():
         raise ConfigError(where, found, expected)
     name = f"lbg-restriper-{group.name}"
-    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
-    async with open_queue_admin(settings) as queues, open_session(connection, name) as session:
+    opening = open_session(settings.outside_connection, name, settings.transport.client_path)
+    async with open_queue_admin(settings) as queues, opening as session:
         yield Restriper(settings, queues, session, on_progress)

@@ -78,11 +78,13 @@ def _policy_of(handler: Handler, failure: FailureSettings) -> FailurePolicy:
 
 
 def check_states(handlers: Handlers, resources: MemberResources) -> None:
-    """Raises `HandlerError` where a handler asks for state that no lifespan has yielded."""
+    """Raises `HandlerError` where a handler, or its middleware, asks for state that no lifespan has yielded."""
     for handler in handlers:
-        for kind in handler.parameters.states:
-            if not resources.has_state(kind):
-                raise HandlerError(handler.where, f"State[{kind.__qualname__}]", "a lifespan that yields one")
+        asked = [(each.where, each.states) for each in handlers.middleware_of(handler)]
+        for where, states in [(handler.where, handler.parameters.states), *asked]:
+            for kind in states:
+                if not resources.has_state(kind):
+                    raise HandlerError(where, f"State[{kind.__qualname__}]", "a lifespan that yields one")
 
 
 def _nobody(topic: str) -> HandlerFunction:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.runtime.attempts import this_task
 from lbg_runtime.runtime.handling import Handling
 
 TURNS_WITHOUT_A_PAUSE = 32
@@ -16,7 +17,8 @@ TURNS_WITHOUT_A_PAUSE = 32
 
 _Answer = TypeVar("_Answer")
 
-TurnHandler = Callable[[Lane[Handling]], Awaitable[None]]
+TurnHandler = Callable[[Lane[Handling], "asyncio.Task[object]"], Awaitable[None]]
+"""Takes the turn of a lane, in the task that is given too."""
 
 
 class RunnerPool:
@@ -37,17 +39,20 @@ class RunnerPool:
         """Take turns until cancelled; on return no handler of the pool runs."""
         self._context = copy_context()
         self._context.run(CURRENT_POOL.set, self)
-        try:
-            async with asyncio.TaskGroup() as self._group:
+        async with asyncio.TaskGroup() as self._group:
+            try:
                 for _ in range(self._runner_count):
                     self._add_runner(self._group)
-        finally:
-            self._group = None
+                # No bound: until cancelled. The group is not left to wait for its end, as it would take no task then
+                # and not say so.
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._group = None
 
     def wake(self) -> None:
         """See to it that a ready lane gets a runner, if one is idle."""
         # One at a time: who wakes up hands on where more is ready, so a burst wakes no runner for nothing.
-        if self._is_waking or not self._lanes.has_ready:
+        if self._is_waking or not self._lanes.ready:
             return
         while self._idle:
             wake_up = self._idle.popleft()
@@ -78,6 +83,7 @@ class RunnerPool:
         group.create_task(self._take_turns(), name="lbg-runner", context=context)
 
     async def _take_turns(self) -> None:
+        task = this_task()
         turns = 0
         while True:
             lane = self._lanes.next_ready()
@@ -86,8 +92,9 @@ class RunnerPool:
                 turns = 0
                 continue
             # Handed over before the handler may wait, so that one that waits strands no other key.
-            self.wake()
-            await self._handle_turn(lane)
+            if not self._is_waking:
+                self.wake()
+            await self._handle_turn(lane, task)
             if self._surplus:
                 self._surplus -= 1
                 self.wake()

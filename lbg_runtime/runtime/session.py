@@ -6,26 +6,30 @@ from typing import Protocol
 
 import structlog
 
-from lbg_runtime.config.settings import ConnectionSettings, ReceivePathChoice, TransportKind
+from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError, ConnectFailed
-from lbg_runtime.transport.base import Messenger, Transport
+from lbg_runtime.transport.base import Browser, Messenger, Transport
 
 _log = structlog.get_logger(__name__)
 
 DEFAULT_SMF_PORT = 55555
 
 
-class Session(Transport, Messenger, Protocol):
+class Session(Transport, Messenger, Browser, Protocol):
     """What a member needs of a transport."""
 
 
 @asynccontextmanager
 async def open_session(
-    settings: ConnectionSettings, client_name: str, receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
+    settings: ConnectionSettings, client_name: str, client_path: ClientPathChoice = ClientPathChoice.AUTO
 ) -> AsyncIterator[Session]:
-    """Connect, and close at the end. Raises `ConfigError` where nobody answers, or the port is taken."""
+    """Connect, and close at the end.
+
+    Raises `ConfigError` where nobody answers, the port is taken, or a file that the settings name is of no use.
+    """
     if settings.transport is TransportKind.SOLACE:
-        async with _open_solace(settings, settings.host, client_name, receive_path) as session:
+        async with _open_solace(settings, settings.host, client_name, client_path) as session:
             yield session
         return
     # Imported here, because a member of a group on PubSub+ has no use for a broker.
@@ -35,18 +39,29 @@ async def open_session(
     async with BrokerServer(host, port) as server:
         address = f"tcp://{server.host}:{server.port}"
         _log.info("embedded_broker_started", host=address)
-        async with _open_solace(settings, (address,), client_name, receive_path) as session:
+        async with _open_solace(settings, (address,), client_name, client_path) as session:
             yield session
 
 
 @asynccontextmanager
 async def _open_solace(
-    settings: ConnectionSettings, hosts: tuple[str, ...], client_name: str, receive_path: ReceivePathChoice
+    settings: ConnectionSettings, hosts: tuple[str, ...], client_name: str, client_path: ClientPathChoice
 ) -> AsyncIterator[Session]:
     # Imported here, because the client starts a thread when it is imported.
+    from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
     from lbg_runtime.transport.solace.settings import SolaceSettings
     from lbg_runtime.transport.solace.transport import SolaceTransport
 
+    certificate, token_file = None, None
+    if (shown := settings.client_certificate) is not None:
+        key_password = shown.key_password.get_secret_value()
+        certificate = ClientCertificate(shown.certificate, shown.key or shown.certificate, key_password)
+        certificate.check()
+    if settings.oauth is not None:
+        token_file = TokenFile(settings.oauth.token_file, settings.oauth.issuer)
+        token_file.read()
+    if settings.tls.verify and settings.tls.trust_store is not None:
+        check_trust_store(settings.tls.trust_store)
     session = SolaceTransport(
         SolaceSettings(
             hosts=hosts,
@@ -56,14 +71,16 @@ async def _open_solace(
             password=settings.password.get_secret_value(),
             trust_store_path=settings.tls.trust_store,
             validate_certificate=settings.tls.verify,
-            receive_path=receive_path,
+            client_certificate=certificate,
+            token_file=token_file,
+            client_path=client_path,
         )
     )
     try:
         await session.open()
     except ConnectFailed as error:
-        expected = "credentials that the broker accepts" if error.permanent else "a broker that can be reached"
-        raise ConfigError("connection.host", f"{error.host}: {error.reason}", expected) from None
+        usual = "credentials that the broker accepts" if error.permanent else "a broker that can be reached"
+        raise ConfigError("connection.host", f"{error.host}: {error.reason}", error.expected or usual) from None
     try:
         yield session
     finally:

@@ -18,6 +18,7 @@ from lbg_runtime.config.settings import Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.restripe.gate import StripeGate
@@ -30,6 +31,7 @@ from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated,
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.error_queue import ErrorQueue, prepare_error_queue
@@ -41,6 +43,7 @@ from lbg_runtime.runtime.journal import MemberJournal, note_of
 from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.member_sight import MemberSight
 from lbg_runtime.runtime.membership import Membership
+from lbg_runtime.runtime.parking_lot import ParkingLot
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.resources import MemberResources
 from lbg_runtime.runtime.routes import check_states, policies_of
@@ -103,14 +106,19 @@ class Supervisor:
         session: Session,
         journal: MemberJournal,
         chance: RandomSource,
+        companion: Companion | None = None,
     ) -> None:
+        """`companion`: what handles messages beside the member, to be told of its flows."""
         self._settings = settings
+        self._companion = companion
         self._member = membership.member
         self._session = session
         self._journal = journal
         shape = settings.group.shape()
         spans = open_spans(settings)
-        called = handlers if spans is None else traced(handlers, spans)
+        called = handlers.assembled()
+        if spans is not None:
+            called = traced(called, spans)
         policies = policies_of(handlers, settings.failure)
         self._error_queue: ErrorQueue | None = None
         if any(policy.then is Then.ERROR_QUEUE for policy in policies):
@@ -125,6 +133,9 @@ class Supervisor:
         self._chance = chance
         self._striping = striping = StripingBook(shape.queue_count, shape.hash_count)
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
+        self._parking_lot: ParkingLot | None = None
+        if any(policy.then is Then.PARK for policy in policies):
+            self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
         self.runners: list[FlowRunner] = [
             self._make_runner(index, first_place(index, membership, settings.rebind.mode), on_refused=self._give_up)
             for index in range(shape.queue_count)
@@ -143,6 +154,7 @@ class Supervisor:
                 self._refuse,
                 striping,
                 self._add_flows,
+                parks=self._parking_lot is not None,
             )
         self._flows: list[asyncio.Task[None]] = []
         self._flow_tasks: asyncio.TaskGroup | None = None
@@ -185,6 +197,14 @@ class Supervisor:
         self._dispatcher.cancel_everything()
         self._call_later(TAIL_MS, self._has_left.set)
 
+    def be_able(self, *, is_able: bool) -> None:
+        """Whether there is somebody to handle messages. While there is not, members that have one get the queues.
+
+        Where members are counted, or do not talk to each other, nobody else could have them, and they stay.
+        """
+        if self._control is not None:
+            self._control.set_weight(self._settings.membership.weight if is_able else 0)
+
     def sight(self) -> MemberSight:
         """This life of the member, for the status API."""
         return MemberSight(
@@ -198,6 +218,7 @@ class Supervisor:
             self._dispatcher,
             self._journal.meters,
             self._striping,
+            None if self._companion is None else self._companion.reading,
         )
 
     async def run(self) -> StopReport:
@@ -209,6 +230,8 @@ class Supervisor:
         await self._provision()
         if self._error_queue is not None:
             await prepare_error_queue(self._session, self._settings)
+        if self._parking_lot is not None:
+            await self._parking_lot.prepare()
         async with self._resources.entered(self._handlers.lifespans):
             check_states(self._handlers, self._resources)
             return await self._run()
@@ -217,7 +240,11 @@ class Supervisor:
         _log.info("member_started", member=self._member, group=self._settings.group.name, queues=len(self.runners))
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(self._dispatcher.run()), group.create_task(self._report_status())]
+                helpers = [
+                    group.create_task(self._dispatcher.run()),
+                    group.create_task(self._dispatcher.reports.run()),
+                    group.create_task(self._report_status()),
+                ]
                 if self._control is not None:
                     helpers.append(group.create_task(self._control.run()))
                     self._is_running = True
@@ -262,6 +289,11 @@ class Supervisor:
 
     def _flow_changed(self, runner: FlowRunner) -> None:
         self._recorder.flow_changed(runner.queue_index, runner.machine)
+        if self._companion is not None:
+            is_kept = runner.machine.state in (FlowState.STANDBY, FlowState.ACTIVE)
+            self._companion.flow_changed(runner.machine.queue, runner.machine.epoch, is_kept=is_kept)
+        if self._parking_lot is not None:
+            self._parking_lot.flow_changed(runner)
         if self._control is not None:
             self._control.flow_changed()
 
@@ -282,9 +314,17 @@ class Supervisor:
         if settings.rebind.mode is RebindMode.COOPERATIVE:
             gate = StripeGate(queue_index, self._shape, record_prefix(settings.group.control_topic_name))
         machine = FlowMachine(
-            queue, place, rebind_settings(settings), settings.dispatch.max_in_flight, self._chance, now_ms(), gate
+            queue,
+            place,
+            rebind_settings(settings),
+            settings.dispatch.max_in_flight,
+            self._chance,
+            now_ms(),
+            gate,
+            settings.dispatch.held_limit,
         )
-        return FlowRunner(
+        lot = self._parking_lot
+        runner = FlowRunner(
             queue_index,
             machine,
             self._session,
@@ -296,7 +336,11 @@ class Supervisor:
             QueueHooks(self._handlers, queue, settings.failure.timeout_ms),
             self._stripes_told,
             self._probe_asked,
+            None if lot is None else lot.make(queue_index, queue),
         )
+        if lot is not None:
+            lot.connect(runner)
+        return runner
 
     def _add_flows(self, queue_total: int) -> list[FlowRunner]:
         """Those of the queues that a re-striping brings, running."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -23,6 +24,8 @@ PAGE_SIZE = 100
 
 REQUEST_TIMEOUT_S = 10.0
 
+_CERTIFICATE = "one that is in date, names this host, and comes from an authority in semp.tls.trust_store"
+
 _NOT_READY = 503
 _UNAUTHORIZED = 401
 
@@ -35,9 +38,17 @@ class SempAccount:
     """Scheme, host and port: `https://broker:943`."""
     username: str
     password: str
+    token: str | None = None
+    """With it the name and password are not sent."""
 
     def __repr__(self) -> str:
         return f"SempAccount({self.url!r}, {self.username!r})"
+
+    def authorization(self) -> str:
+        """The header that shows who this is."""
+        if self.token is not None:
+            return f"Bearer {self.token}"
+        return "Basic " + b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
 class SempClient:
@@ -61,14 +72,14 @@ class SempClient:
         `transport` takes the place of the network, in tests.
         """
         self.url = account.url.rstrip("/")
+        self._shown = "user name or password" if account.token is None else "token"
         self._http = httpx.AsyncClient(
-            auth=httpx.BasicAuth(account.username, account.password),
             verify=tls,
             transport=transport,
             timeout=REQUEST_TIMEOUT_S,
             trust_env=False,
             follow_redirects=False,
-            headers={"accept": "application/json"},
+            headers={"accept": "application/json", "authorization": account.authorization()},
         )
 
     async def __aenter__(self) -> Self:
@@ -159,7 +170,7 @@ class SempClient:
             description = failure.description.replace(str(hidden), "***") if hidden else failure.description
             raise SempRefused(request, status, failure.code, failure.status, description)
         if status == _UNAUTHORIZED:
-            raise SempRefused(request, status, 0, "HTTP 401", "user name or password refused")
+            raise SempRefused(request, status, 0, "HTTP 401", f"{self._shown} refused")
         if answer is None or not response.is_success:
             raise SempUnreachable(self.url, f"HTTP {status} without an answer of SEMP to {request}")
         return answer
@@ -180,4 +191,9 @@ def _query(**parameters: Sequence[str]) -> str:
 def _reason_of(error: httpx.HTTPError) -> str:
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {REQUEST_TIMEOUT_S:g} s"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is refused: {cause.verify_message}; expected {_CERTIFICATE}"
+        cause = cause.__cause__ or cause.__context__
     return " ".join(str(error).split()) or type(error).__name__

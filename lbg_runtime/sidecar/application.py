@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import aiohttp
 from yarl import URL
@@ -48,8 +47,7 @@ class ApplicationFailed(LbgError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """What came back."""
 
     status: int

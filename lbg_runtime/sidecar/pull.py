@@ -3,13 +3,16 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import suppress
 
 import orjson
 import structlog
 
+from lbg_runtime.runtime.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer
 from lbg_runtime.sidecar.application import ApplicationFailed
 from lbg_runtime.sidecar.event import Event, facts, structured
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pulling import Stream, Streams
 from lbg_runtime.sidecar.subscriptions import PUBSUB_NAME
 
@@ -22,8 +25,12 @@ QUIET_S = 10.0
 class PulledEvents:
     """A `Receiver`, and what the routes for pulling and settling call; all on the member's loop."""
 
-    def __init__(self, timeout_ms: int, on_ready: Callable[[], None]) -> None:
-        """`timeout_ms`: within it the application settles what it was given. `on_ready` is called at every stream."""
+    def __init__(self, timeout_ms: int, gate: Gate, on_ready: Callable[[], None]) -> None:
+        """`timeout_ms`: within it the application settles what it was given. `gate` is open while there is a stream.
+
+        `on_ready` is called at every stream.
+        """
+        self._gate = gate
         self._timeout_ms = timeout_ms
         self._on_ready = on_ready
         self._streams = Streams()
@@ -43,7 +50,7 @@ class PulledEvents:
 
     async def deliver(self, event: Event) -> Answer:
         """See `Receiver.deliver`."""
-        stream, event_id = await self._room()
+        stream, event_id = await self._room(event)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[event_id] = answer
         outbox = self._outboxes[stream.number]
@@ -68,6 +75,7 @@ class PulledEvents:
         if self._is_closed:
             outbox.end()
         else:
+            self._gate.open()
             self._on_ready()
             _log.info("pull_started", stream=stream.number, capacity=capacity)
         self._wake()
@@ -96,21 +104,27 @@ class PulledEvents:
 
     # -- streams
 
-    async def _room(self) -> tuple[Stream, str]:
-        """A place on a stream; waits for as long as there is none, in order."""
-        if not self._waiting and (given := self._streams.give()) is not None:
-            return given
+    async def _room(self, event: Event) -> tuple[Stream, str]:
+        """A place on a stream; waits for as long as there is none, in order. Raises `GivenBack`."""
         while True:
-            await self._turn()
+            await self._gate.passed(event)
+            if not self._waiting and (given := self._streams.give()) is not None:
+                return given
+            await self._turn(event)
             if (given := self._streams.give()) is not None:
                 self._wake()
                 return given
 
-    async def _turn(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
+    async def _turn(self, event: Event) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await turn
+            with self._gate.waiting(turn, event):
+                await turn
+        except GivenBack:
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+            raise
         except asyncio.CancelledError:
             if turn.cancelled():
                 self._waiting.remove(turn)
@@ -128,6 +142,8 @@ class PulledEvents:
     def _end(self, stream: Stream) -> None:
         del self._outboxes[stream.number]
         lost = self._streams.close(stream)
+        if not self.is_ready:
+            self._gate.close()
         for event_id in lost:
             answer = self._answers.get(event_id)
             if answer is not None and not answer.done():

@@ -12,6 +12,7 @@ from lbg_runtime.sidecar.answer import Answer, read_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, binary, facts, structured
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.health import ApplicationHealth, ApplicationState
 from lbg_runtime.sidecar.receiver import EventUnwanted
 from lbg_runtime.sidecar.subscriptions import (
@@ -28,13 +29,15 @@ _log = structlog.get_logger(__name__)
 class PushedEvents:
     """A `Receiver`; its `run` watches the application's health and opens and closes the gate."""
 
-    def __init__(self, application: Application, settings: SidecarSettings, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called whenever the application is found to be there."""
+    def __init__(
+        self, application: Application, settings: SidecarSettings, gate: Gate, on_ready: Callable[[], None]
+    ) -> None:
+        """`gate` is opened and closed. `on_ready` is called whenever the application is found to be there."""
         self._application = application
         self._settings = settings
         self._on_ready = on_ready
         self._health = ApplicationHealth(settings.health.interval_ms, now_ms())
-        self._gate = asyncio.Event()
+        self._gate = gate
         self._look = asyncio.Event()
         """The health has changed, so its deadline has."""
         self._subscriptions = Subscriptions(())
@@ -48,13 +51,13 @@ class PushedEvents:
     @property
     def is_ready(self) -> bool:
         """Whether events are sent."""
-        return self._gate.is_set()
+        return self._gate.is_open
 
     async def deliver(self, event: Event) -> Answer:
         """See `Receiver.deliver`."""
         while True:
-            # No bound: that the application is away is no fault of the message.
-            await self._gate.wait()
+            if not self._gate.is_open:
+                await self._gate.passed(event)
             subscription = self._subscriptions.find(event.topic)
             if subscription is None:
                 raise EventUnwanted(event.topic)
@@ -132,13 +135,13 @@ class PushedEvents:
     def _follow(self, error: LbgError | None) -> None:
         """Open or close the gate, and say so once."""
         if self._health.state is ApplicationState.READY:
-            if not self._gate.is_set():
+            if not self._gate.is_open:
                 _log.info("application_ready")
             self._told = None
-            self._gate.set()
+            self._gate.open()
             self._on_ready()
             return
-        self._gate.clear()
+        self._gate.close()
         if error is not None and self._told is not type(error):
             self._told = type(error)
             _log.warning("application_away", reason=str(error))

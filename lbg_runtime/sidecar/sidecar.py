@@ -1,8 +1,9 @@
 """A member whose handler is an application in another process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from uuid import uuid4
 
 import structlog
@@ -10,7 +11,9 @@ import structlog
 from lbg_runtime.config.fields import MAX_INTERVAL_MS
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.metrics.reading import SidecarReading
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
@@ -23,6 +26,7 @@ from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, HttpApplication
 from lbg_runtime.sidecar.counts import Counts
 from lbg_runtime.sidecar.event import Event, header_text
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.push import PushedEvents
 from lbg_runtime.sidecar.receiver import EventUnwanted, Receiver
@@ -78,32 +82,35 @@ class Sidecar:
         self._application = application
         self._source = f"/{header_text(settings.group.name)}"
         self._receiver: Receiver | None = None
+        self._gate: Gate | None = None
         self._may_begin = asyncio.Event()
 
     # -- Companion
 
     @asynccontextmanager
-    async def attend(self, session: Session) -> AsyncIterator[None]:
+    async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
         """See `Companion.attend`. Raises `ConfigError` where `sidecar.listen` cannot be had."""
         group = self._settings.group
         timeout_ms = self._settings.failure.timeout_ms
         publisher = HashedPublisher(
             session, group.shape(), group.hash_function, publisher_id=new_publisher_id(), key_source=group.key
         )
+        self._gate = gate = Gate(on_able)
         async with AsyncExitStack() as stack:
+            stack.callback(gate.end)
             stack.push_async_callback(publisher.close, LAST_CONFIRMS_MS)
             application = self._application
             if application is None and self._sidecar.application is not None:
                 application = HttpApplication(self._sidecar.application, self._sidecar, timeout_ms)
                 stack.push_async_callback(application.close)
             if application is None:
-                pulled = PulledEvents(timeout_ms, self._may_begin.set)
+                pulled = PulledEvents(timeout_ms, gate, self._may_begin.set)
                 await self._serve(stack, publisher, pulled)
                 # Before the server ends, which waits for its requests.
                 stack.callback(pulled.close)
                 yield
             else:
-                pushed = PushedEvents(application, self._sidecar, self._may_begin.set)
+                pushed = PushedEvents(application, self._sidecar, gate, self._may_begin.set)
                 await self._serve(stack, publisher, pushed)
                 try:
                     async with asyncio.TaskGroup() as tasks:
@@ -116,9 +123,19 @@ class Sidecar:
                         raise
                     raise failed.exceptions[0] from None
 
+    def reading(self) -> SidecarReading:
+        """See `Companion.reading`."""
+        is_ready = self._receiver is not None and self._receiver.is_ready
+        return SidecarReading(is_ready=is_ready, **asdict(self.counts))
+
     async def until_ready(self) -> None:
         """See `Companion.until_ready`."""
         await self._may_begin.wait()
+
+    def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
+        """See `Companion.flow_changed`."""
+        if self._gate is not None:
+            self._gate.flow_changed(queue, epoch, is_kept=is_kept)
 
     def leave(self) -> None:
         """See `Companion.leave`."""

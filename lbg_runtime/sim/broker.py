@@ -126,7 +126,7 @@ class SimBroker:
         if connection is None:
             return
         opened = self._engine.open_publisher(client, name)
-        connection.link.send_down(lambda: answer(opened.flow, opened.name, opened.last_accepted_id))
+        connection.link.send_down(lambda: answer(opened.flow, opened.name, opened.last_answered_id))
 
     def publish(
         self, client: ClientId, flow: FlowId, message_id: int, topic: str, stamp: Stamp, answer: Callable[[], None]

@@ -75,6 +75,9 @@ from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import Mode, SimSettings
 
+HOT_KEYS_FROM = 8
+"""Smallest cap on what is in flight with which hot keys are let past it; with less, one message makes a key hot."""
+
 
 @dataclass(slots=True, eq=False)
 class _Flow:
@@ -132,6 +135,8 @@ class SimMember:
         self._settings = settings
         self._history = history
         self._lanes = parts.make_lanes()
+        if settings.max_in_flight >= HOT_KEYS_FROM:
+            self._lanes.max_waiting = settings.max_in_flight // 4
         self._running: dict[LaneKey, _Running] = {}
         self._stop_requested = False
         self._shape = broker.shape
@@ -217,6 +222,7 @@ class SimMember:
             self._chance.fork(queue),
             self.clock.now_ms,
             gate,
+            4 * settings.max_in_flight,
         )
         self._flows[queue] = flow = _Flow(queue_index, machine)
         return flow
@@ -369,7 +375,8 @@ class SimMember:
         handle = Handle(self.life, delivery.queue, delivery.epoch)
         self._history.append(Dispatched(self._schedule.now_ms, handle, delivery.delivery_id, stamp))
         self._dispatched.add((delivery.queue, delivery.epoch, delivery.delivery_id))
-        self._lanes.offer(LaneKey(stamp.key), delivery)
+        if self._lanes.offer(LaneKey(stamp.key), delivery):
+            self._flows[delivery.queue].machine.excuse(delivery.epoch, delivery.delivery_id)
 
     def _start_ready(self) -> None:
         while self.is_alive and self._lanes.running < self._settings.runners:

@@ -3,10 +3,11 @@
 import base64
 import binascii
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.extended import ExtendedKind, decode_extended
 from lbg_runtime.smf.frame import Frame, ParameterKind
 from lbg_runtime.smf.text import closed_text, text_of
 
@@ -32,6 +33,7 @@ class ClientKind(IntEnum):
     CAPABILITIES = 0x09
     VIRTUAL_ROUTER = 0x0A
     ROUTER = 0x0C
+    SCHEME = 0x11
     EXTENDED_CAPABILITIES = 0x13
     CLIENT_CAPABILITIES = 0x17
     KEEP_ALIVE = 0x18
@@ -62,17 +64,31 @@ class ClientCtrl:
         return None
 
 
+class Scheme(IntEnum):
+    """How a client shows who it is."""
+
+    BASIC = 0
+    """By a name and a password; also meant where a login says nothing."""
+    CLIENT_CERTIFICATE = 1
+    """By the certificate of its TLS connection."""
+    KERBEROS = 2
+    OAUTH = 0x0A
+    """By a token."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
-    """Who wants to come in."""
+    """Who wants to come in. What only they may know is in no representation."""
 
     username: str
-    password: str
+    password: str = field(repr=False)
     client_name: str
     """Empty when the client leaves the choice to the broker."""
     vpn: str
     keep_alive_s: int
     """The client sends at least one frame in this many seconds, 0 when it promised nothing."""
+    scheme: int = Scheme.BASIC
+    access_token: str = field(default="", repr=False)
 
 
 def decode_client_ctrl(body: bytes) -> ClientCtrl:
@@ -111,12 +127,15 @@ def encode_client_ctrl(message: ClientCtrl) -> bytes:
 def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
     """What a login frame and its body say; raises `ProtocolError`."""
     keep_alive = message.find(ClientKind.KEEP_ALIVE)
+    extended = decode_extended(frame.find(ParameterKind.EXTENDED) or b"")
     return LoginRequest(
         username=_unveil(frame, ParameterKind.USERNAME),
         password=_unveil(frame, ParameterKind.PASSWORD),
         client_name=closed_text(message.find(ClientKind.CLIENT_NAME) or b"\0"),
         vpn=closed_text(message.find(ClientKind.VPN) or b"\0"),
         keep_alive_s=int.from_bytes(keep_alive or b"", "big"),
+        scheme=int.from_bytes(message.find(ClientKind.SCHEME) or b"", "big"),
+        access_token=closed_text(extended.get(ExtendedKind.ACCESS_TOKEN, b"\0")),
     )
 
 

@@ -49,6 +49,8 @@ class ParameterKind(IntEnum):
     FLOW_ID = 0x17
     TOPIC = 0x18
     TIME_TO_LIVE = 0x1C
+    EXTENDED = 0x1F
+    """Parameters of a longer kind, one after the other: `smf/extended.py`."""
 
 
 class LightKind(IntEnum):

@@ -3,6 +3,8 @@
 - GET alone, as nothing here changes anything.
 - On loopback the `Host` must name loopback. Else a page in a browser on this machine could ask by a name of its own
   that resolves to 127.0.0.1 (DNS rebinding), and read the answers as its own.
+- Nothing that a page of another origin asks for, as far as its browser says so (`Sec-Fetch-Site`): it could not read
+  the answer, and has no business to put questions. A link that somebody follows is no such thing.
 - With a token, who does not show it has the open routes alone, which tell no facts: by default the probes', of which it
   learns whether they pass, as an orchestrator's probe must.
 """
@@ -40,6 +42,8 @@ class Access:
             response = as_json({"error": "only GET is answered"}, 405, {"Allow": "GET"})
         elif self._is_loopback and not names_loopback(headers.getlist("host")):
             response = as_json({"error": "the Host header must name a loopback address or localhost"}, 421)
+        elif is_from_another_page(headers):
+            response = as_json({"error": "a page of another origin may not ask"}, 403)
         elif not is_trusted and scope["path"] not in self._open_paths:
             response = as_json({"error": "a bearer token is needed"}, 401, {"WWW-Authenticate": "Bearer"})
         else:
@@ -52,6 +56,12 @@ class Access:
 def as_json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer that nobody keeps, and that a browser takes for nothing but data."""
     return Response(orjson.dumps(told), status, {**NOT_KEPT, **(headers or {})}, media_type="application/json")
+
+
+def is_from_another_page(headers: Headers) -> bool:
+    """Whether a browser sends this for a page that came from elsewhere, another port of this machine included."""
+    is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    return is_foreign and headers.get("sec-fetch-mode") != "navigate"
 
 
 def shows_token(headers: Headers, token: bytes) -> bool:

@@ -23,6 +23,7 @@ def member_as_object(picture: MemberPicture) -> dict[str, object]:
         "weight": picture.weight,
         "flows": {flow.queue: _flow_as_object(flow) for flow in picture.flows},
         "view": None if picture.view is None else _view_as_object(picture.view),
+        "changed_settings": list(picture.changed_settings),
     }
 
 
@@ -75,6 +76,7 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "queue": picture.queue,
         "known": picture.is_known,
         "owner": picture.owner,
+        "parked": picture.parked,
         "answers": [sight_as_object(picture.member, picture.flow, picture.sight)],
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
 
+from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.runtime.handling import CURRENT_HANDLING
@@ -32,7 +33,9 @@ def _delivery_of(message: Message) -> DeliveryName | None:
     handling = CURRENT_HANDLING.get(None)
     if handling is None or identity_of(handling.delivery.message) != identity_of(message):
         return None
-    return handling.queue, handling.epoch, handling.delivery.delivery_id
+    # A replay of what is parked is recorded as of its own queue.
+    queue = QueueName(handling.queue.removeprefix(PARKING_PREFIX))
+    return queue, handling.epoch, handling.delivery.delivery_id
 
 
 @dataclass(eq=False, slots=True)

@@ -112,3 +112,14 @@ class Messenger(Protocol):
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """Take direct messages until `close`; restored after a reconnect. Raises `TransportError`."""
         ...
+
+
+class Browser(Protocol):
+    """Looking into a queue; a transport implements this too."""
+
+    async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:
+        """What lies on a queue, in order, whoever holds it; nothing is taken. Raises `TransportError`.
+
+        A broker does not say where a queue ends: what comes after a pause of `quiet_s` is not seen.
+        """
+        ...

@@ -6,8 +6,9 @@ import pytest
 
 from lbg_runtime.admin.executor import PAUSES_S
 from lbg_runtime.admin.group import GroupAdmin, spec_of
-from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
+from lbg_runtime.admin.objects import PARTS, ObjectKind, Ref, marker_ref
 from lbg_runtime.admin.problems import find_problems
+from lbg_runtime.admin.roles import Topics
 from lbg_runtime.admin.spec import GroupSpec
 from lbg_runtime.admin.state import read_rights, read_state
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
@@ -37,13 +38,14 @@ SPEC = GroupSpec(
     queue_spool_mb=100,
     client_profile=None,
     creates_queues=False,
+    topics=Topics(CONTROL),
 )
 SHARED = replace(SPEC, username="default")
 
 
 async def create(client, spec=SPEC):
     admin = GroupAdmin(client, "default")
-    await admin.create(await admin.plan(spec, CONTROL, is_new=True))
+    await admin.create(await admin.plan(spec, is_new=True))
     return admin
 
 
@@ -51,7 +53,7 @@ async def everything(client):
     """All objects of the VPN, as the broker tells of them."""
     found = {}
     for kind in ObjectKind:
-        if kind is not ObjectKind.SUBSCRIPTION:
+        if kind not in PARTS:
             for each in await client.find_all(SempApi.CONFIG, ("msgVpns", "default", kind.value)):
                 found[kind.value, *sorted(map(str, each.attributes.values()))] = dict(each.attributes)
     for name in [row["queueName"] for key, row in found.items() if key[0] == "queues"]:
@@ -116,14 +118,14 @@ async def test_a_group_is_created_and_its_members_can_work(broker, client):
 
 async def test_a_created_group_is_as_planned_and_known(client):
     admin = await create(client)
-    plan = await admin.plan(SPEC, CONTROL)
+    plan = await admin.plan(SPEC)
     assert plan.is_clean
     assert [group.to_spec().marker() for group in await admin.stored_groups()] == [SPEC.marker()]
 
 
 async def test_a_group_of_the_shared_username_has_no_account(broker, client):
     admin = await create(client, SHARED)
-    assert (await admin.plan(SHARED, CONTROL)).is_clean
+    assert (await admin.plan(SHARED)).is_clean
     assert [account.name for account in broker.engine.administration.accounts("default").all()] == ["default"]
     broker.engine.bind(log_in(broker, "anybody", "", "ann"), QueueName("orders/0"))
 
@@ -147,8 +149,8 @@ async def test_a_name_that_is_taken_stops_a_creation_before_the_first_write(brok
     assert await everything(client) == before
 
 
-CHANGES = 1 + 1 + 1 + 2 + 5 + 2 + 1 + 1
-"""ACL profile, client profile, username, queues, subscriptions, queues switched on, settings, username switched on."""
+CHANGES = 1 + 6 + 1 + 1 + 2 + 5 + 2 + 1 + 1
+"""ACL profile, topics, client profile, username, queues, subscriptions, queues switched on, settings, username on."""
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -184,9 +186,9 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(broker, client, nu
         with pytest.raises(Killed):
             await create(killed)
     admin = GroupAdmin(client, "default")
-    await admin.apply(await admin.plan(SPEC, CONTROL))
+    await admin.apply(await admin.plan(SPEC))
     found = await everything(client)
-    assert (await admin.plan(SPEC, CONTROL)).is_clean
+    assert (await admin.plan(SPEC)).is_clean
 
     await admin.delete(SPEC)
     await create(client)
@@ -212,7 +214,7 @@ async def test_an_administrator_of_the_vpn_needs_a_client_profile_that_exists(br
             await create(operator, replace(SPEC, client_profile="missing"))
         spec = replace(SPEC, client_profile="default")
         admin = await create(operator, spec)
-        assert (await admin.plan(spec, CONTROL)).is_clean
+        assert (await admin.plan(spec)).is_clean
         assert await admin.delete(spec) == []
     assert [
         each.text("clientProfileName")
@@ -248,10 +250,10 @@ async def test_drift_is_found_and_mended(broker, client):
     await client.create((*queue, "subscriptions"), {"subscriptionTopic": "others/>"})
     await client.delete((*queue, "subscriptions", "orders-hash/2/>"))
     await client.delete(("msgVpns", "default", "queues", "orders/1"))
-    plan = await admin.plan(SPEC, CONTROL)
+    plan = await admin.plan(SPEC)
     assert len(plan.steps) == 1 + 2 + 1 + 1 + 2
     await admin.apply(plan)
-    assert (await admin.plan(SPEC, CONTROL)).is_clean
+    assert (await admin.plan(SPEC)).is_clean
     assert broker.engine.queue_status("default", QueueName("orders/0")).settings.remarks == {"maxTtl": 5}
 
 
@@ -259,7 +261,7 @@ async def test_a_queue_that_the_group_should_not_have_is_told_and_left(broker, c
     admin = await create(client)
     broker.engine.create_queue("default", QueueName("orders/7"), QueueSettings())
     broker.engine.create_queue("default", QueueName("orders/07"), QueueSettings())
-    plan = await admin.plan(SPEC, CONTROL)
+    plan = await admin.plan(SPEC)
     assert (plan.steps, plan.surplus, plan.is_clean) == ((), ("orders/7",), False)
 
 
@@ -276,7 +278,7 @@ async def test_a_queue_that_the_group_should_not_have_is_told_and_left(broker, c
 async def test_what_would_send_keys_elsewhere_is_no_business_of_apply(client, change, where):
     admin = await create(client)
     before = await everything(client)
-    plan = await admin.plan(replace(SPEC, **change), CONTROL)
+    plan = await admin.plan(replace(SPEC, **change))
     assert where in [problem.where for problem in plan.problems]
     with pytest.raises(GroupRefused):
         await admin.apply(plan)
@@ -294,8 +296,8 @@ async def test_another_number_of_queues_is_stored_once_the_shards_lie_there(brok
             broker.engine.remove_queue_subscription("default", name, topic)
         for topic in wider.shape.subscriptions(index):
             broker.engine.add_queue_subscription("default", name, topic)
-    await admin.apply(await admin.plan(wider, CONTROL))
-    assert (await admin.plan(wider, CONTROL)).is_clean
+    await admin.apply(await admin.plan(wider))
+    assert (await admin.plan(wider)).is_clean
     (stored,) = await admin.stored_groups()
     assert stored.shape.queue_count == 3
 
@@ -304,19 +306,19 @@ async def test_a_group_that_is_being_re_striped_is_left_alone(broker, client):
     admin = await create(client)
     topic = f"{CONTROL}/restripe/1/2/3/secret"
     broker.engine.add_queue_subscription("default", QueueName("orders/0"), topic)
-    plan = await admin.plan(SPEC, CONTROL)
+    plan = await admin.plan(SPEC)
     assert "re-striped" in str(plan.problems[0])
 
 
 async def test_a_partitioned_queue_keeps_no_order(client):
     spec, state = SPEC, await read_state(client, "default", SPEC)
     state[Ref(ObjectKind.QUEUE, "orders/0")] = {"partitionCount": 4}
-    assert "partitioned" in str(next(iter(find_problems(spec, state, CONTROL))))
+    assert "partitioned" in str(next(iter(find_problems(spec, state))))
 
 
 async def test_somebody_elses_username_is_not_taken_over(client):
     await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
-    plan = await GroupAdmin(client, "default").plan(SPEC, CONTROL)
+    plan = await GroupAdmin(client, "default").plan(SPEC)
     assert [problem.where for problem in plan.problems] == ["client username members"]
 
 
@@ -324,7 +326,7 @@ async def test_somebody_elses_settings_are_not_overwritten(client):
     entry = {"queueName": "lbg/orders", "physicalName": "their/queue"}
     await client.create(("msgVpns", "default", "jndiQueues"), entry)
     admin = GroupAdmin(client, "default")
-    assert [problem.where for problem in (await admin.plan(SPEC, CONTROL)).problems] == [str(marker_ref(SPEC))]
+    assert [problem.where for problem in (await admin.plan(SPEC)).problems] == [str(marker_ref(SPEC))]
     assert await admin.stored_groups() == []
 
 
@@ -383,7 +385,7 @@ async def test_a_message_that_comes_while_a_group_is_deleted_saves_it(broker, cl
         with pytest.raises(GroupInUse):
             await GroupAdmin(watched, "default").delete(SPEC)
     assert await everything(client) == before
-    assert (await admin.plan(SPEC, CONTROL)).is_clean
+    assert (await admin.plan(SPEC)).is_clean
 
 
 DELETIONS = 2 + 1 + 1 + 2 + 2 + 1 + 1 + 1

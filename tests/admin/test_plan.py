@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from lbg_runtime.admin.objects import NEVER_READ, ObjectKind, Ref, desired_state, marker_ref, username_ref
 from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import find_problems, find_taken_names
+from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import SHARED_USERNAME, GroupSpec
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -16,7 +17,7 @@ QUEUE, SUBSCRIPTION = ObjectKind.QUEUE, ObjectKind.SUBSCRIPTION
 USERNAME = ObjectKind.CLIENT_USERNAME
 
 
-def make_spec(queue_count=3, hash_count=7, username="members", profile=None):
+def make_spec(queue_count=3, hash_count=7, username="members", profile=None, others=False):
     return GroupSpec(
         shape=GroupShape(GroupName("orders"), "h", hash_count, queue_count),
         hash_function=HashFunction.CRC32,
@@ -26,15 +27,21 @@ def make_spec(queue_count=3, hash_count=7, username="members", profile=None):
         queue_spool_mb=100,
         client_profile=profile,
         creates_queues=False,
+        topics=Topics(CONTROL),
+        publisher=Login("publishers", "hush") if others else None,
+        conductor=Login("conductor", "hush") if others else None,
     )
 
 
 SPECS = st.builds(
-    lambda queues, more, username, profile: make_spec(queues, queues + more, username, profile),
+    lambda queues, more, username, profile, others: make_spec(
+        queues, queues + more, username, profile, others and username != SHARED_USERNAME
+    ),
     st.integers(1, 5),
     st.integers(0, 9),
     st.sampled_from(["members", SHARED_USERNAME]),
     st.sampled_from([None, "existing"]),
+    st.booleans(),
 )
 
 
@@ -79,25 +86,28 @@ def is_as_desired(desired, state):
     )
 
 
+@settings(deadline=None)
 @given(SPECS)
 def test_a_plan_makes_a_group_and_a_second_one_has_nothing_to_do(spec):
     desired = desired_state(spec)
     state = done(world_of(spec), plan_apply(desired, world_of(spec)))
     assert is_as_desired(desired, state)
     assert plan_apply(desired, state) == ()
-    assert not list(find_problems(spec, state, CONTROL))
+    assert not list(find_problems(spec, state))
     assert find_taken_names(spec, {}) is not None
 
 
+@settings(deadline=None)
 @given(SPECS, st.data())
 def test_wherever_a_creation_is_killed_the_next_plan_ends_where_it_would_have(spec, data):
     desired, world = desired_state(spec), world_of(spec)
     steps = plan_apply(desired, world)
     state = done(world, steps[: data.draw(st.integers(0, len(steps)))])
-    assert not list(find_problems(spec, state, CONTROL))
+    assert not list(find_problems(spec, state))
     assert done(state, plan_apply(desired, state)) == done(world, steps)
 
 
+@settings(deadline=None)
 @given(SPECS, st.data())
 def test_wherever_a_deletion_is_killed_the_next_one_leaves_nothing(spec, data):
     desired = desired_state(spec)
@@ -112,6 +122,7 @@ def test_wherever_a_deletion_is_killed_the_next_one_leaves_nothing(spec, data):
     assert done(left, plan_delete(own)) == world_of(spec)
 
 
+@settings(deadline=None)
 @given(SPECS, st.data())
 def test_nothing_is_reachable_before_it_is_whole(spec, data):
     desired, state = desired_state(spec), world_of(spec)
@@ -135,7 +146,7 @@ DRIFT = st.sampled_from(
 
 
 @given(SPECS, st.lists(DRIFT, max_size=6), st.data())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_drift_is_mended_and_nothing_else_is_touched(spec, drifts, data):
     desired = desired_state(spec)
     state = {**done(world_of(spec), plan_apply(desired, world_of(spec))), Ref(QUEUE, "others"): {"x": 1}}

@@ -254,7 +254,7 @@ class KillingProxy:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("number", range(1, 18))
 async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, number: int) -> None:
     document: dict[str, Any] = {
         "connection": {"username": "members"},
@@ -277,10 +277,10 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, nu
                     process.kill()
                     await process.wait()
         settings = parse_settings({**document, "semp": {"url": server.url, "password": "admin"}}, "test")
-        spec, control_topic = spec_of(settings), settings.group.control_topic_name
+        spec = spec_of(settings)
         async with open_semp(settings) as client:
             admin = GroupAdmin(client, "default")
-            left = await admin.plan(spec, control_topic)
-            assert len(left.steps) == max(11 - number, 0)
+            left = await admin.plan(spec)
+            assert len(left.steps) == max(17 - number, 0)
             await admin.apply(left)
-            assert (await admin.plan(spec, control_topic)).is_clean
+            assert (await admin.plan(spec)).is_clean

@@ -2,17 +2,21 @@ import os
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
-from lbg_runtime.cli.broker import parse_address
+from lbg_runtime.broker.server.tls import TlsFiles
+from lbg_runtime.cli.broker import parse_address, tls_files
 from lbg_runtime.model.errors import UserError
+from tests.certificates import Certificates
 from tests.processes import running
 
 BOUND_S = 20
@@ -127,3 +131,32 @@ def test_an_address_is_a_host_and_a_port() -> None:
     assert parse_address("--smf", "[::1]:55555") == ("::1", 55555)
     with pytest.raises(UserError, match="HOST:PORT"):
         parse_address("--smf", "55555")
+
+
+@pytest.mark.real_time
+def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    files = certificates.broker()
+    options = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key))
+    with broker("--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0", *options) as (_, line):
+        smf, semp = (int(part.rpartition(":")[2]) for part in line.strip().split(","))
+        context = ssl.create_default_context(cafile=certificates.authority_file)
+        for port in (smf, semp):
+            with (
+                socket.create_connection(("127.0.0.1", port), BOUND_S) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as secured,
+            ):
+                assert secured.version() == "TLSv1.3"
+        url = f"https://localhost:{semp}/SEMP/v2/config/about/user"
+        assert httpx.get(url, auth=("admin", "admin"), verify=context, trust_env=False).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(url.replace("https", "http"), auth=("admin", "admin"), trust_env=False)
+
+
+def test_options_of_tls_belong_together() -> None:
+    some = Path("some.pem")
+    assert tls_files(None, None, None) is None
+    assert tls_files(some, some, None) == TlsFiles(some, some)
+    for given in ((some, None, None), (None, some, None), (None, None, some), (some, None, some)):
+        with pytest.raises(UserError, match="--tls-cert and --tls-key"):
+            tls_files(*given)

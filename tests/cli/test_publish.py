@@ -12,7 +12,11 @@ import orjson
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.publish import PublishSummary
+from lbg_runtime.cli.publish import PublishSummary, _publish
+from lbg_runtime.config.load import load_settings
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.publisher.load import LoadPlan
+from lbg_runtime.transport.solace import fast_publish_check
 
 PublishCommand = Callable[..., list[str]]
 BOUND_S = 30
@@ -24,9 +28,10 @@ async def broker() -> AsyncIterator[BrokerServer]:
         yield server
 
 
-def _write_config(folder: Path, port: int, **group: object) -> Path:
+def _write_config(folder: Path, port: int, transport: object = None, **group: object) -> Path:
     path = folder / "config.yaml"
     settings = {
+        "transport": transport or {},
         "connection": {"transport": "solace", "host": f"tcp://127.0.0.1:{port}", "client_name": "member"},
         "group": {"name": "orders", "hash_prefix": "o", "hash_count": 100, "queue_count": 8, **group},
     }
@@ -242,3 +247,21 @@ def test_the_text_names_what_is_refused_and_unknown() -> None:
     assert text.startswith("1 of 3 messages confirmed")
     assert "1 refused" in text
     assert "1 may or may not be on the broker" in text
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("path", [ClientPathChoice.FAST, ClientPathChoice.PUBLIC])
+async def test_the_client_path_of_the_settings_is_the_one_it_publishes_by(
+    broker: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: ClientPathChoice
+) -> None:
+    chosen: list[ClientPathChoice] = []
+    choose = fast_publish_check.choose_publisher
+
+    def choose_and_note(choice: ClientPathChoice, *, receives_fast: bool) -> object:
+        chosen.append(choice)
+        return choose(choice, receives_fast=receives_fast)
+
+    monkeypatch.setattr(fast_publish_check, "choose_publisher", choose_and_note)
+    settings = load_settings(_write_config(tmp_path, broker.port, transport={"client_path": path.value}))
+    summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=None)
+    assert (summary.confirmed, chosen) == (3, [path])

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.main import app
-from lbg_runtime.config.settings import ConnectionSettings, TransportKind
+from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.session import Session, open_session

@@ -5,8 +5,9 @@ import pathlib
 
 import pytest
 
+from lbg_runtime.config.connection_settings import TransportKind
 from lbg_runtime.config.load import load_settings, parse_settings, problems_of
-from lbg_runtime.config.settings import MembershipMode, Provision, ReceivePathChoice, TransportKind
+from lbg_runtime.config.settings import ClientPathChoice, MembershipMode, Provision
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.hashing import HashFunction
@@ -194,7 +195,7 @@ def test_a_wrong_value_is_one_line_with_place_value_and_expectation(sections, li
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
     assert _problem(group=GROUP | {"hash_cout": 1}) == (
         "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
-        "control_topic, hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
+        "cache, control_topic, from, hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
     )
     assert _problem(zzz={}).startswith("config.yaml: zzz: unknown setting; expected one of connection, dispatch")
     assert "rebind.interval_ms: unknown setting; expected interval" in _problem(rebind={"interval_ms": 5})
@@ -335,9 +336,9 @@ def test_an_address_of_the_status_api_is_a_host_and_a_port(written):
 
 
 @pytest.mark.parametrize("path", ["auto", "fast", "public"])
-def test_the_receive_path_is_one_of_three_and_chosen_by_itself_unless_told_otherwise(path):
-    assert _parse().transport.receive_path is ReceivePathChoice.AUTO
-    assert _parse(transport={"receive_path": path}).transport.receive_path is ReceivePathChoice(path)
-    assert _problem(transport={"receive_path": "quick"}) == (
-        "config.yaml: transport.receive_path: 'quick'; expected one of auto, fast or public"
+def test_the_client_path_is_one_of_three_and_chosen_by_itself_unless_told_otherwise(path):
+    assert _parse().transport.client_path is ClientPathChoice.AUTO
+    assert _parse(transport={"client_path": path}).transport.client_path is ClientPathChoice(path)
+    assert _problem(transport={"client_path": "quick"}) == (
+        "config.yaml: transport.client_path: 'quick'; expected one of auto, fast or public"
     )

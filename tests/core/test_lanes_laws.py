@@ -19,7 +19,7 @@ EPOCHS = st.sampled_from([Epoch(1), Epoch(2)])
 class LanesAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.lanes: KeyLanes[Delivery] = KeyLanes()
+        self.lanes: KeyLanes[Delivery] = KeyLanes(max_waiting=2)
         self.now_ms = 0
         self.offered = 0
         self.model: dict[LaneKey, list[Delivery]] = defaultdict(list)
@@ -34,8 +34,9 @@ class LanesAgainstModel(RuleBasedStateMachine):
     def offer(self, key: LaneKey, epoch: Epoch) -> None:
         self.offered += 1
         delivery = Delivery(QUEUE, epoch, DeliveryId(self.offered), MESSAGE, redelivered=False, received_at_ns=0)
-        self.lanes.offer(key, delivery)
+        is_beyond = self.lanes.offer(key, delivery)
         self.model[key].append(delivery)
+        assert is_beyond == (len(self.model[key]) > 3)
 
     @rule()
     def start(self) -> None:
@@ -103,7 +104,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
         held = sum(len(deliveries) for deliveries in self.model.values())
         assert self.lanes.running == len(self.running)
         assert self.lanes.waiting == held - len(self.running)
-        assert self.lanes.has_ready == any(key not in self.running and key not in self.delayed for key in self.model)
+        assert bool(self.lanes.ready) == any(key not in self.running and key not in self.delayed for key in self.model)
         assert self.lanes.next_delayed_ms() == min(self.delayed.values(), default=None)
 
     def teardown(self) -> None:
@@ -117,7 +118,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
             self._drop_head(turn.key)
         assert not self.model
         # The serial number of delays is the only thing that stays.
-        assert self.lanes == KeyLanes(_delay_count=self.lanes._delay_count)
+        assert self.lanes == KeyLanes(_delay_count=self.lanes._delay_count, max_waiting=2)
 
     def finish_key(self, key: LaneKey) -> None:
         self.lanes.finish(self.lanes._lanes[key])

@@ -16,7 +16,7 @@ from tests.status.asking import ask
 pytestmark = pytest.mark.real_time
 
 TOKEN = "a-token"
-FACTS = ("/v1/feed", "/v1/why?key=k")
+FACTS = ("/v1/feed", "/v1/why?key=k", "/v1/autoscale")
 
 
 class FeedReader:

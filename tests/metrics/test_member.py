@@ -1,13 +1,15 @@
 """What Prometheus is told of a member: read back by the parser of its own library."""
 
+from dataclasses import replace
+
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_METRICS, MemberState, exposition
-from lbg_runtime.metrics.reading import RestripingReading
+from lbg_runtime.metrics.reading import KeysReading, RestripingReading, SidecarReading
 from tests.metrics.readings import member_reading
 
-BOUNDED = {"queue", "event", "cause", "state", "stage", "le", "group", "member", "version"}
+BOUNDED = {"queue", "event", "cause", "state", "stage", "le", "group", "member", "version", "answer", "fate"}
 
 
 def samples(state):
@@ -37,6 +39,19 @@ def test_every_figure_is_told_under_its_name_and_labels() -> None:
     (info,) = (name for name in told if name[0] == "lbg_member_info")
     assert dict(info[1:])["member"] == "a"
     assert (told["lbg_member_up",], told["lbg_member_started",], told["lbg_member_ready",]) == (1, 1, 1)
+
+
+def test_keys_that_hold_others_up_and_a_sidecar_are_told() -> None:
+    keys, sidecar = KeysReading(1, 2, 3, 4, 5, 6, 7, 8), SidecarReading(True, 9, 10, 11, 12, 13, 14)
+    told = samples(MemberState(0, replace(member_reading(), keys=keys, sidecar=sidecar)))
+    names = ("keys_hot", "keys_hot_total", "keys_stuck", "keys_stuck_total", "handlers_slow", "handlers_slow_total")
+    assert [told[f"lbg_{name}",] for name in names] == [1, 2, 3, 4, 5, 6]
+    assert (told["lbg_messages_without_key_total",], told["lbg_bodies_refused_total",]) == (7, 8)
+    answers = [told["lbg_sidecar_events_total", ("answer", each)] for each in ("accepted", "dropped", "failed")]
+    fates = [told["lbg_sidecar_published_total", ("fate", each)] for each in ("confirmed", "failed")]
+    assert (*answers, *fates) == (9, 10, 11, 12, 13)
+    assert (told["lbg_sidecar_requests_refused_total",], told["lbg_sidecar_application_ready",]) == (14, 1)
+    assert not any(name[0].startswith("lbg_sidecar") for name in samples(MemberState(0, member_reading())))
 
 
 def test_a_histogram_adds_up_and_its_bounds_are_included() -> None:

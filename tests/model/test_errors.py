@@ -18,7 +18,10 @@ from lbg_runtime.model.errors import (
     HandlerError,
     HandlerMissing,
     InvariantViolated,
+    KeyMissing,
     LbgError,
+    ParkingEntryRefused,
+    ParkingNotReady,
     ProtocolError,
     PublisherClosed,
     PublishFailed,
@@ -50,6 +53,7 @@ EXAMPLES = [
     RestripeRecordRefused(b"{}"),
     BrokerRefusal(503, "Unknown Queue"),
     TerminalFailure("what"),
+    KeyMissing(),
     BodyRefused("Order", "field price missing"),
     HandlerMissing("orders/new"),
     SempError("what"),
@@ -62,6 +66,8 @@ EXAMPLES = [
     GroupInUse({"q": (2, 1)}),
     GroupMissing("g"),
     InvariantViolated("what"),
+    ParkingEntryRefused("what", 12),
+    ParkingNotReady("lbg-parked/g/0", "its place in the line"),
 ]
 
 

@@ -239,6 +239,16 @@ class MemberTrial:
         """Messages left in each queue."""
         return [self.broker.engine.queue_depth("default", QueueName(f"orders/{index}")) for index in range(4)]
 
+    def group_depth(self) -> int:
+        """Messages left in all queues of the group."""
+        return sum(self.depths())
+
+    def fed(self) -> list[str]:
+        """Names of the queues that the broker feeds to somebody."""
+        engine = self.broker.engine
+        queues = engine.queue_names("default")
+        return [queue for queue in queues if any(flow.active for flow in engine.queue_flows("default", queue))]
+
     def active(self) -> dict[int, str]:
         """By queue, the member that the broker feeds."""
         found = {}
@@ -257,6 +267,12 @@ class MemberTrial:
     def records(self) -> list[dict[str, object]]:
         """All journal records, in the order of the files' names."""
         return [json.loads(line) for path in sorted(self.journals.iterdir()) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def make_trial(tmp_path: Path) -> Callable[[], MemberTrial]:
+    """Makes a fresh broker with nobody on it, for a test that needs several."""
+    return lambda: MemberTrial(tmp_path)
 
 
 @pytest.fixture

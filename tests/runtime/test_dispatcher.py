@@ -216,4 +216,4 @@ async def test_messages_without_key_go_by_shard_and_those_of_no_group_by_queue(r
         made.dispatcher.dispatch(delivery(2, topic="other/topic"))
         await made.until_ended(2)
     lanes = {end.delivery.delivery_id: (end.lane, end.shard, end.topic, end.key) for end in made.ends}
-    assert lanes == {1: ("shard 4", 4, "orders/new", None), 2: ("queue orders/0", None, "other/topic", None)}
+    assert lanes == {1: ("\0shard 4", 4, "orders/new", None), 2: ("\0queue orders/0", None, "other/topic", None)}

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.metrics.reading import LanesReading
 from lbg_runtime.model.errors import PublishFailed, TerminalFailure
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -61,7 +62,8 @@ async def test_a_message_is_moved_after_its_last_attempt_and_its_successor_handl
     assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
     assert made.ends[0].attempts == 3
     assert made.ends[0].end_report.then is Then.ERROR_QUEUE
-    assert made.dispatcher.counts.moved == 1
+    assert (made.dispatcher.counts.moved, made.dispatcher.counts.failed_attempts) == (1, 3)
+    assert made.dispatcher.held() == LanesReading(0, 0, 0)
     assert [log["key"] for log in logs if log["event"] == "message_moved"] == ["a"]
 
 
@@ -97,6 +99,7 @@ async def test_a_failed_move_is_tried_again_and_the_handler_is_not(rig, delivery
     assert queue.taken == [(1, 3, "ValueError: never")] * 5
     assert made.ends[0].attempts == 3
     assert made.dispatcher.counts.moves_failed == 4
+    assert made.dispatcher.counts.failed_attempts == 3, "a move that failed is no attempt of a handler"
     assert [log["log_level"] for log in logs if log["event"] == "move_failed"] == ["error"] * 4
 
 

@@ -209,7 +209,7 @@ async def test_a_member_tells_in_figures_what_it_has_done(trial, shown):
         await asyncio.sleep(1)
         after = shown["a"].reading()
         assert sum(queue.handled for queue in after.queues) == sum(shown["a"].handled().handled.values()) == 6
-        assert (after.troubles.delays, after.meters.retried) == (3, 1)
+        assert (after.troubles.failed_attempts, after.meters.retried) == (3, 1)
         assert sum(after.meters.handling.counts) == sum(after.meters.waiting.counts) == 6
         assert sum(after.meters.first_handlings.counts) == sum(bool(queue.handled) for queue in after.queues)
 

@@ -252,3 +252,10 @@ async def test_a_record_that_nobody_can_read_stops_its_queue_and_no_other(trial,
         await asyncio.sleep(30)
         assert sorted(trial.sequences()) == ["k0", "k2", "k3", "k4", "k6", "k7"]
         assert await queues.depth(QueueName("orders/1")) == 3
+
+
+async def test_a_group_with_parking_queues_is_refused(trial, settings, queues):
+    queues.adopt("lbg-parked/orders/1", ["lbg-parked/orders/1"])
+    with pytest.raises(UserError, match=r"parking queue lbg-parked/orders/1; expected a group without parking queues"):
+        await restripe(trial, settings, queues, 6)
+    assert [name for name in queues.names() if name.startswith("orders/")] == [f"orders/{index}" for index in range(4)]

@@ -71,7 +71,8 @@ async def test_asked_to_leave_between_two_starts_nobody_is_started(
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 1)
     os.kill(os.getpid(), signal.SIGINT)
-    assert await running in (0, 70)
+    # It may be asked while it is on its way out, when nothing of it listens any more.
+    assert await running in (0, 70, 143)
     assert (tmp_path / "a").read_text() == "start\n"
 
 

@@ -167,6 +167,12 @@ class SidecarTrial:
         flows = [flow for queue in engine.queue_names("default") for flow in engine.queue_flows("default", queue)]
         return sum(flow.active for flow in flows)
 
+    def owned(self) -> dict[str, int]:
+        """By member, how many queues are fed to it."""
+        engine = self.broker.engine
+        flows = [flow for queue in engine.queue_names("default") for flow in engine.queue_flows("default", queue)]
+        return dict(Counter(flow.client_name for flow in flows if flow.active))
+
 
 @pytest.fixture
 def trial() -> SidecarTrial:

@@ -54,10 +54,9 @@ class Stage:
     def sidecar(self):
         return self._start("sidecar", [*LBG, "run", "--config", self.folder / "config.yaml"])
 
-    def application(self):
-        return self._start(
-            "application", [sys.executable, "-m", "tests.sidecar.plain_application", str(self.port), self.log]
-        )
+    def application(self, kind="plain"):
+        module = f"tests.sidecar.{kind}_application"
+        return self._start("application", [sys.executable, "-m", module, str(self.port), self.log])
 
     def said(self, event):
         return (self.folder / "sidecar.log").read_text().count(f'"{event}"')
@@ -122,10 +121,12 @@ def messages(keys=6, count=10, **special):
 IN_ORDER = {f"k{key}": list(range(1, 11)) for key in range(6)}
 
 
-def test_an_application_for_dapr_gets_events_in_key_order_with_retry_and_drop_honoured(stage):
+@pytest.mark.parametrize("kind", ["plain", "dapr"])
+def test_an_application_for_dapr_gets_events_in_key_order_with_retry_and_drop_honoured(stage, kind):
+    """With the Dapr SDK itself, and with its routes and answers written by hand."""
     sidecar = stage.sidecar()
     stage.until(lambda: stage.said("application_away"))
-    stage.application()
+    stage.application(kind)
     # The second to come; the queues are there when the member has begun.
     stage.until(lambda: stage.said("active") >= 2)
     stage.publish(messages(k1_3="retry twice", k2_4="drop"))

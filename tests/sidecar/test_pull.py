@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.sidecar.answer import Answer, Status
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
 from tests.sidecar.events import make_event
@@ -262,7 +263,7 @@ async def test_a_reader_that_stands_still_is_not_sent_what_was_taken_back(trial,
 
 
 async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
-    pulled = PulledEvents(10_000, lambda: None)
+    pulled = PulledEvents(10_000, Gate(lambda _: None), lambda: None)
     first, second = (asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab")
     await asyncio.sleep(0.1)
     stream = pulled.stream(1)

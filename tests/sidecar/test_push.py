@@ -90,9 +90,24 @@ async def test_retry_tries_the_same_event_again_while_its_key_waits(trial):
     assert [(each.number, each.attempt) for each in application.posted if each.key == "k1"] == [
         (1, 1), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (4, 1), (5, 1),
     ]  # fmt: skip
-    assert [entry["reason"] for entry in events(log, "handling_failed")] == [
-        "ApplicationFailed: the application did not take the event: status RETRY"
+    assert [(entry["reason"], entry["exc_info"]) for entry in events(log, "handling_failed")] == [
+        ("ApplicationFailed: the application did not take the event: status RETRY", None)
     ] * 3
+
+
+async def test_what_the_application_made_of_its_events_is_among_the_members_figures(trial):
+    async def work(posted):
+        if posted.number == 2 and posted.attempt == 1:
+            return RETRY
+        return DROP if posted.number == 3 else SUCCESS
+
+    app = trial.app(ScriptedApplication(work))
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(20)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+        found = app._supervisor.sight().reading().sidecar
+    assert (found.is_ready, found.accepted, found.dropped, found.failed) == (True, 16, 4, 4)
 
 
 async def test_attempts_may_end_as_those_of_handlers_do_and_an_absence_is_none_of_them(trial):
@@ -191,6 +206,26 @@ async def test_an_application_that_is_away_costs_no_attempt_and_nothing_is_lost(
     assert not events(log, "handling_failed")
     assert len(events(log, "application_away")) == 1
     assert len(events(log, "application_ready")) == 2
+
+
+async def test_an_event_that_waits_for_the_application_is_no_slow_one_but_its_key_is_stuck(trial):
+    async def work(posted):
+        await asyncio.sleep(5)
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    with capture_logs() as log:
+        app = trial.app(application)
+        async with trial.running(app):
+            await trial.until(lambda: trial.owners() == 2)
+            application.is_up = False
+            await trial.publish(4)
+            await asyncio.sleep(100)
+            application.is_up = True
+            await trial.until(lambda: sum(trial.depths()) == 0)
+            await asyncio.sleep(10)  # beyond the next look
+    assert events(log, "handler_slow") == []
+    assert len(events(log, "key_stuck")) == len(events(log, "key_moves_again")) == 4
 
 
 async def test_an_application_that_goes_away_under_load_loses_nothing(trial):

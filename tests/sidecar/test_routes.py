@@ -16,6 +16,7 @@ from lbg_runtime.model.keys import KeySource
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.counts import Counts
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, SidecarRoutes
 
@@ -49,7 +50,7 @@ class Rig:
         self.publisher = HashedPublisher(
             self.broker, SHAPE, HashFunction.CRC32, publisher_id="p", key_source=KeySource.parse("json:/k")
         )
-        self.receiver = pulled or PulledEvents(1_000, lambda: None)
+        self.receiver = pulled or PulledEvents(1_000, Gate(lambda _: None), lambda: None)
         routes = SidecarRoutes(self.publisher, self.receiver, self.counts, max_body_bytes)
         app = SidecarAccess(routes.application(), ListenAddress.parse(listen), token, self.counts)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:3500")

@@ -160,7 +160,9 @@ class LaneGoesOnWhileOneIsDelayed(KeyLanes):
     """A message that is tried again goes to the end of its lane, so that its successors pass it."""
 
     def delay(self, lane: Lane, until_ms: int) -> bool:
-        lane.deliveries.rotate(-1)
+        if lane.rest:
+            lane.rest.append(lane.head)
+            lane.head = lane.rest.popleft()
         return super().delay(lane, until_ms)
 
 

@@ -46,13 +46,14 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
     head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None)
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
     sight = KeySight(4, head, LastHandled(16, 2, 13))
-    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight)
+    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight, parked=2)
     assert orjson.loads(orjson.dumps(key_as_object(of_key))) == {
         "key": "k",
         "shard": 9,
         "queue": "orders/1",
         "known": True,
         "owner": "a",
+        "parked": 2,
         "answers": [
             {
                 "member": "a",

@@ -141,6 +141,20 @@ async def test_a_page_that_rebound_its_name_to_loopback_learns_nothing() -> None
             assert found == dict.fromkeys(hosts, 421)
 
 
+async def test_a_page_of_another_origin_is_refused_and_a_link_to_here_is_not() -> None:
+    async with serving(ShownMember(READY)) as (port, _):
+        for site, mode, status in (
+            ("cross-site", "no-cors", 403),
+            ("cross-site", "cors", 403),
+            ("same-site", "cors", 403),
+            ("cross-site", "navigate", 200),
+            ("same-origin", "cors", 200),
+            ("none", "navigate", 200),
+        ):
+            headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+            assert (await ask(port, "/v1/status", headers=headers)).status == status
+
+
 async def test_loopback_has_many_names() -> None:
     hosts = ("localhost", "LocalHost:1", "127.0.0.1", "127.0.0.2:80", "[::1]:8080", "[::1]")
     async with serving(ShownMember(READY)) as (port, _):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.testing.conformance import TransportConformance
 from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME, TransportHarness
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.real_time
 class SolaceHarness:
     """A development broker in this process, on a port that the system chose."""
 
-    def __init__(self, broker: BrokerServer, receive_path: ReceivePathChoice) -> None:
+    def __init__(self, broker: BrokerServer, client_path: ClientPathChoice) -> None:
         self.broker = broker
-        self.receive_path = receive_path
+        self.client_path = client_path
         self.transports: list[SolaceTransport] = []
 
     def make_transport(self, client_name: str, *, password: str = PASSWORD) -> SolaceTransport:
@@ -30,7 +30,7 @@ class SolaceHarness:
             password=password,
             connect_timeout_ms=5_000,
             reconnect_wait_ms=50,
-            receive_path=self.receive_path,
+            client_path=self.client_path,
         )
         transport = SolaceTransport(settings)
         self.transports.append(transport)
@@ -46,7 +46,7 @@ class SolaceHarness:
         await self.broker.start()
 
 
-@pytest.fixture(params=[ReceivePathChoice.FAST, ReceivePathChoice.PUBLIC], ids=lambda path: path.value)
+@pytest.fixture(params=[ClientPathChoice.FAST, ClientPathChoice.PUBLIC], ids=lambda path: path.value)
 async def harness(request: pytest.FixtureRequest) -> AsyncIterator[TransportHarness]:
     async with BrokerServer(port=0) as broker:
         broker.engine.add_user("default", USERNAME, PASSWORD)

@@ -85,6 +85,10 @@ class Accounts:
     def __init__(self) -> None:
         self.is_closed = False
         """Whether only configured usernames may come in."""
+        self.takes_passwords = True
+        self.takes_certificates = False
+        self.tokens: dict[str, str] = {}
+        """Access tokens that are good, each with the username that it stands for."""
         self._accounts = {DEFAULT_NAME: Account(DEFAULT_NAME)}
 
     def get(self, username: str) -> Account | None:
@@ -105,15 +109,20 @@ class Accounts:
         """Forget a username; nothing if there is none."""
         self._accounts.pop(username, None)
 
-    def log_in(self, username: str, password: str, address: str) -> Account:
-        """The account of a client that may come in; 401 `Unauthorized`, 403 `Client Username Is Shutdown`, 403
-        `Forbidden` where its ACL profile does not let it connect from there."""
+    def log_in(self, username: str, password: str | None, address: str) -> Account:
+        """The account of a client that may come in; its password is None where it has shown otherwise who it is.
+
+        401 `Unauthorized`, 403 `Basic Authentication Is Shutdown`, 403 `Client Username Is Shutdown`, 403 `Forbidden`
+        where its ACL profile does not let it connect from there.
+        """
+        if password is not None and not self.takes_passwords:
+            raise BrokerRefusal(403, "Basic Authentication Is Shutdown")
         account = self._accounts.get(username)
         if account is None:
             if self.is_closed:
                 raise BrokerRefusal(401, "Unauthorized")
             account = self._accounts[DEFAULT_NAME]
-        elif account.password is not None and account.password != password:
+        elif password is not None and account.password is not None and account.password != password:
             raise BrokerRefusal(401, "Unauthorized")
         if not account.is_enabled:
             raise BrokerRefusal(403, "Client Username Is Shutdown")

@@ -1,6 +1,6 @@
 """What an administrator changes and sees while clients are there."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from lbg_runtime.broker.engine.accounts import Accounts
 from lbg_runtime.broker.engine.answers import ClientStatus, MessageStatus
@@ -44,8 +44,8 @@ class Administration:
         """Remove messages from a queue, those in these places or all, whoever holds them."""
         return self._registry.vpn(vpn).queue(queue).delete_messages(sequences)
 
-    def queue_messages(self, vpn: str, queue: QueueName) -> tuple[MessageStatus, ...]:
-        """Every message of a queue, in order."""
+    def queue_messages(self, vpn: str, queue: QueueName) -> Iterator[MessageStatus]:
+        """Every message that a queue has now, in order."""
         return self._registry.vpn(vpn).queue(queue).messages()
 
     # -- clients

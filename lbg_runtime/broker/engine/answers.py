@@ -20,11 +20,14 @@ class BoundQueue:
 
 @dataclass(frozen=True, slots=True)
 class PublisherFlow:
-    """Answer to opening a publisher flow: `name` resumes it later, up to `last_accepted_id` nothing need be resent."""
+    """Answer to opening a publisher flow: `name` resumes it later, up to `last_answered_id` nothing need be resent.
+
+    What was refused counts as answered where the client knows that it was.
+    """
 
     flow: FlowId
     name: str
-    last_accepted_id: int
+    last_answered_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class MessageStatus:
     size_bytes: int
     is_undelivered: bool
     """Whether no flow was ever sent it."""
+    spooled_at_s: int | None
+    """As `Published` has it."""
 
 
 @dataclass(frozen=True, slots=True)

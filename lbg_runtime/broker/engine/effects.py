@@ -19,9 +19,12 @@ class Published:
     topic: str
     content: object
     size_bytes: int
+    spooled_at_s: int | None = None
+    """Unix time at which it came, for administrators alone; None where the front end does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen as the others are, which would double what it takes to make one: there is one for every delivery.
+@dataclass(slots=True)
 class Deliver:
     """Send a spooled message on a consumer flow."""
 

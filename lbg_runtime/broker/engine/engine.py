@@ -124,12 +124,13 @@ class Engine:
     # -- clients
 
     def connect(
-        self, vpn: str, username: str, password: str, client_name: str, address: str = ""
+        self, vpn: str, username: str, password: str | None, client_name: str, address: str = ""
     ) -> tuple[ClientId, list[Effect]]:
         """Log a client in. Another connection of the same name is ended: `ClientEnded`, then what its going causes.
 
-        `address` is the peer's, empty where there is none. 403 `Message VPN Not Allowed`, 401 `Unauthorized`, 403
-        `Client Username Is Shutdown`, 403 `Forbidden`, 400 `Client Name Parse Error`.
+        `address` is the peer's, empty where there is none; the password is None where the front end knows by other
+        means that this is who it says. 403 `Message VPN Not Allowed`, 400 `Client Name Parse Error`, and as
+        `Accounts.log_in`.
         """
         home = self._registry.vpn(vpn)
         account = home.log_in(username, password, client_name, address)
@@ -206,10 +207,11 @@ class Engine:
                 effects += queue.add(message)
         return effects
 
-    def open_publisher(self, client: ClientId, name: str) -> PublisherFlow:
+    def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
         """Open a publisher flow; `name` empty for a new one, else the one to resume (unknown names start anew).
 
-        403 `Permission Not Allowed` where the client's profile publishes nothing persistently.
+        `last_heard_id` is the last one that the client has an answer for; of refusals after it, it does not know. 403
+        `Permission Not Allowed` where the client's profile publishes nothing persistently.
         """
         known = self._registry.client(client)
         if not known.account.profile.may_send:
@@ -218,20 +220,32 @@ class Engine:
         state = known.vpn.publishers.open(flow, name, new_name=f"{self._instance}-{flow}")
         known.publishers[flow] = state
         self._publishers[flow] = (known, state)
-        return PublisherFlow(flow, state.name, state.last_accepted_id)
+        state.heard_up_to(last_heard_id)
+        return PublisherFlow(flow, state.name, state.last_answered_id)
 
     def publish(self, flow: FlowId, message_id: int, message: Published) -> list[Effect]:
         """Spool a persistent message in every queue that attracts it, and send it to clients that subscribe directly.
 
-        An id at or below the last accepted one of the flow is a resend: nothing happens. A refusal (503 `Spool Over
-        Quota`, 503 `Queue Shutdown`, 400 `Document Is Too Large`, 403 `Publish ACL Denied`) also counts as answered,
-        and nobody gets the message. A message that nobody wants is accepted and gone, and so it is for a queue that
-        cannot take it and is not to say so. 503 `Service Unavailable` where the flow is not open: not answered then.
+        Where it is refused (503 `Spool Over Quota`, 503 `Queue Shutdown`, 400 `Document Is Too Large`, 403 `Publish ACL
+        Denied`) nobody gets it. An id at or below the last one of the flow is a resend: what was accepted is dropped,
+        what was refused is refused again as long as the client may not know of it. A message that nobody wants is
+        accepted and gone, and so it is for a queue that cannot take it and is not to say so. 503 `Service Unavailable`
+        where the flow is not open: not judged then.
         """
         client, state = self._open_publisher_flow(flow)
-        if message_id <= state.last_accepted_id:
+        if not state.judge(message_id):
             return []
-        state.last_accepted_id = message_id
+        try:
+            takers = self._takers(client, message)
+        except BrokerRefusal as refusal:
+            state.refuse(message_id, refusal)
+            raise
+        effects: list[Effect] = []
+        for queue in takers:
+            effects += queue.add(message)
+        return effects + self._deliver_directly(client.vpn, message)
+
+    def _takers(self, client: Client, message: Published) -> list[Queue]:
         if not client.account.acl.publish.allows(message.topic):
             raise BrokerRefusal(403, "Publish ACL Denied")
         takers: list[Queue] = []
@@ -241,10 +255,7 @@ class Engine:
                 takers.append(queue)
             elif queue.tells_publishers:
                 raise refusal
-        effects: list[Effect] = []
-        for queue in takers:
-            effects += queue.add(message)
-        return effects + self._deliver_directly(client.vpn, message)
+        return takers
 
     # -- consuming
 

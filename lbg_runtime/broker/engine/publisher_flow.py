@@ -1,12 +1,22 @@
-"""Publisher flows by name: a name outlives its connection, so that a publisher learns what need not be sent again."""
+"""Publisher flows by name: a name outlives its connection, so that a publisher learns what need not be sent again.
+
+When a flow is resumed, its publisher takes everything up to the id that it is answered for confirmed. So that is below
+the first refusal that may have got lost with the connection. What the publisher then sends again is dropped where it
+was accepted, and where it was refused it is refused again, for the same reason: those after it may be on their queues,
+so that it would come out of order now.
+"""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.model.errors import BrokerRefusal
 
 ABANDONED_NAMES_KEPT = 10_000
 """Names without a connection that a VPN remembers; the longest abandoned are forgotten first, and start anew."""
+
+WINDOW = 255
+"""Messages without an answer on one flow at most: its size is one byte on the wire."""
 
 
 @dataclass(slots=True, eq=False)
@@ -16,7 +26,36 @@ class PublisherState:
     name: str
     flow: FlowId
     """The connection's handle on it: the latest, where several had it."""
-    last_accepted_id: int = 0
+    last_judged_id: int = 0
+    """Everything up to it was accepted or refused."""
+    _refused: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Code and text by id, in order, of refusals that the publisher may not have heard of."""
+
+    @property
+    def last_answered_id(self) -> int:
+        """Up to it, everything was accepted, or refused and the publisher knows."""
+        return next(iter(self._refused)) - 1 if self._refused else self.last_judged_id
+
+    def judge(self, message_id: int) -> bool:
+        """Whether this is a new message, which counts as judged now; raises its refusal where it was refused before."""
+        if message_id > self.last_judged_id:
+            self.last_judged_id = message_id
+            if self._refused:
+                # It would not have been sent before.
+                self.heard_up_to(message_id - WINDOW)
+            return True
+        if message_id in self._refused:
+            raise BrokerRefusal(*self._refused[message_id])
+        return False
+
+    def refuse(self, message_id: int, refusal: BrokerRefusal) -> None:
+        """The message that was judged last was refused."""
+        self._refused[message_id] = (refusal.code, refusal.text)
+
+    def heard_up_to(self, message_id: int) -> None:
+        """The publisher has the answers up to this one."""
+        while self._refused and (first := next(iter(self._refused))) <= message_id:
+            del self._refused[first]
 
 
 class PublisherFlows:

@@ -1,6 +1,6 @@
 """One queue: its spool, its bind line, and the rules of election, delivery, settlement and re-bind."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from lbg_runtime.broker.engine.answers import BindCounts, FlowStatus, MessageStatus, QueueStatus, SettledRange
@@ -221,10 +221,15 @@ class Queue:
             subscriptions=subscriptions,
         )
 
-    def messages(self) -> tuple[MessageStatus, ...]:
-        """Everything that is spooled, by place."""
-        return tuple(
-            MessageStatus(m.sequence, m.message.size_bytes, is_undelivered=m.delivery_id == NO_DELIVERY)
+    def messages(self) -> Iterator[MessageStatus]:
+        """What is spooled now, by place, made as it is taken: who looks for the first need not wait for the last."""
+        return (
+            MessageStatus(
+                m.sequence,
+                m.message.size_bytes,
+                is_undelivered=m.delivery_id == NO_DELIVERY,
+                spooled_at_s=m.message.spooled_at_s,
+            )
             for m in self._spool.messages()
         )
 

@@ -20,6 +20,10 @@ class MessageState(Enum):
     GONE = "gone"
 
 
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_WAITING, _UNACKED, _GONE = MessageState.WAITING, MessageState.UNACKED, MessageState.GONE
+
+
 @dataclass(slots=True, eq=False)
 class SpooledMessage:
     """One message in one queue. The spool changes `state` and `is_listed`, the queue the rest."""
@@ -27,7 +31,7 @@ class SpooledMessage:
     sequence: int
     """Place in the queue, kept through redeliveries."""
     message: Published
-    state: MessageState = MessageState.WAITING
+    state: MessageState = _WAITING
     is_listed: bool = True
     """Whether the spool's order holds an entry for it, valid or stale."""
     delivery_id: DeliveryId = NO_DELIVERY
@@ -38,7 +42,7 @@ class SpooledMessage:
     @property
     def is_gone(self) -> bool:
         """Whether it has been settled for good."""
-        return self.state is MessageState.GONE
+        return self.state is _GONE
 
 
 class Spool:
@@ -85,24 +89,24 @@ class Spool:
         while self._returned or self._fresh:
             message = heappop(self._returned)[1] if self._returned else self._fresh.popleft()
             message.is_listed = False
-            if message.state is MessageState.WAITING:
-                message.state = MessageState.UNACKED
+            if message.state is _WAITING:
+                message.state = _UNACKED
                 self.unacked_count += 1
                 return message
         raise InvariantViolated("no message waits in the spool")
 
     def hold(self, message: SpooledMessage) -> None:
         """Count a waiting message as handed out although it was not just sent: its client has it already."""
-        if message.state is not MessageState.WAITING:
+        if message.state is not _WAITING:
             raise InvariantViolated(f"message {message.sequence} is {message.state.value}, not waiting")
-        message.state = MessageState.UNACKED
+        message.state = _UNACKED
         self.unacked_count += 1
 
     def put_back(self, message: SpooledMessage) -> None:
         """Let a handed-out message wait again in its old place; nothing if it is gone or waits already."""
-        if message.state is not MessageState.UNACKED:
+        if message.state is not _UNACKED:
             return
-        message.state = MessageState.WAITING
+        message.state = _WAITING
         self.unacked_count -= 1
         # An entry left from before `hold` is right again: the place has not changed.
         if not message.is_listed:
@@ -111,11 +115,11 @@ class Spool:
 
     def remove(self, message: SpooledMessage) -> bool:
         """Remove a message for good, wherever it is; False if it is gone already."""
-        if message.state is MessageState.GONE:
+        if message.state is _GONE:
             return False
-        if message.state is MessageState.UNACKED:
+        if message.state is _UNACKED:
             self.unacked_count -= 1
-        message.state = MessageState.GONE
+        message.state = _GONE
         del self._messages[message.sequence]
         self.spooled_bytes -= message.message.size_bytes
         if message.is_listed:
@@ -142,6 +146,6 @@ class Spool:
         # would keep the content of removed messages alive in a queue that nobody reads.
         if len(self._fresh) + len(self._returned) <= 2 * self.depth + 64:
             return
-        self._fresh = deque(m for m in self._fresh if m.state is not MessageState.GONE)
+        self._fresh = deque(m for m in self._fresh if m.state is not _GONE)
         self._returned = [entry for entry in self._returned if not entry[1].is_gone]
         heapify(self._returned)

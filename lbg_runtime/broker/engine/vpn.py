@@ -42,7 +42,7 @@ class Vpn:
         self.client_subscriptions: Subscriptions[Client] = Subscriptions()
         self.publishers = PublisherFlows()
 
-    def log_in(self, username: str, password: str, client_name: str, address: str) -> Account:
+    def log_in(self, username: str, password: str | None, client_name: str, address: str) -> Account:
         """The account of a client that may come in; 400 `Client Name Parse Error` and as `Accounts.log_in`."""
         account = self.accounts.log_in(username, password, address)
         if not client_name or len(client_name) > LARGEST_CLIENT_NAME:

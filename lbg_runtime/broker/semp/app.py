@@ -52,6 +52,9 @@ class _FrontEnd:
 
     async def answer(self, http: HttpRequest) -> Response:
         """Every request, whatever its path."""
+        if "origin" in http.headers:
+            # A browser that remembers a password shows it for whatever page asks; no page is meant to administer this.
+            return Response("a page in a browser may not ask", 403)
         administrator = _who_asks(self._administrators, http.headers.get("authorization", ""))
         if administrator is None:
             return Response(status_code=401, headers={"www-authenticate": 'Basic realm="SEMP"'})

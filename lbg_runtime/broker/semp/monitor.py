@@ -1,6 +1,6 @@
 """The monitor API: queues, flows, messages and clients as they are now. It only looks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.answers import ClientStatus, QueueStatus
@@ -61,8 +61,8 @@ class Monitor:
 
     def _check_above(self, kinds: tuple[str, ...], above: tuple[str, ...]) -> None:
         for depth, name in enumerate(above, start=1):
-            look = _LOOKS[kinds[:depth]]
-            if all(each.name != name for each in look(self._engine, above[: depth - 1])):
+            # Names alone: there may be a thousand queues, and a request for something below each of them.
+            if name not in _NAMES[kinds[:depth]](self._engine, above[: depth - 1]):
                 raise _missing(kinds[:depth], name)
 
 
@@ -153,6 +153,8 @@ def _messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "attachmentSize": message.size_bytes,
             "undelivered": message.is_undelivered,
         }
+        if message.spooled_at_s is not None:
+            row["spooledTime"] = message.spooled_at_s
         yield _Seen(str(message.sequence), row)
 
 
@@ -197,6 +199,13 @@ def _client(engine: Engine, above: tuple[str, ...]) -> ClientStatus:
     vpn, name = above
     return next(client for client in engine.administration.clients(vpn) if client.name == name)
 
+
+_NAMES: Mapping[tuple[str, ...], Callable[[Engine, tuple[str, ...]], Iterable[str]]] = {
+    ("msgVpns",): lambda engine, _: engine.administration.vpn_names(),
+    ("msgVpns", "queues"): lambda engine, above: engine.queue_names(above[0]),
+    ("msgVpns", "clients"): lambda engine, above: (one.name for one in engine.administration.clients(above[0])),
+}
+"""Of what has something below it."""
 
 _LOOKS: Mapping[tuple[str, ...], _Look] = {
     ("msgVpns",): _vpns,

@@ -136,7 +136,11 @@ VPN = ObjectType(
     "message VPN",
     "msgVpns",
     (Text("msgVpnName", "", 32, least=1, forbidden="*?"),),
-    (Choice("authenticationBasicType", "none", ("none", "internal")),),
+    (
+        Choice("authenticationBasicType", "none", ("none", "internal")),
+        Flag("authenticationBasicEnabled", True),
+        Flag("authenticationClientCertEnabled"),
+    ),
     (QUEUE, CLIENT_USERNAME, CLIENT_PROFILE, ACL_PROFILE, JNDI_QUEUE),
     write_level=Level.GLOBAL,
     is_fixed=True,

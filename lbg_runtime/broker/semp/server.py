@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -39,36 +40,41 @@ class SempServer:
         port: int = DEFAULT_PORT,
         *,
         administrators: tuple[Administrator, ...] = DEFAULT_ADMINISTRATORS,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """With `tls` it speaks HTTPS and nothing else."""
         self.host = host
         self.port = port
         self._app = make_app(engine, carry_out, administrators)
+        self._tls = tls
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         """What a client is given."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had."""
         listener = self._listen()
         self.port = listener.getsockname()[1]
-        self._server = _Server(
-            uvicorn.Config(
-                self._app,
-                http="h11",
-                ws="none",
-                lifespan="off",
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=STOP_TIMEOUT_S,
-            )
+        config = uvicorn.Config(
+            self._app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            proxy_headers=False,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
+        config.load()
+        config.ssl = self._tls
+        self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         started = asyncio.create_task(self._server.is_listening.wait())
         # Not bounded: one of the two comes in the next turns of the loop.

@@ -24,14 +24,22 @@ class Vpns:
         if vpn not in self._administration.vpn_names():
             return None
         self._accounts.seed(vpn)
-        return {"authenticationBasicType": "internal" if self._administration.accounts(vpn).is_closed else "none"}
+        accounts = self._administration.accounts(vpn)
+        return {
+            "authenticationBasicType": "internal" if accounts.is_closed else "none",
+            "authenticationBasicEnabled": accounts.takes_passwords,
+            "authenticationClientCertEnabled": accounts.takes_certificates,
+        }
 
     def create(self, keys: Keys, row: Row) -> None:
         """VPNs are fixed."""
 
-    def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # there is one attribute
+    def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # all is set again
         (vpn,) = only(keys, 1)
-        self._administration.accounts(vpn).is_closed = row["authenticationBasicType"] == "internal"
+        accounts = self._administration.accounts(vpn)
+        accounts.is_closed = row["authenticationBasicType"] == "internal"
+        accounts.takes_passwords = row["authenticationBasicEnabled"] is True
+        accounts.takes_certificates = row["authenticationClientCertEnabled"] is True
 
     def delete(self, keys: Keys) -> None:
         """VPNs are fixed."""

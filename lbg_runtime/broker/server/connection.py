@@ -8,6 +8,7 @@ import structlog
 
 from lbg_runtime.broker.server.compression import DeflateStreams, is_deflate
 from lbg_runtime.broker.server.session import Session
+from lbg_runtime.broker.server.tls import common_name
 from lbg_runtime.model.errors import ProtocolError
 
 LOGIN_TIMEOUT_S = 10.0
@@ -50,6 +51,8 @@ class Connection(asyncio.Protocol):
         self.session = make_session(self)
         self.peer = "gone"
         self.peer_address = ""
+        self.name_on_certificate: str | None = None
+        """The common name of the certificate that the peer showed, if it showed one that was verified."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -70,6 +73,7 @@ class Connection(asyncio.Protocol):
         if name := transport.get_extra_info("peername"):
             self.peer_address = name[0]
             self.peer = f"{name[0]}:{name[1]}"
+        self.name_on_certificate = common_name(transport.get_extra_info("peercert"))
         self._heard_at_s = self._loop.time()
         self._set_watch(LOGIN_TIMEOUT_S, self._check_silence)
         self._owner.opened(self)

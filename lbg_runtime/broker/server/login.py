@@ -3,13 +3,15 @@
 from functools import cache
 from zlib import crc32
 
-from lbg_runtime.broker.engine.accounts import ClientProfile
+from lbg_runtime.broker.engine.accounts import Accounts, ClientProfile
+from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.smf.client_ctrl import (
     LOGIN,
     ClientCtrl,
     ClientItem,
     ClientKind,
     LoginRequest,
+    Scheme,
     encode_capabilities,
     encode_client_ctrl,
 )
@@ -49,6 +51,24 @@ def inbox_of(client_name: str) -> str:
 def is_valid_client_name(name: str) -> bool:
     """Whether a client may be called so: it becomes part of topics and of log lines."""
     return len(name.encode()) <= _MAX_CLIENT_NAME_BYTES and name.isprintable() and _FORBIDDEN_IN_NAME.isdisjoint(name)
+
+
+def who_is(request: LoginRequest, accounts: Accounts, name_on_certificate: str | None) -> tuple[str, str | None]:
+    """A username, and the password that is still to be checked, if any; 401 `Unauthorized`.
+
+    `name_on_certificate` is that of the verified certificate that the peer has shown.
+    """
+    if request.scheme == Scheme.BASIC:
+        return request.username, request.password
+    username: str | None = None
+    if request.scheme == Scheme.CLIENT_CERTIFICATE and accounts.takes_certificates:
+        # Not the name that the client says: whoever has a certificate could then be anybody.
+        username = name_on_certificate
+    elif request.scheme == Scheme.OAUTH:
+        username = accounts.tokens.get(request.access_token)
+    if not username:
+        raise BrokerRefusal(401, "Unauthorized")
+    return username, None
 
 
 def login_body(request: LoginRequest, profile: ClientProfile) -> bytes:

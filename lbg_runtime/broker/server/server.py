@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from itertools import count
 from types import TracebackType
@@ -16,6 +17,7 @@ from lbg_runtime.broker.engine.engine import Engine, QueueSettings
 from lbg_runtime.broker.server.connection import Connection
 from lbg_runtime.broker.server.login import DEFAULT_VPN
 from lbg_runtime.broker.server.session import Session
+from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 
@@ -31,10 +33,19 @@ class BrokerServer:
     Everything is called from the event loop's thread. With `port` 0 the system chooses one; read `port` after `start`.
     """
 
-    def __init__(self, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT, *, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        *,
+        engine: Engine | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """With `tls` every client must speak TLS."""
         self.engine = engine or Engine(instance=secrets.token_hex(4))
         self.host = host
         self.port = port
+        self._tls = tls
         self._listener: asyncio.Server | None = None
         self._connections: dict[Connection, None] = {}
         self._by_client: dict[ClientId, Connection] = {}
@@ -45,13 +56,22 @@ class BrokerServer:
         self._is_stopped = False
 
     async def start(self) -> None:
-        """Listen; raises `UserError` when the address cannot be had."""
+        """Listen; raises `UserError` when the address cannot be had, or for files of `tls` that cannot be used."""
+        tls = None if self._tls is None else self._tls.context()
+        if self._tls is not None and self._tls.client_authorities is not None:
+            accounts = self.engine.administration.accounts(DEFAULT_VPN)
+            accounts.takes_certificates, accounts.takes_passwords = True, False
         # One family, or a name with two of them would be given two different ports where the system chooses.
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         self._is_stopped = False
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                self._accept, self.host, self.port, family=family
+                self._accept,
+                self.host,
+                self.port,
+                family=family,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
             )
         except OSError as error:
             # The number says it in fewer words than the event loop's own text; a host that has no address has neither.
@@ -59,6 +79,12 @@ class BrokerServer:
             expected = "an address of this machine with a free port"
             raise UserError(f"smf {self.host}:{self.port}", reason, expected) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """What a client is given."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tcp' if self._tls is None else 'tcps'}://{host}:{self.port}"
 
     async def stop(self) -> None:
         """Stop listening and cut every connection; returns when all of them are gone. Idempotent."""
@@ -157,10 +183,15 @@ class BrokerServer:
             self._by_client[client] = connection
             _log.info("client_connected", client_name=connection.session.client_name, peer=connection.peer)
 
-        def address() -> str:
-            return connection.peer_address
-
-        return Session(self.engine, self.carry_out, on_login, next(self._anonymous_names), address)
+        return Session(
+            self.engine,
+            self.carry_out,
+            on_login,
+            next(self._anonymous_names),
+            lambda: connection.peer_address,
+            time.time,
+            lambda: connection.name_on_certificate,
+        )
 
     def _flush(self) -> None:
         connections = tuple(self._to_flush)

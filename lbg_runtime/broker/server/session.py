@@ -27,6 +27,7 @@ from lbg_runtime.broker.server.login import (
     VIRTUAL_ROUTER,
     is_valid_client_name,
     login_body,
+    who_is,
 )
 from lbg_runtime.broker.server.outbox import Outbox
 from lbg_runtime.model.errors import BrokerRefusal, ProtocolError
@@ -99,7 +100,11 @@ class Session:
         on_login: OnLogin,
         anonymous_name: str,
         address_of_peer: Callable[[], str] = lambda: "",
+        wall_s: Callable[[], float] | None = None,
+        name_on_certificate: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`wall_s`: Unix time, which spooled messages have for administrators; None where nobody asks for it.
+        `name_on_certificate` tells whose verified certificate the peer showed; None where it showed none."""
         self.outbox = Outbox()
         self.client: ClientId | None = None
         """Set by a successful login."""
@@ -112,6 +117,8 @@ class Session:
         self._on_login = on_login
         self._anonymous_name = anonymous_name
         self._address_of_peer = address_of_peer
+        self._name_on_certificate = name_on_certificate
+        self._wall_s = wall_s
         self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
         self._consumers: dict[int, _ConsumerFlow] = {}
         self._publishers: dict[int, int] = {}
@@ -241,9 +248,9 @@ class Session:
     def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
         if not is_valid_client_name(request.client_name):
             raise BrokerRefusal(400, "Client Name Parse Error")
-        return self._engine.connect(
-            request.vpn, request.username, request.password, request.client_name, self._address_of_peer()
-        )
+        accounts = self._engine.administration.accounts(request.vpn)
+        username, password = who_is(request, accounts, self._name_on_certificate())
+        return self._engine.connect(request.vpn, username, password, request.client_name, self._address_of_peer())
 
     def _update(self, frame: Frame) -> None:
         message = decode_client_ctrl(frame.body)
@@ -282,27 +289,33 @@ class Session:
     def _open(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
         if request.transacted:
             raise BrokerRefusal(400, "Transactions Not Supported")
-        opened = self._engine.open_publisher(client, request.name)
-        self._publishers[opened.flow] = opened.last_accepted_id
-        body = opened_flow_body(OpenedFlow(opened.flow, opened.name, opened.last_accepted_id, publisher_id=opened.flow))
+        opened = self._engine.open_publisher(client, request.name, request.last_acked_id)
+        self._publishers[opened.flow] = opened.last_answered_id
+        body = opened_flow_body(OpenedFlow(opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow))
         self._tell(body, OK, tag)
 
     def _publish(self, client: ClientId, raw: bytes) -> None:
         frame = read_published(raw)
-        message = Published(frame.topic, frame.relay, frame.relay.size_bytes)
         if not frame.assured:
+            message = Published(frame.topic, frame.relay, frame.relay.size_bytes)
             self._carry_out(self._engine.publish_direct(client, message))
             return
+        spooled_at_s = None if self._wall_s is None else int(self._wall_s())
+        message = Published(frame.topic, frame.relay, frame.relay.size_bytes, spooled_at_s)
         flow, message_id = frame.flow_id, frame.message_id
         last_answered = self._publishers.get(flow)
         if last_answered is None:
             raise ProtocolError(f"a message on flow {flow}, which is not open")
+        if message_id <= last_answered:
+            # Sent again while its answer was under way on this connection, whatever that is.
+            self._unacked_publishers.add(flow)
+            return
         try:
             effects = self._engine.publish(FlowId(flow), message_id, message)
         except BrokerRefusal as refusal:
             self._refuse_published(flow, message_id, Response(refusal.code, refusal.text))
             return
-        self._publishers[flow] = max(message_id, last_answered)
+        self._publishers[flow] = message_id
         self._unacked_publishers.add(flow)
         self._carry_out(effects)
 
@@ -316,7 +329,7 @@ class Session:
     def _refuse_published(self, flow: int, message_id: int, response: Response) -> None:
         # Acknowledgements are cumulative, so what came before must be out before this id is refused.
         self._acknowledge_published()
-        self._publishers[flow] = max(message_id, self._publishers[flow])
+        self._publishers[flow] = message_id
         self._tell(publisher_ack_body(flow, message_id), response)
 
     # -- consuming

@@ -8,20 +8,23 @@ be compared, as nothing else keeps keys in order, settles after handling, and ca
 
 import asyncio
 import gc
+import logging
+import os
 import random
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from statistics import median
 from time import perf_counter
 from typing import Annotated
 
-import orjson
 import typer
 
+from lbg_runtime.cli.bench.profile import Profile, profiled
+from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, quiet_log, tell, within_rounds
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
-from lbg_runtime.core.flow.events import FlowActive, FlowEvent, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import LbgError
@@ -34,6 +37,7 @@ from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.runner_pool import RunnerPool
 from lbg_runtime.transport.base import FlowSink
 
 BATCH = 256
@@ -41,6 +45,11 @@ BATCH = 256
 MAX_IN_FLIGHT = 1_024
 SHAPE = GroupShape(GroupName("bench"), "bench", 100, 1)
 QUEUE = SHAPE.queue_name(0)
+
+RUNTIME, LANES, BARE_LOOP, TASK = "runtime", "lanes and runners", "bare loop", "task per message"
+GOALS = {BARE_LOOP: 0.3, TASK: 5.0}
+PROFILED_ROUNDS = 10
+"""Measurements that are sampled; of one there would be few samples."""
 
 Arm = Callable[[Sequence[Message]], Awaitable[float]]
 
@@ -51,39 +60,51 @@ class BenchFailed(LbgError):
 
 def dispatch(
     messages: Annotated[int, typer.Option(min=1_000, help="Messages of one measurement.")] = 100_000,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Measurements of each arm.")] = 5,
+    rounds: Rounds = 5,
     keys: Annotated[list[int] | None, typer.Option(min=1, help="Different keys; repeatable.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    profile: Profile = None,
+    json: Json = False,
 ) -> None:
     """Measure what the runtime adds to a handler; 1, 100 and 10,000 keys unless told otherwise."""
     import uvloop
 
-    results = {}
-    for count in keys or [1, 100, 10_000]:
-        results[str(count)] = uvloop.run(_measure(messages, rounds, count))
-    if json:
-        print(orjson.dumps({"python": sys.version.split()[0], "keys": results}).decode())
-        return
-    for key_count, rates in results.items():
-        told = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items() if not name.endswith("ratio"))
-        print(f"{key_count} keys: {told}")
-        print(f"  {rates['loop_ratio']:.3f} of the bare loop, {rates['task_ratio']:.1f} x a task per message")
+    # One key has a long line of waiting messages, which the runtime warns of.
+    quiet_log(logging.ERROR)
+    check_profile(profile)
+    rows: list[Row] = []
+    ratios: list[Ratio] = []
+    key_counts = keys or [1, 100, 10_000]
+    for count in key_counts:
+        tell("dispatch", f"{count} keys")
+        case = "1 key" if count == 1 else f"{count} keys"
+        rates = uvloop.run(_measure(messages, rounds, count))
+        rows += [Row(arm, "messages/s", values, case) for arm, values in rates.items()]
+        ratios += [
+            Ratio(f"{ours} / {peer}", within_rounds(rates[ours], rates[peer]), case, goal=GOALS[peer])
+            for ours in (RUNTIME, LANES)
+            for peer in (BARE_LOOP, TASK)
+        ]
+    if profile is not None:
+        with profiled(profile, os.getpid()):
+            uvloop.run(_repeat(made_messages(messages, key_counts[-1]), PROFILED_ROUNDS))
+    finish(Report("dispatch", rounds, rows, ratios, settings={"messages": messages}), json=json)
 
 
-async def _measure(message_count: int, rounds: int, key_count: int) -> dict[str, float]:
+async def _repeat(messages: Sequence[Message], rounds: int) -> None:
+    for _ in range(rounds):
+        await _runtime(messages)
+
+
+async def _measure(message_count: int, rounds: int, key_count: int) -> dict[str, list[float]]:
+    """By arm, messages a second in each round."""
     messages = made_messages(message_count, key_count)
-    arms: dict[str, Arm] = {"runtime": _runtime, "bare loop": _bare_loop, "task per message": _task_per_message}
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    arms: dict[str, Arm] = {RUNTIME: _runtime, LANES: _lanes, BARE_LOOP: _bare_loop, TASK: _task_per_message}
+    rates: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(rounds):
         for name, arm in arms.items():
             gc.collect()
-            seconds[name].append(await arm(messages))
-    rates = {name: message_count / median(taken) for name, taken in seconds.items()}
-    return {
-        **rates,
-        "loop_ratio": rates["runtime"] / rates["bare loop"],
-        "task_ratio": rates["runtime"] / rates["task per message"],
-    }
+            rates[name].append(message_count / await arm(messages))
+    return rates
 
 
 def made_messages(count: int, key_count: int) -> list[Message]:
@@ -107,6 +128,42 @@ async def _bare_loop(messages: Sequence[Message]) -> float:
     for message in messages:
         await _handle(message)
     return perf_counter() - began
+
+
+async def _lanes(messages: Sequence[Message]) -> float:
+    """What keeps keys in order, without what a flow and its failures need: no machine, no deadline, no settling."""
+    lanes: KeyLanes[Delivery] = KeyLanes()
+    ended: list[DeliveryId] = []
+    progress = asyncio.Event()
+    wanted = 0
+
+    async def take_turn(lane: Lane[Delivery], _: object) -> None:
+        delivery = lane.head
+        await _handle(delivery.message)
+        lanes.finish(lane)
+        ended.append(delivery.delivery_id)
+        if len(ended) == wanted:
+            progress.set()
+
+    pool = RunnerPool(lanes, DispatchSettings().runners, take_turn)  # type: ignore[arg-type]  # it does not look inside
+    running = asyncio.create_task(pool.run())
+    await asyncio.sleep(0)
+    deliveries = [_received(number, message).delivery for number, message in enumerate(messages, 1)]
+    began = perf_counter()
+    for start in range(0, len(deliveries), BATCH):
+        for delivery in deliveries[start : start + BATCH]:
+            lanes.offer(str(delivery.message.properties["JMSXGroupID"]), delivery)
+        wanted = max(0, start + 2 * BATCH - MAX_IN_FLIGHT) if start + BATCH < len(deliveries) else len(deliveries)
+        pool.wake()
+        while len(ended) < wanted:
+            progress.clear()
+            await progress.wait()
+    taken = perf_counter() - began
+    running.cancel()
+    await asyncio.wait([running])
+    if sorted(ended) != list(range(1, len(deliveries) + 1)):
+        raise BenchFailed(f"{len(ended)} of {len(deliveries)} messages were handled")
+    return taken
 
 
 async def _task_per_message(messages: Sequence[Message]) -> float:
@@ -190,11 +247,13 @@ async def _runtime(messages: Sequence[Message]) -> float:
         sink = transport.sink
         if sink is None:
             raise BenchFailed("the flow was not bound")
+        # To make a delivery of a message is the work of a transport.
+        arrivals = [_received(number, message) for number, message in enumerate(messages, 1)]
         began = perf_counter()
         for start in range(0, len(messages), BATCH):
-            batch = messages[start : start + BATCH]
-            for number, message in enumerate(batch, start + 1):
-                sink(_received(number, message))
+            batch = arrivals[start : start + BATCH]
+            for arrival in batch:
+                sink(arrival)
             flow.wanted = start + len(batch)
             if start >= MAX_IN_FLIGHT // 2:
                 flow.wanted -= MAX_IN_FLIGHT // 2
@@ -214,5 +273,5 @@ async def _runtime(messages: Sequence[Message]) -> float:
     return taken
 
 
-def _received(number: int, message: Message) -> FlowEvent:
+def _received(number: int, message: Message) -> MessageReceived:
     return MessageReceived(Delivery(QUEUE, Epoch(1), DeliveryId(number), message, False, 0))

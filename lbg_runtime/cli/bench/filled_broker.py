@@ -1,14 +1,16 @@
-"""The development broker with a queue that is full before anybody reads it; a process of its own for `receive`.
+"""The development broker with a queue that is full before anybody reads it; a process of its own.
 
-Says on standard output where it listens, as one JSON line, once the queue is full. Every line on its standard input is
-answered by a line that tells what it has used and done so far; it leaves when there is no more input.
+Arguments: how many messages, of how many keys, and the groups, each with one queue; without any, there is one.
+
+Says on standard output where it listens, as one JSON line, once the queues are full. Every line on its standard input
+is answered by a line that tells what it has used and done so far; it leaves when there is no more input.
 """
 
 import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import orjson
 import uvloop
@@ -28,7 +30,13 @@ from lbg_runtime.model.message import (
 )
 from lbg_runtime.smf.contents import relay_of
 
-SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=1)
+
+def shape_of(group: str) -> GroupShape:
+    """A group with one queue."""
+    return GroupShape(GroupName(group), hash_prefix=group, hash_count=96, queue_count=1)
+
+
+SHAPE = shape_of("bench")
 QUEUE = SHAPE.queue_name(0)
 TOPIC = "orders/new"
 PAYLOAD = bytes(range(256))
@@ -45,18 +53,18 @@ class CountingEngine(Engine):
         return super().settle(flow, ranges)
 
 
-def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
-    """Put messages on the queue, of each key in turn, as a hashed publisher of this project stamps them.
+def fill(server: BrokerServer, message_count: int, key_count: int, shape: GroupShape) -> None:
+    """Put messages on the queue of a group, of each key in turn, as a hashed publisher of this project stamps them.
 
     The application message id is the number of the message, from 0.
     """
-    server.create_queue(QUEUE, SHAPE.subscriptions(0))
+    server.create_queue(shape.queue_name(0), shape.subscriptions(0))
     client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
     numbers: Counter[int] = Counter()
     for index in range(message_count):
         key = index % key_count
         numbers[key] += 1
-        topic = SHAPE.hashed_topic(key % SHAPE.hash_count, TOPIC)
+        topic = shape.hashed_topic(key % shape.hash_count, TOPIC)
         message = Message(
             topic,
             PAYLOAD,
@@ -69,14 +77,15 @@ def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
     server.engine.disconnect(client)
 
 
-async def _serve(message_count: int, key_count: int) -> None:
+async def _serve(message_count: int, key_count: int, shapes: Sequence[GroupShape]) -> None:
     engine = CountingEngine("bench")
     async with BrokerServer(port=0, engine=engine) as server:
-        fill(server, message_count, key_count)
+        for shape in shapes:
+            fill(server, message_count, key_count, shape)
         gc.freeze()
         _say({"host": f"tcp://{server.host}:{server.port}"})
         async for _ in read_lines(sys.stdin.fileno()):
-            depth = engine.queue_depth(DEFAULT_VPN, QUEUE)
+            depth = sum(engine.queue_depth(DEFAULT_VPN, shape.queue_name(0)) for shape in shapes)
             _say({"cpu_s": time.process_time(), "depth": depth, "settle_frames": engine.settle_frames})
 
 
@@ -86,4 +95,5 @@ def _say(facts: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     configure_log()
-    uvloop.run(_serve(int(sys.argv[1]), int(sys.argv[2])))
+    groups = [shape_of(group) for group in sys.argv[3:]]
+    uvloop.run(_serve(int(sys.argv[1]), int(sys.argv[2]), groups or [SHAPE]))

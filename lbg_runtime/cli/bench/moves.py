@@ -1,5 +1,6 @@
 """`lbg bench moves`: what it costs a running group when members come, leave, crash, or nothing happens at all.
 
+`lbg bench handback` is the part of it in which members come and leave, `lbg bench takeover` the one with the crash.
 Real processes on loopback, the official client, the development broker; the same story with cooperative members and
 with the plain rebind cycle beside it. All times are read from the members' journals, on one monotonic clock.
 """
@@ -8,16 +9,20 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import orjson
 import typer
 
+from lbg_runtime.cli.bench.profile import Profile, profiled
+from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.config.settings import RebindMode
 from lbg_runtime.model.errors import LbgError
@@ -59,24 +64,83 @@ class Course:
         self.phases.append(Phase(name, now_ns, now_ns))
 
 
+Rate = Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")]
+Keys = Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")]
+Steady = Annotated[float, typer.Option(min=0, help="Seconds without an event, to count owner changes.")]
+Cycle = Annotated[bool, typer.Option(help="Also with the plain rebind cycle of 30 s; takes minutes.")]
+
+COMING_AND_LEAVING = ("join", "sigterm", "rejoin")
+CRASH = ("sigkill",)
+
+
 def moves(
-    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 800,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 1000,
-    steady: Annotated[float, typer.Option(min=0, help="Seconds without an event, to count owner changes.")] = 20,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="How often the story is played.")] = 1,
-    cycle: Annotated[bool, typer.Option(help="Also with the plain rebind cycle of 30 s; takes minutes.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    rate: Rate = 800,
+    keys: Keys = 1000,
+    steady: Steady = 20,
+    rounds: Rounds = 1,
+    cycle: Cycle = False,
+    profile: Profile = None,
+    json: Json = False,
 ) -> None:
     """Measure pauses, takeovers, duplicates and owner changes of a group of 16 queues. Exit 1 unless all is valid."""
+    _bench("moves", COMING_AND_LEAVING + CRASH, rate, keys, steady, rounds, cycle, profile, json)
+
+
+def handback(
+    rate: Rate = 800,
+    keys: Keys = 1000,
+    steady: Steady = 5,
+    rounds: Rounds = 1,
+    cycle: Cycle = False,
+    profile: Profile = None,
+    json: Json = False,
+) -> None:
+    """Measure how long queues pause when members join and leave in order. Exit 1 unless all is valid."""
+    _bench("handback", COMING_AND_LEAVING, rate, keys, steady, rounds, cycle, profile, json)
+
+
+def takeover(
+    rate: Rate = 800,
+    keys: Keys = 1000,
+    steady: Steady = 5,
+    rounds: Rounds = 3,
+    cycle: Cycle = False,
+    profile: Profile = None,
+    json: Json = False,
+) -> None:
+    """Measure how soon the queues of a member that was killed go on elsewhere. Exit 1 unless all is valid."""
+    _bench("takeover", CRASH, rate, keys, steady, rounds, cycle, profile, json)
+
+
+def _bench(
+    name: str,
+    steps: Sequence[str],
+    rate: int,
+    keys: int,
+    steady_s: float,
+    rounds: int,
+    cycle: bool,
+    profile: Path | None,
+    json: bool,
+) -> None:
+    check_profile(profile)
     results = {}
+    rows: list[Row] = []
+    ratios: list[Ratio] = []
+    wrong = []
     for mode in (RebindMode.COOPERATIVE, RebindMode.CYCLE) if cycle else (RebindMode.COOPERATIVE,):
-        played = []
+        played: list[Played] = []
         for number in range(rounds):
-            print(f"lbg bench moves: {mode.value}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-            played.append(_play(mode, rate, keys, steady))
-        results[mode.value] = summary(played)
-    print(orjson.dumps(results).decode() if json else "\n".join(lines(results)))
-    raise typer.Exit(0 if all(result["invalid_rounds"] == 0 for result in results.values()) else 1)
+            tell(name, f"{mode.value}, round {number + 1} of {rounds}")
+            picture = profile if not played and mode is RebindMode.COOPERATIVE else None
+            played.append(_play(mode, rate, keys, steady_s, steps, picture))
+        results[mode.value] = result = summary(played)
+        rows += rows_of(played, mode.value)
+        ratios += ratios_of(played, mode.value)
+        if result["invalid_rounds"]:
+            wrong.append(f"{mode.value}: {result['invalid_rounds']} rounds are not valid")
+    settings = {"rate": rate, "keys": keys, "queues": SHAPE.queue_count, "steady": steady_s}
+    finish(Report(name, rounds, rows, ratios, settings, results, wrong), json=json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +163,9 @@ class Played:
     """In order of starts."""
 
 
-def _play(mode: RebindMode, rate: int, keys: int, steady_s: float) -> Played:
+def _play(
+    mode: RebindMode, rate: int, keys: int, steady_s: float, steps: Sequence[str], profile: Path | None
+) -> Played:
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.judge import validate
 
@@ -108,7 +174,7 @@ def _play(mode: RebindMode, rate: int, keys: int, steady_s: float) -> Played:
     try:
         group = LiveGroup(folder, SHAPE, _sections(mode), on_look=lambda: None)
         course = Course()
-        anyio.run(_story, group, course, rate, keys, steady_s)
+        anyio.run(_story, group, course, rate, keys, steady_s, steps, profile)
         run = read_run(group.journals)
         verdict = validate(run)
         keep = verdict.kind.value != "valid"
@@ -120,36 +186,36 @@ def _play(mode: RebindMode, rate: int, keys: int, steady_s: float) -> Played:
             shutil.rmtree(folder)
 
 
-async def _story(group: LiveGroup, course: Course, rate: int, keys: int, steady_s: float) -> None:
+async def _story(
+    group: LiveGroup,
+    course: Course,
+    rate: int,
+    keys: int,
+    steady_s: float,
+    steps: Sequence[str],
+    profile: Path | None,
+) -> None:
     patience_s = 60.0 if not group.is_counted else 240.0
+    first = MEMBERS - 1 if "join" in steps else MEMBERS
     async with group:
         await group.start_broker()
-        for index in range(MEMBERS - 1):
+        for index in range(first):
             await group.start_member(index)
         await group.until("every queue is fed", group.everything_is_fed, patience_s)
         await group.start_publisher(rate, keys)
         if not group.is_counted:
-            await group.until("the queues are shared", lambda: group.is_balanced(MEMBERS - 1), patience_s)
+            await group.until("the queues are shared", lambda: group.is_balanced(first), patience_s)
+        elif first == MEMBERS:
+            await group.until("everyone has its share", lambda: _is_home(group), patience_s)
         await group.play_on(_QUIET_S)
-        course.begin("steady")
-        await group.play_on(steady_s)
-        course.begin("join")
-        await group.start_member(MEMBERS - 1)
-        await group.until("the joiner has its share", lambda: _is_home(group), patience_s)
-        await group.play_on(_QUIET_S)
-        course.begin("sigterm")
-        await group.stop(member_name(0))
-        await group.until("every queue is fed", group.everything_is_fed, patience_s)
-        await group.play_on(_QUIET_S)
-        course.begin("rejoin")
-        await group.start_member(0)
-        await group.until("it has its share again", lambda: _is_home(group), patience_s)
-        await group.play_on(_QUIET_S)
-        course.begin("sigkill")
-        orphans = group.board.active_queues(member_name(1))
-        await group.kill(member_name(1))
-        await group.until("its queues are fed to others", lambda: orphans <= group.board.owned_queues(), patience_s)
-        await group.play_on(_QUIET_S)
+        # The member that stays from the beginning to the end.
+        with profiled(profile, group.pid(member_name(2))):
+            course.begin("steady")
+            await group.play_on(steady_s)
+            for step in steps:
+                course.begin(step)
+                await _take_step(group, step, patience_s)
+                await group.play_on(_QUIET_S)
         course.begin("end")
         await group.stop(PUBLISHER)
         published = group.published()
@@ -157,6 +223,25 @@ async def _story(group: LiveGroup, course: Course, rate: int, keys: int, steady_
         for name in sorted(group.running - {"broker"}):
             await group.stop(name)
         await group.stop("broker")
+
+
+async def _take_step(group: LiveGroup, step: str, patience_s: float) -> None:
+    match step:
+        case "join":
+            await group.start_member(MEMBERS - 1)
+            await group.until("the joiner has its share", lambda: _is_home(group), patience_s)
+        case "sigterm":
+            await group.stop(member_name(0))
+            await group.until("every queue is fed", group.everything_is_fed, patience_s)
+        case "rejoin":
+            await group.start_member(0)
+            await group.until("it has its share again", lambda: _is_home(group), patience_s)
+        case "sigkill":
+            orphans = group.board.active_queues(member_name(1))
+            await group.kill(member_name(1))
+            await group.until("its queues are fed to others", lambda: orphans <= group.board.owned_queues(), patience_s)
+        case _:
+            raise LbgError(f"there is no step {step!r}")
 
 
 def _is_home(group: LiveGroup) -> bool:
@@ -205,27 +290,75 @@ def summary(played: Sequence[Played]) -> dict[str, object]:
     }
 
 
+@dataclass(slots=True)
+class Felt:
+    """What queues felt of a phase, in milliseconds."""
+
+    pauses: list[float] = field(default_factory=list)
+    """Of queues that changed their owner, between the last handling by the old one and the first by the new one."""
+    takeovers: list[float] = field(default_factory=list)
+    """From the crash to the first handling of an orphaned queue elsewhere."""
+    still: list[float] = field(default_factory=list)
+    """Of queues that did not move, the longest time without a new handling."""
+
+
+def felt_in(one: Played, phase: Phase) -> Felt:
+    """All events of the phase."""
+    inside = [move for move in one.verdict.moves if phase.start_ns <= move.start_mono_ns < phase.end_ns]
+    moved = {move.queue for move in inside}
+    return Felt(
+        [move.pause_ms for move in inside],
+        [(move.start_mono_ns - phase.start_ns) / 1e6 for move in inside if move.cause == "crash"],
+        [gap for queue, gap in longest_gaps_ms(one.handlings, phase).items() if queue not in moved],
+    )
+
+
 def _phase_summary(parts: Sequence[tuple[Played, Phase]]) -> dict[str, object]:
-    pauses: list[float] = []
-    takeovers: list[float] = []
-    still: list[float] = []
+    felt = Felt()
     duplicates, seconds = 0, 0.0
     for one, phase in parts:
         seconds += (phase.end_ns - phase.start_ns) / 1e9
         duplicates += repeats(one.handlings, phase)
-        inside = [move for move in one.verdict.moves if phase.start_ns <= move.start_mono_ns < phase.end_ns]
-        pauses += [move.pause_ms for move in inside]
-        takeovers += [(move.start_mono_ns - phase.start_ns) / 1e6 for move in inside if move.cause == "crash"]
-        gaps = longest_gaps_ms(one.handlings, phase)
-        still += [gap for queue, gap in gaps.items() if queue not in {move.queue for move in inside}]
+        more = felt_in(one, phase)
+        felt.pauses += more.pauses
+        felt.takeovers += more.takeovers
+        felt.still += more.still
     return {
         "seconds": round(seconds, 1),
-        "owner_changes": len(pauses),
+        "owner_changes": len(felt.pauses),
         "duplicates": duplicates,
-        "pause_ms": spread(pauses),
-        "takeover_ms": spread(takeovers),
-        "longest_gap_of_unmoved_queues_ms": spread(still),
+        "pause_ms": spread(felt.pauses),
+        "takeover_ms": spread(felt.takeovers),
+        "longest_gap_of_unmoved_queues_ms": spread(felt.still),
     }
+
+
+def rows_of(played: Sequence[Played], mode: str) -> list[Row]:
+    """The events of all rounds, by phase; the p99 is in the details."""
+    rows = []
+    for name in [phase.name for phase in played[0].phases if phase.name != "end"]:
+        found = [felt_in(one, phase) for one in played for phase in one.phases if phase.name == name]
+        case = f"{mode}, {name}"
+        for arm, values in (
+            ("pause of a queue that moved", [value for felt in found for value in felt.pauses]),
+            ("takeover after the kill", [value for felt in found for value in felt.takeovers]),
+            ("longest gap of a queue that stayed", [value for felt in found for value in felt.still]),
+        ):
+            if values:
+                rows.append(Row(arm, "ms", values, case))
+    return rows
+
+
+def ratios_of(played: Sequence[Played], mode: str) -> list[Ratio]:
+    """How long a moved queue paused, by the longest gap that the ones that stayed had in the same phase and round."""
+    ratios = []
+    for name in [phase.name for phase in played[0].phases if phase.name not in ("steady", "end")]:
+        found = [felt_in(one, phase) for one in played for phase in one.phases if phase.name == name]
+        values = [median(felt.pauses) / median(felt.still) for felt in found if felt.pauses and any(felt.still)]
+        if values:
+            label = "pause of moved queues / gap of the others"
+            ratios.append(Ratio(label, values, f"{mode}, {name}", Better.LESS))
+    return ratios
 
 
 def repeats(handlings: Sequence[Handling], phase: Phase) -> int:
@@ -260,25 +393,3 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
         "p99": round(ordered[-(-99 * len(ordered) // 100) - 1], 1),
         "max": round(ordered[-1], 1),
     }
-
-
-def lines(results: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """The figures for people."""
-    told = []
-    for mode, result in results.items():
-        told.append(
-            f"{mode}: {result['rounds']} rounds, {result['invalid_rounds']} invalid, {result['published']} published, "
-            f"{result['duplicates']} handled twice"
-        )
-        phases = result["phases"]
-        if not isinstance(phases, dict):
-            raise LbgError("no phases")
-        for name, facts in phases.items():
-            changes, twice = facts["owner_changes"], facts["duplicates"]
-            told.append(f"  {name:8} {facts['seconds']:6.1f} s  {changes:3} owner changes, {twice} handled twice")
-            told += [
-                f"           {what}: median {figures['median']}, p99 {figures['p99']}, max {figures['max']}"
-                for what, figures in facts.items()
-                if isinstance(figures, dict)
-            ]
-    return told

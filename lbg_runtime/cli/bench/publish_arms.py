@@ -19,7 +19,7 @@ import uvloop
 from lbg_runtime.cli.bench.publish_broker import NUMBER_DIGITS, SHAPE
 from lbg_runtime.cli.bench.receive_arms import Clock, WrongCourse, settings_for
 from lbg_runtime.cli.log import configure_log
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -139,7 +139,7 @@ async def publish_by_tasks(publish: Callable[[int], Awaitable[object]], count: i
     return clock.read()
 
 
-async def publish_by_transport(host: str, count: int, path: ReceivePathChoice) -> dict[str, float]:
+async def publish_by_transport(host: str, count: int, path: ClientPathChoice) -> dict[str, float]:
     """The transport, and a future for each message."""
     transport = SolaceTransport(settings_for(host, path))
     await transport.open()
@@ -150,7 +150,7 @@ async def publish_by_transport(host: str, count: int, path: ReceivePathChoice) -
 
 async def publish_hashed(host: str, count: int) -> dict[str, float]:
     """The hashed publisher with its ledger, on the fast path."""
-    transport = SolaceTransport(settings_for(host, ReceivePathChoice.FAST))
+    transport = SolaceTransport(settings_for(host, ClientPathChoice.FAST))
     await transport.open()
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as folder:
         function = HashFunction.CRC32
@@ -171,9 +171,9 @@ def main(arm: str, host: str, count: int) -> None:
         case "await_ack":
             spent = publish_and_wait(host, count)
         case "public":
-            spent = uvloop.run(publish_by_transport(host, count, ReceivePathChoice.PUBLIC))
+            spent = uvloop.run(publish_by_transport(host, count, ClientPathChoice.PUBLIC))
         case "fast":
-            spent = uvloop.run(publish_by_transport(host, count, ReceivePathChoice.FAST))
+            spent = uvloop.run(publish_by_transport(host, count, ClientPathChoice.FAST))
         case "hashed":
             spent = uvloop.run(publish_hashed(host, count))
         case _:

@@ -16,10 +16,11 @@ import uvloop
 
 from lbg_runtime.cli.bench.filled_broker import QUEUE, SHAPE, TOPIC
 from lbg_runtime.cli.log import configure_log
-from lbg_runtime.config.settings import ReceivePathChoice, Settings
+from lbg_runtime.config.settings import ClientPathChoice, Settings
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
-from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey
+from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery, Message
 from lbg_runtime.model.outcome import Outcome
@@ -49,9 +50,9 @@ class Clock:
         return {"seconds": time.perf_counter() - self._start_s, "cpu_s": time.process_time() - self._start_cpu_s}
 
 
-def settings_for(host: str, receive_path: ReceivePathChoice = ReceivePathChoice.PUBLIC) -> SolaceSettings:
+def settings_for(host: str, client_path: ClientPathChoice = ClientPathChoice.PUBLIC) -> SolaceSettings:
     """How every arm connects."""
-    return SolaceSettings(hosts=(host,), client_name="bench", receive_path=receive_path)
+    return SolaceSettings(hosts=(host,), client_name="bench", client_path=client_path)
 
 
 def take_by_callback(host: str, count: int) -> tuple[dict[str, float], list[str]]:
@@ -88,7 +89,7 @@ def take_by_callback(host: str, count: int) -> tuple[dict[str, float], list[str]
     return spent, ids
 
 
-async def take_by_lanes(host: str, count: int, receive_path: ReceivePathChoice) -> tuple[dict[str, float], list[str]]:
+async def take_by_lanes(host: str, count: int, client_path: ClientPathChoice) -> tuple[dict[str, float], list[str]]:
     """The transport, a lane for each key, a handler that only notes, and a settlement."""
     ids: list[str] = []
     lanes: KeyLanes[Delivery] = KeyLanes()
@@ -97,7 +98,7 @@ async def take_by_lanes(host: str, count: int, receive_path: ReceivePathChoice) 
     async def handle(message: Message) -> None:
         ids.append(message.message_id or "")
 
-    async def take_turn(lane: Lane[Delivery]) -> None:
+    async def take_turn(lane: Lane[Delivery], _: object) -> None:
         delivery = lane.head
         await handle(delivery.message)
         lanes.finish(lane)
@@ -110,10 +111,10 @@ async def take_by_lanes(host: str, count: int, receive_path: ReceivePathChoice) 
     def receive(event: FlowEvent) -> None:
         if isinstance(event, MessageReceived):
             delivery = event.delivery
-            lanes.offer(LaneKey(delivery.message.key or ""), delivery)
+            lanes.offer(delivery.message.key or "", delivery)
             pool.wake()
 
-    transport = SolaceTransport(settings_for(host, receive_path))
+    transport = SolaceTransport(settings_for(host, client_path))
     await transport.open()
     running = asyncio.create_task(pool.run())
     flow = await transport.bind(QUEUE, Epoch(1), receive)
@@ -145,22 +146,27 @@ async def take_as_member(host: str, count: int) -> tuple[dict[str, float], list[
             spent.append(clocks[0].read())
             app.stop()
 
+    app = member_of(SHAPE, handlers, settings_for(host, ClientPathChoice.FAST))
+    async with asyncio.timeout(PATIENCE_S):
+        await app.run()
+    return spent[0], ids
+
+
+def member_of(shape: GroupShape, handlers: Handlers, session: SolaceSettings) -> App:
+    """The only member of a group."""
     settings = Settings.model_validate(
         {
             "group": {
-                "name": SHAPE.name,
-                "hash_prefix": SHAPE.hash_prefix,
-                "hash_count": SHAPE.hash_count,
-                "queue_count": SHAPE.queue_count,
+                "name": shape.name,
+                "hash_prefix": shape.hash_prefix,
+                "hash_count": shape.hash_count,
+                "queue_count": shape.queue_count,
             },
             "membership": {"mode": "static", "index": 0, "count": 1},
             "dispatch": {"runners": RUNNERS},
         }
     )
-    app = App(handlers, settings, session=SolaceTransport(settings_for(host, ReceivePathChoice.FAST)))
-    async with asyncio.timeout(PATIENCE_S):
-        await app.run()
-    return spent[0], ids
+    return App(handlers, settings, session=SolaceTransport(session))
 
 
 def check_course(ids: Sequence[str], count: int, key_count: int) -> None:
@@ -181,9 +187,9 @@ def main(arm: str, host: str, count: int, key_count: int) -> None:
         case "callback":
             spent, ids = take_by_callback(host, count)
         case "public":
-            spent, ids = uvloop.run(take_by_lanes(host, count, ReceivePathChoice.PUBLIC))
+            spent, ids = uvloop.run(take_by_lanes(host, count, ClientPathChoice.PUBLIC))
         case "fast":
-            spent, ids = uvloop.run(take_by_lanes(host, count, ReceivePathChoice.FAST))
+            spent, ids = uvloop.run(take_by_lanes(host, count, ClientPathChoice.FAST))
         case "member":
             spent, ids = uvloop.run(take_as_member(host, count))
         case _:

@@ -10,16 +10,17 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import orjson
 import typer
 
 from lbg_runtime.cli.bench.moves import spread
+from lbg_runtime.cli.bench.report import Json, Report, Row, finish
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -62,7 +63,7 @@ def restripe(
     queues: Annotated[int, typer.Option(min=1, max=96, help="Queues at the beginning.")] = 8,
     to: Annotated[list[int] | None, typer.Option(min=1, max=96, help="Queues to have next; repeatable.")] = None,
     kill: Annotated[bool, typer.Option(help="Kill who conducts, and a member, in the middle of each.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Change the number of queues under load, 8 to 12 to 6 unless told otherwise. Exit 1 unless nothing is lost,
     out of order, or, where nobody was killed, handled twice."""
@@ -85,9 +86,11 @@ def restripe(
             print(f"journals and logs: {folder}", file=sys.stderr)
         else:
             shutil.rmtree(folder)
-    print(orjson.dumps(result).decode() if json else "\n".join(lines(result)))
-    is_good = verdict.kind.value == "valid" and (kill or verdict.accounts.duplicates == 0)
-    raise typer.Exit(0 if is_good else 1)
+    wrong = [] if verdict.kind.value == "valid" else [f"the verdict is {verdict.kind.value}"]
+    if verdict.accounts.duplicates and not kill:
+        wrong.append(f"{verdict.accounts.duplicates} messages were handled twice")
+    settings = {"rate": rate, "keys": keys, "queues": queues, "to": targets, "kill": kill}
+    finish(Report("restripe", 1, rows_of(result), settings=settings, details=result, wrong=wrong), json=json)
 
 
 async def _story(
@@ -175,24 +178,17 @@ def change_summary(change: Change, handlings: Sequence[Handling]) -> dict[str, o
     }
 
 
-def lines(result: dict[str, object]) -> list[str]:
-    """The figures for people."""
-    told = [
-        f"{result['verdict']}: {result['published']} published, {result['lost_or_out_of_order']} lost or out of order, "
-        f"{result['duplicates']} handled twice",
-        f"a message waited {_spread_text(result['wait_before_ms'])} before",
-    ]
-    changes = result["changes"]
-    for change in changes if isinstance(changes, list) else ():
-        interrupted = ", interrupted" if change["interrupted"] else ""
-        told += [
-            f"{change['from']} to {change['to']} queues: {change['moving_shards']} shards moved in "
-            f"{change['seconds']} s{interrupted}",
-            f"  longest wait of each: {_spread_text(change['longest_wait_of_moving_shards_ms'])}",
-            f"  of each that stayed:  {_spread_text(change['longest_wait_of_staying_shards_ms'])}",
+def rows_of(result: Mapping[str, Any]) -> list[Row]:
+    """The figures in the common form; the p99 and the counts are in the details."""
+    rows = []
+    waits = [("before", "wait of a message", result["wait_before_ms"])]
+    for change in result["changes"]:
+        case = f"{change['from']} to {change['to']} queues"
+        rows.append(Row("whole change", "s", [change["seconds"]], case))
+        waits += [
+            (case, "longest wait of a moving shard", change["longest_wait_of_moving_shards_ms"]),
+            (case, "longest wait of a staying shard", change["longest_wait_of_staying_shards_ms"]),
         ]
-    return told
-
-
-def _spread_text(found: object) -> str:
-    return f"median {found['median']}, p99 {found['p99']}, max {found['max']} ms" if isinstance(found, dict) else "-"
+    for case, arm, found in waits:
+        rows += [Row(f"{arm}, {name}", "ms", [value], case) for name, value in (found or {}).items()]
+    return rows

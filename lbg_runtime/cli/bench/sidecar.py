@@ -18,13 +18,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import orjson
 import typer
 
+from lbg_runtime.cli.bench.profile import Profile, profiled
+from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.model.errors import LbgError
 
 if TYPE_CHECKING:
@@ -62,21 +64,24 @@ def sidecar(
     seconds: Annotated[float, typer.Option(min=1, max=120, help="Seconds of the steady rate, for the latency.")] = 3,
     rate: Annotated[int, typer.Option(min=1, max=3000, help="Messages a second, for the latency.")] = 1000,
     keys: Annotated[int, typer.Option(min=1, max=1000, help="Different keys.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="How often the arms take turns.")] = 3,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    rounds: Rounds = 3,
+    profile: Profile = None,
+    json: Json = False,
 ) -> None:
     """Measure latency and throughput of the hop to an application. Exit 1 unless every count and order is right."""
     import uvloop
 
+    check_profile(profile)
     folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
     keep = True
     try:
         arms: dict[str, list[Arm]] = {name: [] for name in ARMS}
         for number in range(rounds):
-            _say(f"round {number + 1} of {rounds}")
+            tell("sidecar", f"round {number + 1} of {rounds}")
             part = folder / str(number)
             part.mkdir()
-            for name, arm in uvloop.run(_measure(part, messages, round(seconds * rate), rate, keys)).items():
+            picture = profile if number == 0 else None
+            for name, arm in uvloop.run(_measure(part, messages, round(seconds * rate), rate, keys, picture)).items():
                 arms[name].append(arm)
         keep = not all(arm.is_right for played in arms.values() for arm in played)
     finally:
@@ -84,15 +89,19 @@ def sidecar(
             print(f"journals and logs: {folder}", file=sys.stderr)
         else:
             shutil.rmtree(folder)
-    result = summary(arms)
-    print(orjson.dumps(result).decode() if json else "\n".join(lines(result)))
-    raise typer.Exit(1 if keep else 0)
+    settings = {"messages": messages, "rate": rate, "seconds": seconds, "keys": keys}
+    finish(
+        Report("sidecar", rounds, rows_of(arms), ratios_of(arms), settings, {"checked": checked(arms)}, wrong_of(arms)),
+        json=json,
+    )
 
 
 # -- the arms
 
 
-async def _measure(folder: Path, messages: int, timed: int, rate: int, keys: int) -> dict[str, Arm]:
+async def _measure(
+    folder: Path, messages: int, timed: int, rate: int, keys: int, profile: Path | None
+) -> dict[str, Arm]:
     import aiohttp
 
     async with AsyncExitStack() as stack:
@@ -104,7 +113,8 @@ async def _measure(folder: Path, messages: int, timed: int, rate: int, keys: int
         )
         config = _write_config(folder, str(broker["host"]), url)
         arms = {"bare_throughput": await _bare(session, url, messages, keys)}
-        async with _lbg(folder, "run", "--config", str(config)):
+        async with _lbg(folder, "run", "--config", str(config)) as pid:
+            stack.enter_context(profiled(profile, pid))
             arms["sidecar_throughput"] = await _told(session, url, messages)
         journal = folder / "journal"
         async with _lbg(folder, "run", "--config", str(config), "--journal", str(journal)):
@@ -260,54 +270,65 @@ async def _helper(folder: Path, module: str, *arguments: str) -> AsyncIterator[d
 
 
 @asynccontextmanager
-async def _lbg(folder: Path, *command: str, is_endless: bool = True) -> AsyncIterator[None]:
-    """An `lbg` command; at the end it is asked to leave, or waited for where it leaves by itself."""
+async def _lbg(folder: Path, *command: str, is_endless: bool = True) -> AsyncIterator[int]:
+    """An `lbg` command and its process id; at the end it is asked to leave, or waited for where it leaves by itself."""
     from lbg_runtime.cli.live.processes import lbg_process
 
     name = command[0]
     async with lbg_process(name, [*command, "--exit-with-parent"], folder / f"{name}.log") as child:
-        yield
+        yield child.pid
         if not is_endless:
             with anyio.move_on_after(_WITHIN_S):
                 await child.process.wait()
         await child.stop()
 
 
-def _say(text: str) -> None:
-    print(f"lbg bench sidecar: {text}", file=sys.stderr, flush=True)
-
-
 # -- figures
 
 
-def summary(arms: Mapping[str, Sequence[Arm]]) -> dict[str, object]:
+def rows_of(arms: Mapping[str, Sequence[Arm]]) -> list[Row]:
     """The figures of all arms, each with its rounds."""
-    bare, hop = (median([arm.per_s for arm in arms[name]]) for name in ARMS[:2])
-    bare_ms, hop_ms = (_middle([quantiles(arm.latencies_ms) for arm in arms[name]]) for name in ARMS[2:])
+    rows = [Row(name, "messages/s", [arm.per_s for arm in arms[name]]) for name in ARMS[:2]]
+    for part in ("p50", "p99"):
+        rows += [
+            Row(f"{name} {part}", "ms", [quantiles(arm.latencies_ms)[part] for arm in arms[name]]) for name in ARMS[2:]
+        ]
+    return rows
+
+
+def ratios_of(arms: Mapping[str, Sequence[Arm]]) -> list[Ratio]:
+    """Throughput of the hop to that of the bare client, and what the hop adds."""
+    bare, hop = ([arm.per_s for arm in arms[name]] for name in ARMS[:2])
+    ratios = [Ratio("throughput, sidecar / bare client", within_rounds(hop, bare))]
+    for part in ("p50", "p99"):
+        bare_ms, hop_ms = ([quantiles(arm.latencies_ms)[part] for arm in arms[name]] for name in ARMS[2:])
+        ratios.append(
+            Ratio(f"latency {part}, sidecar / bare client", within_rounds(hop_ms, bare_ms), better=Better.LESS)
+        )
+    return ratios
+
+
+def checked(arms: Mapping[str, Sequence[Arm]]) -> dict[str, dict[str, int]]:
+    """By arm, what was counted in all rounds."""
     return {
-        "rounds": len(arms[ARMS[0]]),
-        "right": all(arm.is_right for played in arms.values() for arm in played),
-        "throughput_per_s": {"bare": round(bare), "sidecar": round(hop), "ratio": round(hop / bare, 2)},
-        "latency_ms": {
-            "bare": bare_ms,
-            "sidecar": hop_ms,
-            "added": {name: round(hop_ms[name] - bare_ms[name], 3) for name in bare_ms if name in hop_ms},
-        },
-        "checked": {
-            name: {
-                "sent": sum(arm.sent for arm in played),
-                "handled": sum(arm.count for arm in played),
-                "out_of_order": sum(arm.out_of_order for arm in played),
-                "overlapping": sum(arm.overlapping for arm in played),
-            }
-            for name, played in arms.items()
-        },
+        name: {
+            "sent": sum(arm.sent for arm in played),
+            "handled": sum(arm.count for arm in played),
+            "out_of_order": sum(arm.out_of_order for arm in played),
+            "overlapping": sum(arm.overlapping for arm in played),
+        }
+        for name, played in arms.items()
     }
 
 
-def _middle(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    """By name, the median of the rounds."""
-    return {name: round(median([each[name] for each in found]), 3) for name in found[0]}
+def wrong_of(arms: Mapping[str, Sequence[Arm]]) -> list[str]:
+    """By arm, in words, what did not come once, in order, one event of a key at a time."""
+    return [
+        f"{name}: {found['handled']} of {found['sent']} handled, {found['out_of_order']} out of order, "
+        f"{found['overlapping']} overlapping"
+        for name, found in checked(arms).items()
+        if not all(arm.is_right for arm in arms[name])
+    ]
 
 
 def quantiles(latencies_ms: Sequence[float]) -> dict[str, float]:
@@ -319,22 +340,3 @@ def quantiles(latencies_ms: Sequence[float]) -> dict[str, float]:
         "p50": round(ordered[(len(ordered) - 1) // 2], 3),
         "p99": round(ordered[-(-99 * len(ordered) // 100) - 1], 3),
     }
-
-
-def lines(result: dict[str, object]) -> list[str]:
-    """The figures for people."""
-    told = []
-    checked, throughput, latency = result["checked"], result["throughput_per_s"], result["latency_ms"]
-    if isinstance(checked, dict) and isinstance(throughput, dict) and isinstance(latency, dict):
-        for name, arm in checked.items():
-            told.append(
-                f"{name.replace('_', ', ')}: {arm['handled']} of {arm['sent']} handled, "
-                f"{arm['out_of_order']} out of order, {arm['overlapping']} overlapping"
-            )
-        bare, hop, ratio = throughput["bare"], throughput["sidecar"], throughput["ratio"]
-        told.append(f"throughput: {hop} a second, bare client {bare}, ratio {ratio}")
-        told += [
-            f"latency {name}: p50 {latency[name].get('p50')} ms, p99 {latency[name].get('p99')} ms"
-            for name in ("bare", "sidecar", "added")
-        ]
-    return told

@@ -57,6 +57,8 @@ class LiveGroup:
     status_ports: Sequence[int] = ()
     """Where members answer how they stand, by index; without any they do not."""
     board: Board = field(default_factory=Board)
+    handlers: str = "lbg_runtime.cli.live.handlers"
+    """Module with the members' handlers."""
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _children: dict[str, Child] = field(default_factory=dict)
     """Processes that are meant to be running now."""
@@ -74,6 +76,10 @@ class LiveGroup:
     def running(self) -> frozenset[str]:
         """Names of the processes that are meant to be running."""
         return frozenset(self._children)
+
+    def pid(self, name: str) -> int:
+        """Process id of one that is meant to be running."""
+        return self._children[name].pid
 
     @property
     def is_counted(self) -> bool:
@@ -229,7 +235,7 @@ class LiveGroup:
                 "provision": "none" if self.is_administered else "create_missing",
             },
             **self.sections,
-            "handlers": ["lbg_runtime.cli.live.handlers"],
+            "handlers": [self.handlers],
             "ops": {"journal": {"path": str(self.journals)}, **status},
         }
         # JSON is YAML, and quotes whatever needs it.

@@ -13,7 +13,8 @@ from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen as the others are, which would double what it takes to make one: there is one for every message.
+@dataclass(slots=True)
 class MessageReceived:
     """The broker delivered a message on this flow handle."""
 

@@ -13,8 +13,13 @@ class InFlight:
     raises `InvariantViolated`. Constant time per call, but for `outlive`, `ids` and `where`.
     """
 
-    def __init__(self, cap: int) -> None:
+    def __init__(self, cap: int, most: int | None = None) -> None:
+        """`most`: with all that are excused; none are where it is not given."""
         self._cap = cap
+        self._most = max(cap, most or cap)
+        self._room = cap
+        """The cap and a place more for each that is excused, up to `most`."""
+        self._excused: set[DeliveryId] = set()
         self._current: dict[DeliveryId, str] = {}
         """With their topics."""
         self._outlived: set[tuple[Epoch, DeliveryId]] = set()
@@ -27,6 +32,7 @@ class InFlight:
     def start_handle(self) -> None:
         """A new handle is bound; the broker may not send on it yet."""
         self._intake_open = False
+        self._excuse_none()
 
     def ids(self) -> set[DeliveryId]:
         """The unanswered deliveries of the current handle."""
@@ -42,15 +48,20 @@ class InFlight:
             raise InvariantViolated(f"delivery {delivery_id} arrived twice on one handle")
         self._current[delivery_id] = topic
 
-    def has_room(self, kept: int) -> bool:
-        """Whether one more can be added with the intake left as it is. `kept` as for `close_intake`."""
-        return self._intake_open and len(self._current) + kept + 1 < self._cap
+    def add_if_room(self, delivery_id: DeliveryId, topic: str) -> bool:
+        """`add`, where that leaves the intake as it is; whether it was. Not for a second arrival on one handle."""
+        current = self._current
+        if not self._intake_open or len(current) + 1 >= self._room or delivery_id in current:
+            return False
+        current[delivery_id] = topic
+        return True
 
     def answer_if_open(self, delivery_id: DeliveryId) -> bool:
         """`answer`, unless that delivery is not in flight here or the intake is closed; whether it was."""
-        if not self._intake_open or delivery_id not in self._current:
+        if not self._intake_open or self._current.pop(delivery_id, None) is None:
             return False
-        del self._current[delivery_id]
+        if self._excused:
+            self._end_excuse(delivery_id)
         return True
 
     def answer(self, delivery_id: DeliveryId) -> None:
@@ -58,11 +69,21 @@ class InFlight:
         if delivery_id not in self._current:
             raise InvariantViolated(f"delivery {delivery_id} was answered and is not in flight")
         del self._current[delivery_id]
+        if self._excused:
+            self._end_excuse(delivery_id)
+
+    def excuse(self, delivery_id: DeliveryId) -> None:
+        """A delivery in flight waits behind so many of its key that others may come past it: it counts for no cap but
+        `most`, until it is answered. Nothing for what is not in flight here, and for what is excused."""
+        if delivery_id in self._current:
+            self._excused.add(delivery_id)
+            self._room = min(self._cap + len(self._excused), self._most)
 
     def outlive(self, epoch: Epoch) -> None:
         """The current handle died: its deliveries are still to be answered, and count for no cap."""
         self._outlived |= {(epoch, delivery_id) for delivery_id in self._current}
         self._current.clear()
+        self._excuse_none()
 
     def has_outlived(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
         """Whether this delivery is unanswered and its handle is dead."""
@@ -77,7 +98,7 @@ class InFlight:
 
         `kept`: messages that wait for their turn before they are dispatched; they take places too.
         """
-        if not self._intake_open or (only_if_full and len(self._current) + kept < self._cap):
+        if not self._intake_open or (only_if_full and len(self._current) + kept < self._room):
             return False
         self._intake_open = False
         return True
@@ -87,7 +108,15 @@ class InFlight:
 
         Not at the first free place, or a flow at its cap would be stopped and started for every message.
         """
-        if self._intake_open or len(self._current) + kept > self._cap // 2:
+        if self._intake_open or len(self._current) + kept > self._room - (self._cap - self._cap // 2):
             return False
         self._intake_open = True
         return True
+
+    def _end_excuse(self, delivery_id: DeliveryId) -> None:
+        self._excused.discard(delivery_id)
+        self._room = min(self._cap + len(self._excused), self._most)
+
+    def _excuse_none(self) -> None:
+        self._excused.clear()
+        self._room = self._cap

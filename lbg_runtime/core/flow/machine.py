@@ -74,6 +74,9 @@ from lbg_runtime.model.outcome import Outcome, Settlement
 
 __all__ = ["FlowMachine", "FlowState"]
 
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_ACTIVE = FlowState.ACTIVE
+
 
 class FlowMachine:
     """Decides everything about one flow; does nothing itself. See the module's text for who calls and for the rules."""
@@ -87,15 +90,17 @@ class FlowMachine:
         random: RandomSource,
         now_ms: int,
         gate: StripeGate | None = None,
+        max_held: int | None = None,
     ) -> None:
-        """`gate`: of the queue's re-stripings; None where there are none."""
+        """`gate`: of the queue's re-stripings; None where there are none. `max_held`: in flight, with all that are
+        excused."""
         self.queue = queue
         self.state = FlowState.UNBOUND
         self.epoch = Epoch(0)
         """Of the newest handle; 0 before the first bind."""
         self._settings = settings
         self._plan = FlowPlan(place, settings, random, now_ms)
-        self._in_flight = InFlight(max_in_flight)
+        self._in_flight = InFlight(max_in_flight, max_held)
         self._early: list[FlowEvent] = []
         """Reported by a flow whose bind was not yet known to be done."""
         self._release: Release | None = None
@@ -174,25 +179,27 @@ class FlowMachine:
         self._check_transition(before, EventKind.DEADLINE)
         return commands
 
+    def excuse(self, epoch: Epoch, delivery_id: DeliveryId) -> None:
+        """What was just dispatched waits behind so many of its key that the intake need not wait for it."""
+        if epoch == self.epoch:
+            self._in_flight.excuse(delivery_id)
+
     # -- the two events that come once per message, where they lead to nothing else
 
     def admit(self, delivery: Delivery) -> bool:
         """True: `handle` of its arrival would order its dispatch and nothing else, and hereby has. False: nothing is
         done, and the arrival is for `handle`."""
-        gate = self._gate
-        if self.state is not FlowState.ACTIVE or delivery.epoch != self.epoch:
+        if self.state is not _ACTIVE or delivery.epoch != self.epoch:
             return False
-        if gate is not None and not (gate.is_idle and not gate.is_record(delivery.message.topic)):
+        topic = delivery.message.topic
+        if self._gate is not None and not self._gate.lets_pass(topic):
             return False
-        if not self._in_flight.has_room(self._kept_count()):
-            return False
-        self._in_flight.add(delivery.delivery_id, delivery.message.topic)
-        return True
+        return self._in_flight.add_if_room(delivery.delivery_id, topic)
 
     def accept(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
         """True: `handle` of the end of its handling, accepted, would order its settlement and nothing else, and hereby
         has. False: nothing is done, and the end is for `handle`."""
-        if self.state is not FlowState.ACTIVE or epoch != self.epoch:
+        if self.state is not _ACTIVE or epoch != self.epoch:
             return False
         if self._gate is not None and not self._gate.is_idle:
             return False

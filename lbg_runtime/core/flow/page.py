@@ -4,9 +4,7 @@ from lbg_runtime.core.flow.table import TRANSITIONS, EventKind, FlowState
 
 _HEAD = """# Flow machine
 
-Made from `lbg_runtime/core/flow/table.py`; do not edit. To write it anew:
-
-    python -c "from lbg_runtime.core.flow.page import flow_page; print(flow_page(), end='')" > docs/flow-machine.md
+Made from `lbg_runtime/core/flow/table.py`; do not edit. `make docs` writes it anew.
 
 One machine stands for one member's flow on one queue; `lbg_runtime/core/flow/machine.py` has the rules in prose. An
 event that changes no state is in the table only. Events of a handle that is gone are ignored and counted, in every

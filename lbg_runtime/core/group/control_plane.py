@@ -7,7 +7,7 @@ its answers are carried out in their order; `take` with nothing when `deadline_m
 While the control topic is silent the rebalance machine is told so, and members do as members do that only count.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -138,13 +138,18 @@ class ControlPlaneMachine:
         rebalance: RebalanceMachine,
         flows: Sequence[FlowMachine],
         silence_ms: int,
+        leap: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead."""
+        """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead.
+
+        `leap` gives numbers that nobody can guess, for heartbeats that carry probes.
+        """
         self.membership = membership
         self.rebalance = rebalance
         self._flows = list(flows)
         """By index of their queue; those of queues that the group has not any more are at the end."""
         self._silence_ms = silence_ms
+        self._leap = leap
         self._probes: list[ProbeAsked] = []
         """To go with the next heartbeat."""
         self._echoes: dict[int, list[ProbeAsked]] = {}
@@ -264,8 +269,10 @@ class ControlPlaneMachine:
         for command in commands:
             match command:
                 case SendHeartbeat():
-                    heartbeat = self.membership.heartbeat(self.flow_reports())
-                    if self._probes:
+                    # While an echo is waited for, each heartbeat may be the one that comes back.
+                    is_probing = bool(self._probes or self._echoes)
+                    heartbeat = self.membership.heartbeat(self.flow_reports(), self._leap() if is_probing else 0)
+                    if is_probing:
                         self._echoes[heartbeat.header.sequence], self._probes = self._probes, []
                     outputs.append(Say(heartbeat))
                     self._see_group = True
@@ -318,7 +325,11 @@ class ControlPlaneMachine:
     def _answer_probes(self, message: ControlMessage) -> list[ControlOutput]:
         """Our own word came back on the connection on which we settled: the broker had read the settlements before."""
         header, identity = message.header, self.membership.identity
-        if not self._echoes or header.member != identity.member or header.life != identity.life:
+        if header.member != identity.member or header.life != identity.life:
+            return []
+        if header.sequence not in self._echoes:
+            # Not said for a probe, or not ours: another's word in our name says nothing of what the broker has read.
+            # Whoever knows the number of one that counts has it from the broker, which then has read it.
             return []
         reached = [number for number in self._echoes if number <= header.sequence]
         probes = [probe for number in reached for probe in self._echoes.pop(number)]

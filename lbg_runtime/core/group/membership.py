@@ -24,6 +24,7 @@ One file of more than 400 lines, because speaking, hearing and silence are about
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import assert_never
 
@@ -67,6 +68,7 @@ from lbg_runtime.core.group.membership_events import (
     StripesTold,
     StripingChanged,
     ViewChanged,
+    WeightChanged,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
@@ -179,16 +181,22 @@ class MembershipMachine:
 
     # -- what a shell calls
 
-    def stamp(self) -> Header:
-        """The header of the next message of this life, for whatever message this member sends next."""
-        self._sequence += 1
+    def stamp(self, leap: int = 0) -> Header:
+        """The header of the next message of this life, for whatever message this member sends next.
+
+        `leap` numbers are left out before it: who cannot guess how many cannot name the message before it is heard.
+        """
+        self._sequence += 1 + leap
         return Header(self.identity.group, self.identity.member, self.identity.life, self._sequence)
 
-    def heartbeat(self, flows: Mapping[QueueName, FlowReport]) -> Heartbeat:
-        """The heartbeat that a `SendHeartbeat` asks for, with all flows that this member is bound to now."""
+    def heartbeat(self, flows: Mapping[QueueName, FlowReport], leap: int = 0) -> Heartbeat:
+        """The heartbeat that a `SendHeartbeat` asks for, with all flows that this member is bound to now.
+
+        `leap`: see `stamp`.
+        """
         if self.state not in _SPOKEN_STATES:
             raise InvariantViolated(f"a heartbeat in state {self.state.value}")
-        header = self.stamp()
+        header = self.stamp(leap)
         identity = self.identity
         spoken = _SPOKEN_STATES[self.state]
         return Heartbeat(
@@ -247,6 +255,9 @@ class MembershipMachine:
                 return self._take_stripes(queue_index, news, now_ms)
             case HeartbeatWanted():
                 return self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else []
+            case WeightChanged(weight):
+                self.identity = replace(self.identity, weight=weight)
+                return self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else []
             case LeaveRequested():
                 says_so = self.state in _SPOKEN_STATES and self.can_hear
                 self.state = OwnState.LEFT
@@ -267,7 +278,11 @@ class MembershipMachine:
 
     def _shape(self) -> tuple[object, ...]:
         """What of the view a change of which begins a new settling."""
-        return (self.state, *sorted(peer.shape for peer in self._peers.values() if peer.is_living))
+        return (
+            self.state,
+            self.identity.weight,
+            *sorted(peer.shape for peer in self._peers.values() if peer.is_living),
+        )
 
     def _own_view(self) -> MemberView:
         identity = self.identity

@@ -66,6 +66,13 @@ class HeartbeatWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightChanged:
+    """This member's part of the queues is another one from now on; with 0 it gives away what others can take."""
+
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """This member is bound to nothing any more, and goes."""
 
@@ -80,6 +87,7 @@ MembershipEvent = (
     | DrainStarted
     | StripesTold
     | HeartbeatWanted
+    | WeightChanged
     | LeaveRequested
 )
 

@@ -115,6 +115,12 @@ class StripeGate:
         an answer changes nothing."""
         return self._plan is None and self._finish is None and not self._stuck
 
+    def lets_pass(self, topic: str) -> bool:
+        """Whether a message on this topic may be handled at once, and nothing is to be remembered of it."""
+        return (
+            self._plan is None and self._finish is None and not (self._stuck or topic.startswith(self._record_prefix))
+        )
+
     def is_record(self, topic: str) -> bool:
         """Whether a message on this topic is a record of a re-striping."""
         return topic.startswith(self._record_prefix)

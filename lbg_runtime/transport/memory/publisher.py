@@ -42,10 +42,10 @@ class MemoryPublisher:
 
     def connected(self, client: ClientId) -> None:
         """Open the flow, or resume it, and publish what waited."""
-        self._flow = self._broker.engine.open_publisher(client, self._resume_name)
+        self._flow = self._broker.engine.open_publisher(client, self._resume_name, self._sent_count)
         self._resume_name = self._flow.name
         # Numbers go on where the broker stands: a flow that it has forgotten starts anew.
-        self._sent_count = self._flow.last_accepted_id
+        self._sent_count = self._flow.last_answered_id
         self._publish_waiting()
 
     def away(self) -> None:

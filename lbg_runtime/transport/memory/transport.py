@@ -17,12 +17,12 @@ from lbg_runtime.broker.engine.effects import (
 )
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import BindFailed, BrokerRefusal, ConnectFailed, PublishFailed, TransportError
-from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic, matches
 from lbg_runtime.transport.base import ConnectionSink, DirectSink, FlowSink
 from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
-from lbg_runtime.transport.memory.flow import HandleState, MemoryFlow, message_of
+from lbg_runtime.transport.memory.flow import WINDOW, HandleState, MemoryFlow, message_of
 from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
 
 RECONNECT_WAIT_S = 1.0
@@ -119,6 +119,24 @@ class MemoryTransport:
                     engine.subscribe_queue(self._client, queue, subscription)
         except BrokerRefusal as refusal:
             raise TransportError(f"cannot provision {queue}: {refusal.text}") from refusal
+
+    async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:  # noqa: ARG002 - the protocol's
+        """See `Browser.browse`; there is nothing to wait for."""
+        if self._client is None:
+            raise TransportError(f"cannot browse {queue}: not connected")
+        engine, found = self._broker.engine, list[Message]()
+        try:
+            flow = engine.bind(self._client, queue, browser=True)[0].flow
+        except BrokerRefusal as refusal:
+            raise TransportError(f"cannot browse {queue}: {refusal.text}") from refusal
+        try:
+            received = DeliveryId(0)
+            while page := [each for each in engine.open_window(flow, received, WINDOW) if isinstance(each, Deliver)]:
+                received = page[-1].delivery_id
+                found += [message_of(each.message) for each in page]
+        finally:
+            engine.unbind(flow)
+        return found
 
     # -- Messenger
 

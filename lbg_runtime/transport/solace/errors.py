@@ -1,6 +1,7 @@
 """From what the client raises to the project's errors; the only place that knows the client's numbers."""
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, TransportError
@@ -41,7 +42,23 @@ _PERMANENT = frozenset(Subcode) - {
 _FATE_UNKNOWN = frozenset(Subcode) - _PERMANENT
 """The connection failed, not the message."""
 
+_BROKER_CERTIFICATE = (
+    "a certificate of the broker that is in date, names this host, and comes from an authority in "
+    "connection.tls.trust_store"
+)
+_EXPECTED: Mapping[int, str] = {
+    Subcode.FAILED_LOADING_TRUSTSTORE: "a directory with certificates in connection.tls.trust_store",
+    Subcode.UNTRUSTED_CERTIFICATE: _BROKER_CERTIFICATE,
+    Subcode.UNTRUSTED_COMMONNAME: _BROKER_CERTIFICATE,
+    Subcode.CERTIFICATE_DATE_INVALID: _BROKER_CERTIFICATE,
+    Subcode.FAILED_LOADING_CERTIFICATE_AND_KEY: "files that belong together in connection.client_certificate",
+    Subcode.BASIC_AUTHENTICATION_IS_SHUTDOWN: "connection.client_certificate or connection.oauth, no password",
+}
+_TLS_EXPECTED = "a broker that speaks TLS there, and trusts connection.client_certificate if there is one"
+
+_SESSION_NAME = re.compile(r"^Session '[^']*': ")
 _TEXT_SUBCODE = re.compile(r"Error Info Sub code: \[(\d+)\]")
+_FACTS_REASON = re.compile(r"'error_info_contents': [\"'](.+)[\"']\}$", re.DOTALL)
 _TEXT_REASON = re.compile(r"Error: \[(.*?)\]", re.DOTALL)
 
 
@@ -59,8 +76,10 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
         subcode = int(found[1])
     if found := _TEXT_REASON.search(text):
         text = found[1]
-    # Some texts end in the dictionary that they sum up.
-    text = text.split(" {'", 1)[0]
+    # Some texts end in the dictionary that they sum up, which says more.
+    text, _, facts = text.partition(" {'")
+    if subcode is not None and (found := _FACTS_REASON.search(facts)):
+        text = found[1]
     return subcode, " ".join(text.split()) or type(error).__name__
 
 
@@ -69,7 +88,10 @@ def connect_failed(host: str, error: BaseException) -> ConnectFailed:
     subcode, reason = subcode_and_reason(error)
     # The exception for a wrong password is the one that carries no number.
     permanent = subcode in _PERMANENT or type(error).__name__ == "AuthenticationError"
-    return ConnectFailed(host, reason, permanent=permanent)
+    if subcode == Subcode.COMMUNICATION_ERROR and "SSL" in reason:
+        return ConnectFailed(host, f"no TLS connection: {reason}", expected=_TLS_EXPECTED)
+    expected = None if subcode is None else _EXPECTED.get(subcode)
+    return ConnectFailed(host, _SESSION_NAME.sub("", reason), permanent=permanent, expected=expected)
 
 
 def bind_failed(queue: str, error: BaseException) -> BindFailed:

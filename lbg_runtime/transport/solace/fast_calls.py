@@ -8,18 +8,25 @@ write to a socket, and lets go.
 No argument types are declared, which would cost as much as the call: arguments are ctypes objects of the right size.
 """
 
+from collections.abc import Callable
 from ctypes import (
     CDLL,
     PyDLL,
     Structure,
+    addressof,
     c_bool,
     c_char_p,
     c_int,
+    c_uint64,
+    c_void_p,
+    cast,
     py_object,
     pythonapi,
 )
 from typing import Any
 
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.transport.solace import compiled
 from lbg_runtime.transport.solace.library import CORE
 
 OK = 0
@@ -32,6 +39,10 @@ ACCEPTED = c_int(0)
 NOT_TAKEN = 0
 TAKEN = 1
 """Answers of a message callback: whose the message is from then on, and who frees it."""
+
+
+Accept = Callable[[DeliveryId], int]
+"""Answers the library's code."""
 
 
 class Destination(Structure):
@@ -66,3 +77,23 @@ class FastCalls:
         self.bytes_at: Any = interpreter["PyBytes_FromStringAndSize"]
         self.bytes_at.restype = py_object
         self.pin: Any = interpreter["PyGILState_Ensure"]
+
+    def accept_of(self, handle: c_void_p) -> Accept:
+        """What settles deliveries of the flow of this handle as accepted; for one thread."""
+        settle = self.settle
+        if compiled.SETTLER is not None:
+            accept_natively: Accept = compiled.SETTLER.Settler(address_of(settle), addressof(handle), handle).accept
+            return accept_natively
+        value = c_uint64()
+
+        def accept(delivery_id: DeliveryId) -> int:
+            value.value = delivery_id
+            code: int = settle(handle, value, ACCEPTED)
+            return code
+
+        return accept
+
+
+def address_of(function: Any) -> int:
+    """Where a function of C begins."""
+    return cast(function, c_void_p).value or 0

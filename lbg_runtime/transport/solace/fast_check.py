@@ -32,8 +32,8 @@ from lbg_runtime.model.message import (
     Message,
 )
 from lbg_runtime.smf.contents import relay_of
+from lbg_runtime.transport.solace.compiled_reader import reader_of
 from lbg_runtime.transport.solace.fast_calls import OK, FastCalls
-from lbg_runtime.transport.solace.fast_reader import message_reader
 from lbg_runtime.transport.solace.library import CORE, START_METHOD, PersistentReceiver
 
 KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
@@ -109,7 +109,7 @@ def _functions() -> str | None:
     relay = relay_of(_SAMPLE)
     frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.carried + relay.body
     try:
-        delivery = message_reader(calls)(native_message(frame), QueueName("check"), Epoch(0))
+        delivery = reader_of(calls)(native_message(frame), QueueName("check"), Epoch(0))
     except TransportError as error:
         return f"a message could not be read: {error}"
     if (delivery.message, delivery.delivery_id, delivery.redelivered) != (_SAMPLE, _SAMPLE_ID, True):

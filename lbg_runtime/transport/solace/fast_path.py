@@ -1,7 +1,9 @@
 """The fast receive path: our own callback takes the native message, one wake-up of the loop serves all that gather.
 
 No thread of the client and no message object of its Python layer has a part in it. A message is an address between the
-callback, on the client's network thread, and its turn on the loop, where it is read and freed at once.
+callback, on the client's network thread, and its turn on the loop, where it is read and freed at once. The callback is
+one of C (_intake.c) where that could be compiled: it gathers the messages of the flow, and what comes through the inbox
+is the news that there are some. Else it is one of Python, and each message comes through the inbox.
 
 **Keeping pace.** How much is in flight is the runtime's business, and it says so by closing the intake. But a closed
 window is expensive: for every second message that is under way by then the client sends a frame, and what is settled
@@ -11,12 +13,15 @@ sends no more. That holds up nobody, as all that the session could report meanwh
 something blocks the loop is the window closed until it moves again; the runtime's wish to have it closed outlasts that.
 """
 
-from ctypes import byref, c_uint64, c_void_p
+from collections.abc import Iterable
+from ctypes import byref, c_void_p
 from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.transport.solace.fast_calls import ACCEPTED, NOT_TAKEN, OK, TAKEN, FastCalls
+from lbg_runtime.transport.solace import compiled
+from lbg_runtime.transport.solace.fast_calls import NOT_TAKEN, OK, TAKEN, Accept, FastCalls
 from lbg_runtime.transport.solace.fast_reader import ReadMessage
+from lbg_runtime.transport.solace.gathering import Gathering
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import PersistentReceiver
@@ -36,33 +41,60 @@ class FastPath:
     is set by the network thread alone and cleared by the loop alone.
     """
 
-    def __init__(self, calls: FastCalls, read: ReadMessage, inbox: Inbox, owner: PathOwner) -> None:
+    def __init__(
+        self, calls: FastCalls, read: ReadMessage, inbox: Inbox, owner: PathOwner, gathering: Gathering | None = None
+    ) -> None:
+        """`gathering`: of the inbox, where the callback is the one of C."""
+        self._gathering = gathering
+        self._user = 0
         self._calls = calls
         self._read = read
         self._inbox = inbox
         self._owner = owner
         self._handle: Any = None
+        self._accept: Accept | None = None
         self._is_wanted = False
         """The runtime wants messages."""
         self._is_stopped = False
         """The window is closed because the loop is blocked."""
         self._settled = 0
-        self._delivery_id = c_uint64()
 
     # -- on a control thread
 
     def attach(self, receiver: Any) -> None:
         """See `ReceivePath.attach`."""
         self._handle = receiver.flow_p
+        self._accept = self._calls.accept_of(receiver.flow_p)
         # The receiver keeps it for as long as C may call it.
-        receiver._flow_msg_callback_func_routine = PersistentReceiver.msg_callback_func_type(self._callback())
+        receiver._flow_msg_callback_func_routine = PersistentReceiver.msg_callback_func_type(self._callback(receiver))
 
     def begin(self, receiver: Any) -> None:
         """See `ReceivePath.begin`: the callback is there already."""
 
+    # -- on any thread
+
+    def end(self) -> None:
+        """See `ReceivePath.end`."""
+        if self._gathering is not None:
+            self._gathering.remove(self._user, self)
+
     # -- on the client's network thread
 
-    def _callback(self) -> Any:
+    def seal(self) -> None:
+        """See `ReceivePath.seal`."""
+        if self._gathering is not None:
+            self._gathering.seal()
+
+    def _callback(self, receiver: Any) -> Any:
+        """What the client is to call, or the address of that."""
+        if self._gathering is None or compiled.INTAKE is None:
+            return self._python_callback()
+        # The client hands the receiver's address to the callback with each message.
+        self._user = id(receiver)
+        self._gathering.add(self._user, self)
+        return compiled.INTAKE.CALLBACK
+
+    def _python_callback(self) -> Any:
         post, take, drop = self._inbox.post, self._take, self._drop
         is_pinned = False
 
@@ -81,23 +113,31 @@ class FastPath:
                     self._wait()
             except Exception as error:  # noqa: BLE001 - there is only C above, which would go on as if nothing was
                 # What is not taken is not shown again on this handle, but its successors are.
-                post(self._owner.give_up, f"a message could not be taken: {error!r}")
+                self.broken(error)
             return answer
 
         return on_message
 
     def _wait(self) -> None:
         if not self._inbox.wait_for_room(PATIENCE_S):
+            self.loop_is_blocked()
+
+    def loop_is_blocked(self) -> None:
+        """Close the window until the loop moves again."""
+        if not self._is_stopped:
             self._calls.stop(self._handle)
             self._is_stopped = True
             self._inbox.post(self._moves_again, None)
+
+    def broken(self, error: BaseException) -> None:
+        """A message could not be taken: the flow ends."""
+        self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
 
     # -- on the loop's thread
 
     def accept(self, delivery_id: DeliveryId) -> bool:
         """See `ReceivePath.accept`."""
-        self._delivery_id.value = delivery_id
-        if self._calls.settle(self._handle, self._delivery_id, ACCEPTED) != OK:
+        if self._accept is None or self._accept(delivery_id) != OK:
             return False
         self._settled += 1
         if not self._settled % FLUSH_EVERY and self._is_wanted and not self._is_stopped:
@@ -123,19 +163,30 @@ class FastPath:
         self._is_stopped = False
 
     def _take(self, message: int) -> None:
-        owner = self._owner
-        delivery = None
-        reason = "a message could not be read"
+        self.take_each((message,))
+
+    def take_each(self, messages: Iterable[int]) -> None:
+        """Read these messages and hand them to the flow, in this order."""
+        owner, read = self._owner, self._read
+        queue, epoch, arrived = owner.queue, owner.epoch, owner.arrived
+        rest = iter(messages)
+        reason: str | None = "a message could not be read"
         try:
-            delivery = self._read(message, owner.queue, owner.epoch)
+            for message in rest:
+                arrived(read(message, queue, epoch))
+            reason = None
         except UnreadableMessage as error:
             reason = str(error)
         finally:
             # To skip it would break the order of its key, so the queue stops at it, loudly.
-            if delivery is None:
+            if reason is not None:
+                self.drop_each(rest)
                 owner.give_up(reason)
-        if delivery is not None:
-            owner.arrived(delivery)
 
     def _drop(self, message: int) -> None:
         self._calls.free(byref(c_void_p(message)))
+
+    def drop_each(self, messages: Iterable[int]) -> None:
+        """Free these messages unread. On any thread."""
+        for message in messages:
+            self._drop(message)

@@ -10,18 +10,18 @@ from typing import Any
 
 import structlog
 
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError, ProtocolError, PublishRefused
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_frame
 from lbg_runtime.smf.message import PERSISTENT, read_published
 from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.compiled_writer import writer_of
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.fast_publish import ACKNOWLEDGED, WINDOW, FastPublisher
 from lbg_runtime.transport.solace.fast_publish_calls import OK, PublishCalls
 from lbg_runtime.transport.solace.fast_publish_session import CALLBACK_TYPE, CONFIRM_MODE, MANY_AT_ONCE, build_heard
-from lbg_runtime.transport.solace.fast_publish_writer import message_writer
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, ClientSession, MessagingService
 from lbg_runtime.transport.solace.publisher import MakePublisher, PublicPublisher
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -37,6 +37,14 @@ _FULL = Message(
     "id",
     1_700_000_000_123,
 )
+_USUAL = Message(
+    "fast/check/usual",
+    b"\0payload\0",
+    {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1 << 40},
+    "id",
+    1_700_000_000_123,
+)
+"""As our own publishers stamp them."""
 _BARE = Message("fast/check/again", b"")
 
 _log = structlog.get_logger(__name__)
@@ -46,7 +54,7 @@ class _Buffer(Structure):
     _fields_ = (("address", c_void_p), ("size", c_uint32))
 
 
-def choose_publisher(choice: ReceivePathChoice, *, receives_fast: bool) -> MakePublisher:
+def choose_publisher(choice: ClientPathChoice, *, receives_fast: bool) -> MakePublisher:
     """How the sessions of one transport publish, for its loop alone; raises `ConfigError` where `fast` is impossible.
 
     What keeps a transport from receiving by the fast path, keeps it from publishing by it; that has been said by then.
@@ -56,9 +64,9 @@ def choose_publisher(choice: ReceivePathChoice, *, receives_fast: bool) -> MakeP
     surprise = unexpected()
     if surprise is None:
         calls = PublishCalls()
-        return partial(FastPublisher, calls, message_writer(calls))
-    if choice is ReceivePathChoice.FAST:
-        raise ConfigError("transport.receive_path", f"fast, and {surprise}", "auto or public with this client")
+        return partial(FastPublisher, calls, writer_of(calls))
+    if choice is ClientPathChoice.FAST:
+        raise ConfigError("transport.client_path", f"fast, and {surprise}", "auto or public with this client")
     _log.warning("publish_path_is_public", reason=surprise)
     return PublicPublisher
 
@@ -116,13 +124,13 @@ def _functions() -> str | None:
         encode, free_block = CORE.solClient_msg_encodeToSMF, CORE.solClient_datablock_free
     except AttributeError as error:
         return f"the client or the interpreter lacks a function: {error}"
-    write = message_writer(calls)
+    write = writer_of(calls)
     pointer = c_void_p()
     if calls.alloc(byref(pointer)) != OK:
         return "the client makes no message"
     try:
-        # Twice the same native message, as it is used: nothing of the first may remain in the second.
-        for message in (_FULL, _BARE):
+        # The same native message again and again, as it is used: nothing of one may remain in the next.
+        for message in (_FULL, _USUAL, _BARE):
             write(pointer, message, 0)
             buffer, block = _Buffer(), c_void_p()
             if encode(pointer, byref(buffer), byref(block)) != OK:

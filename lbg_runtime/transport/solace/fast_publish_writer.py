@@ -1,6 +1,7 @@
 """Writes a message of the model into a native message, which is used again and again.
 
-A function with its variables around it instead of a class, as in `fast_reader`, and for the same reason.
+A function with its variables around it instead of a class, as in `fast_reader`, and for the same reason. Where there
+was a compiler at hand, compiled_writer.py does the same for all that is usual in a tenth of the time.
 """
 
 from collections.abc import Callable, Mapping

@@ -49,6 +49,10 @@ class HandleState(Enum):
     """Given up, ended by the broker, or its transport is closed: the sink is not called again."""
 
 
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_BOUND, _DEAD, _ACCEPTED = HandleState.BOUND, HandleState.DEAD, Outcome.ACCEPTED
+
+
 class SolaceFlow:
     """A `BoundFlow`. Made by `SolaceTransport`, owned by one flow runner.
 
@@ -90,11 +94,12 @@ class SolaceFlow:
         )
         self._path.attach(receiver)
         native.keep_window_closed(receiver)
-        bound = native.watch_events(receiver, lambda event, text: self._inbox.post(self._event_happened, (event, text)))
+        bound = native.watch_events(receiver, self._post_event)
         try:
             receiver.start()
         except CLIENT_ERRORS as error:
             native.forget_failed(receiver)
+            self._path.end()
             if native.is_bound_without_handle(error):
                 raise GhostFlow(self.queue, "the client lost the flow while it was bound") from error
             raise bind_failed(self.queue, error) from error
@@ -124,6 +129,13 @@ class SolaceFlow:
         # Where `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
         native.destroy(self._service, receiver)
         native.let_go(receiver)
+        self._path.end()
+
+    # -- on the client's network thread
+
+    def _post_event(self, event: NativeFlowEvent, text: str) -> None:
+        self._path.seal()
+        self._inbox.post(self._event_happened, (event, text))
 
     # -- for the flow runner
 
@@ -133,9 +145,9 @@ class SolaceFlow:
         A flow that was bound for the others sends rejections ahead of acceptances, and after an outage does not repeat
         the acceptances that were lost (docs/protocol.md): what is settled would not be a prefix.
         """
-        if self._state is not HandleState.BOUND:
+        if self._state is not _BOUND:
             return
-        if outcome is not Outcome.ACCEPTED:
+        if outcome is not _ACCEPTED:
             self.give_up(f"this transport cannot settle {delivery_id} as {outcome.value} in order")
         elif not self._path.accept(delivery_id):
             # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
@@ -196,7 +208,7 @@ class SolaceFlow:
 
     def arrived(self, delivery: Delivery) -> None:
         """See `PathOwner.arrived`."""
-        if self._state is not HandleState.DEAD:
+        if self._state is not _DEAD:
             self._sink(MessageReceived(delivery))
 
     def _event_happened(self, happened: tuple[NativeFlowEvent, str]) -> None:
@@ -229,6 +241,7 @@ class SolaceFlow:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             native.let_go(receiver)
+            self._path.end()
 
     def _end(self, reason: str) -> None:
         state, self._state = self._state, HandleState.DEAD

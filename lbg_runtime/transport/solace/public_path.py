@@ -32,6 +32,12 @@ class PublicPath:
         """See `ReceivePath.begin`."""
         receiver.receive_async(_MessageListener(self._inbox, self._owner))
 
+    def end(self) -> None:
+        """See `ReceivePath.end`: nothing is left here."""
+
+    def seal(self) -> None:
+        """See `ReceivePath.seal`: here nobody can tell."""
+
     def accept(self, delivery_id: DeliveryId) -> bool:
         """See `ReceivePath.accept`."""
         return native.accept(self._handle, delivery_id)

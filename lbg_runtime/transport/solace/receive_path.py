@@ -36,7 +36,7 @@ class PathOwner(Protocol):
 
 
 class ReceivePath(Protocol):
-    """Made for one flow handle. `attach` and `begin` run on control threads, the rest on the thread of the loop."""
+    """Made for one flow handle. `attach` and `begin` run on control threads; the rest on the loop's, or as it says."""
 
     def attach(self, receiver: Any) -> None:
         """Prepare the client's receiver before it is started."""
@@ -44,6 +44,15 @@ class ReceivePath(Protocol):
 
     def begin(self, receiver: Any) -> None:
         """Start taking messages from the started receiver, whose window is closed; raises the client's errors."""
+        ...
+
+    def end(self) -> None:
+        """On any thread, when the client calls back no more: free what it has left here."""
+        ...
+
+    def seal(self) -> None:
+        """On the client's network thread, before an event of the flow is posted: what came before it stays before it,
+        where the path can tell."""
         ...
 
     def accept(self, delivery_id: DeliveryId) -> bool:

@@ -7,9 +7,11 @@ from typing import Any
 
 import structlog
 
+from lbg_runtime.model.errors import ConfigError, ConnectFailed
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import DirectSink
 from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import connect_failed, request_failed, subcode_and_reason
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_message
 from lbg_runtime.transport.solace.inbox import Inbox
@@ -18,13 +20,14 @@ from lbg_runtime.transport.solace.library import (
     MessageHandler,
     MessagingService,
     PubSubPlusClientError,
+    Queue,
     ReconnectionAttemptListener,
     ReconnectionListener,
     ServiceInterruptionListener,
     TopicSubscription,
 )
 from lbg_runtime.transport.solace.publisher import MakePublisher, SolacePublisher
-from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.settings import TOKEN_PROPERTY, SolaceSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -46,9 +49,10 @@ SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
 class SolaceSession:
     """All methods block and run on control threads, except that `publisher` is used on the loop's thread."""
 
-    def __init__(self, service: Any, publisher: SolacePublisher) -> None:
+    def __init__(self, service: Any, publisher: SolacePublisher, token: str | None = None) -> None:
         self.service = service
         self.publisher = publisher
+        self._token = token
 
     @classmethod
     def connect(
@@ -57,7 +61,11 @@ class SolaceSession:
         """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`."""
         publisher = make_publisher(inbox)
         try:
-            service = publisher.build(MessagingService.builder().from_properties(settings.properties()))
+            properties = settings.properties()
+        except ConfigError as error:
+            raise ConnectFailed(settings.host_list, str(error), permanent=True) from None
+        try:
+            service = publisher.build(MessagingService.builder().from_properties(properties))
         except CLIENT_ERRORS as error:
             raise connect_failed(settings.host_list, error) from error
         listener = _ServiceListener(inbox, take)
@@ -70,7 +78,8 @@ class SolaceSession:
         except CLIENT_ERRORS as error:
             native.release(service)
             raise connect_failed(settings.host_list, error) from error
-        return cls(service, publisher)
+        token = properties.get(TOKEN_PROPERTY)
+        return cls(service, publisher, token if isinstance(token, str) else None)
 
     def disconnect(self) -> None:
         """End the session and free what it holds, even where it has ended by itself; bound flows go with it."""
@@ -81,12 +90,43 @@ class SolaceSession:
                 # Nobody needs the session any more; the broker finds out by the closed socket.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
 
+    def follow_token(self, source: TokenFile) -> None:
+        """Have the client show the token that is in the file now, if it is another, when it connects the next time.
+
+        What is wrong with the file is logged, and the former token kept.
+        """
+        try:
+            token = source.read()
+            if token != self._token:
+                self.service.update_property(TOKEN_PROPERTY, token)
+                self._token = token
+                _log.info("token_renewed", file=source.path)
+        except ConfigError as error:
+            _log.warning("token_not_renewed", file=source.path, reason=str(error))
+        except CLIENT_ERRORS as error:
+            _log.warning("token_not_renewed", file=source.path, reason=subcode_and_reason(error)[1])
+
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """Create a queue and its subscriptions where missing; raises `TransportError`."""
         try:
             native.provision_queue(self.service, queue, subscriptions)
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
+
+    def browse(self, queue: str, quiet_ms: int) -> list[Message]:
+        """What lies on a queue, until nothing more has come for so long; raises `TransportError`."""
+        found: list[Message] = []
+        try:
+            browser = self.service.create_message_queue_browser_builder().build(Queue.durable_exclusive_queue(queue))
+            browser.start()
+            try:
+                while (inbound := browser.receive_message(quiet_ms)) is not None:
+                    found.append(read_message(inbound))
+            finally:
+                browser.terminate()
+        except CLIENT_ERRORS as error:
+            raise request_failed(f"browse {queue}", error) from error
+        return found
 
     def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
         """Take direct messages until the session ends; raises `TransportError`."""

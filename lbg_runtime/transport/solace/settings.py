@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile
+
+TOKEN_PROPERTY = "solace.messaging.authentication.oauth2.access-token"  # noqa: S105  # the name, not a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,10 @@ class SolaceSettings:
     vpn: str = "default"
     username: str = "default"
     password: str = field(default="", repr=False)
+    client_certificate: ClientCertificate | None = None
+    """With it the name and password are not sent."""
+    token_file: TokenFile | None = None
+    """The same."""
     connect_timeout_ms: int = 10_000
     """For each host; the first connection is tried once."""
     reconnect_wait_ms: int = 1_000
@@ -26,7 +33,7 @@ class SolaceSettings:
     trust_store_path: str | None = None
     """Directory with the certificates of trusted authorities, for TLS."""
     validate_certificate: bool = True
-    receive_path: ReceivePathChoice = ReceivePathChoice.AUTO
+    client_path: ClientPathChoice = ClientPathChoice.AUTO
 
     @property
     def host_list(self) -> str:
@@ -34,14 +41,12 @@ class SolaceSettings:
         return ",".join(self.hosts)
 
     def properties(self) -> dict[str, str | int | bool]:
-        """The client's own names for all of this."""
+        """The client's own names for all of this, with the token as it is now; raises `ConfigError` where it is not."""
         properties: dict[str, str | int | bool] = {
             "solace.messaging.transport.host": self.host_list,
             "solace.messaging.service.vpn-name": self.vpn,
             "solace.messaging.client.name": self.client_name,
-            "solace.messaging.authentication.scheme": "AUTHENTICATION_SCHEME_BASIC",
-            "solace.messaging.authentication.basic.username": self.username,
-            "solace.messaging.authentication.basic.password": self.password,
+            **self._authentication(),
             "solace.messaging.transport.connection-attempts-timeout": self.connect_timeout_ms,
             "solace.messaging.transport.connection-retries": 0,
             "solace.messaging.transport.reconnection-attempts": -1,
@@ -49,7 +54,32 @@ class SolaceSettings:
             "solace.messaging.transport.keep-alive-interval": self.keep_alive_interval_ms,
             "solace.messaging.transport.keep-alive-without-response-limit": self.keep_alive_limit,
             "solace.messaging.tls.cert-validated": self.validate_certificate,
+            "solace.messaging.tls.cert-reject-expired": self.validate_certificate,
+            "solace.messaging.tls.cert-validate-servername": self.validate_certificate,
         }
         if self.trust_store_path is not None:
             properties["solace.messaging.tls.trust-store-path"] = self.trust_store_path
         return properties
+
+    def _authentication(self) -> dict[str, str]:
+        prefix = "solace.messaging.authentication"
+        if self.client_certificate is not None:
+            shown = self.client_certificate
+            properties = {
+                f"{prefix}.scheme": "AUTHENTICATION_SCHEME_CLIENT_CERTIFICATE",
+                f"{prefix}.client-cert.file": shown.certificate,
+                f"{prefix}.client-cert.private-key-file": shown.key,
+            }
+            if shown.key_password:
+                properties[f"{prefix}.client-cert.private-key-password"] = shown.key_password
+            return properties
+        if self.token_file is not None:
+            properties = {f"{prefix}.scheme": "AUTHENTICATION_SCHEME_OAUTH2", TOKEN_PROPERTY: self.token_file.read()}
+            if self.token_file.issuer is not None:
+                properties[f"{prefix}.oauth2.issuer-identifier"] = self.token_file.issuer
+            return properties
+        return {
+            f"{prefix}.scheme": "AUTHENTICATION_SCHEME_BASIC",
+            f"{prefix}.basic.username": self.username,
+            f"{prefix}.basic.password": self.password,
+        }

@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, T
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink
+from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
@@ -28,6 +29,9 @@ OUTAGE_PATIENCE_S = 10.0
 
 RESTORE_WAIT_S = 0.1
 """Between the news that the connection is restored and the next bind; with a fifth of it nothing went wrong."""
+
+TOKEN_LOOK_S = 2.0
+"""How often a token's file is looked into; besides at each connection and outage."""
 
 CLOSED = "the transport was closed"
 
@@ -58,6 +62,9 @@ class SolaceTransport:
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
+        self._token_follower: asyncio.Task[None] | None = None
+        self._token_is_due = asyncio.Event()
+        """Set where the client is about to show its token again."""
         self._held: list[tuple[Message, asyncio.Future[None]]] = []
         """Sent while there was no session; goes first when there is one."""
         self._closed = False
@@ -85,6 +92,8 @@ class SolaceTransport:
         except ImportError as error:
             raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
         await self._connect(self._inbox)
+        if self._settings.token_file is not None:
+            self._token_follower = asyncio.create_task(self._follow_token(self._settings.token_file))
 
     async def close(self) -> None:
         """See `Transport.close`. Waits for calls of the client that are under way."""
@@ -104,9 +113,10 @@ class SolaceTransport:
             if not future.done():
                 future.set_exception(PublishFailed(message.topic, CLOSED))
         try:
-            if self._renewal is not None:
-                self._renewal.cancel()
-                await asyncio.wait([self._renewal])
+            for task in (self._renewal, self._token_follower):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait([task])
             if session is not None:
                 await self._threads.run(session.disconnect)
         finally:
@@ -161,6 +171,12 @@ class SolaceTransport:
         if self._session is None:
             raise TransportError(f"cannot provision {queue}: not connected")
         await self._threads.run(self._session.provision, queue, subscriptions)
+
+    async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:
+        """See `Browser.browse`."""
+        if self._session is None:
+            raise TransportError(f"cannot browse {queue}: not connected")
+        return await self._threads.run(self._session.browse, queue, round(quiet_s * 1_000))
 
     # -- Messenger
 
@@ -237,6 +253,7 @@ class SolaceTransport:
         match event:
             case SessionEvent.LOST:
                 _log.warning("connection_lost", client_name=client_name, reason=reason)
+                self._token_is_due.set()
                 self._disconnected()
             case SessionEvent.RESTORED:
                 _log.info("connection_restored", client_name=client_name, reason=reason)
@@ -268,6 +285,16 @@ class SolaceTransport:
         self._threads.begin(session.disconnect)
         self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
+    async def _follow_token(self, source: TokenFile) -> None:
+        """Have the client know the newest token before it needs it: it comes back from an outage by itself."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TOKEN_LOOK_S):
+                    await self._token_is_due.wait()
+            self._token_is_due.clear()
+            if self._session is not None:
+                await self._threads.run(self._session.follow_token, source)
+
     async def _renew(self) -> None:
         # Without an end: whoever opened the transport wants it until `close`, which cancels this.
         while self._session is None and self._inbox is not None:
@@ -288,5 +315,5 @@ def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]
     missing = missing_parts()
     if missing is not None:
         raise ConnectFailed(settings.host_list, missing, permanent=True)
-    make_path = choose_path(settings.receive_path)
-    return make_path, choose_publisher(settings.receive_path, receives_fast=make_path is not PublicPath)
+    make_path = choose_path(settings.client_path)
+    return make_path, choose_publisher(settings.client_path, receives_fast=make_path is not PublicPath)

@@ -61,6 +61,7 @@ class EngineModel:
         self.flows: dict[FlowId, Handle] = {}
         self.settled: set[tuple[QueueName, int]] = set()
         self.last_number = 0
+        self.refused: set[int] = set()
         self.last_id = 0
 
     def set_up(self) -> None:

@@ -96,3 +96,17 @@ def test_a_username_that_is_removed_is_unknown_again():
     accounts.remove("nobody")
     assert log_in(accounts, "ann") == "default"
     assert [account.name for account in accounts.all()] == ["default"]
+
+
+def test_passwords_can_be_switched_off_and_who_has_shown_who_it_is_needs_none():
+    accounts = Accounts()
+    accounts.put(Account("ann", password="secret"))
+    assert accounts.log_in("ann", None, "").name == "ann"
+    accounts.takes_passwords = False
+    for username, password in (("ann", "secret"), ("anybody", "")):
+        with pytest.raises(BrokerRefusal, match="403 Basic Authentication Is Shutdown"):
+            accounts.log_in(username, password, "")
+    assert accounts.log_in("ann", None, "").name == "ann"
+    accounts.is_closed = True
+    with pytest.raises(BrokerRefusal, match="401 Unauthorized"):
+        accounts.log_in("nobody", None, "")

@@ -34,7 +34,7 @@ class AdministeredMachine(EngineMachine):
         spool = self.spools[queue]
         if not spool:
             return
-        seen = self.engine.administration.queue_messages("default", queue)
+        seen = tuple(self.engine.administration.queue_messages("default", queue))
         assert [message.size_bytes for message in seen] == [message.size for message in spool.values()]
         chosen = data.draw(st.sets(st.sampled_from(range(len(seen))), min_size=1, max_size=3))
         numbers = list(spool)

@@ -39,6 +39,7 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
         if over_quota:
             with pytest.raises(BrokerRefusal, match="503 Spool Over Quota"):
                 self.engine.publish(self.publisher, self.last_number, message)
+            self.refused.add(self.last_number)
             return
         effects = self.engine.publish(self.publisher, self.last_number, message)
         for queue in queues:
@@ -47,8 +48,12 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
 
     @rule()
     def publish_again(self) -> None:
-        if self.last_number:
-            assert self.engine.publish(self.publisher, self.last_number, Published("both", "again", 1)) == []
+        message = Published("both", "again", 1)
+        if self.last_number in self.refused:
+            with pytest.raises(BrokerRefusal, match="503 Spool Over Quota"):
+                self.engine.publish(self.publisher, self.last_number, message)
+        elif self.last_number:
+            assert self.engine.publish(self.publisher, self.last_number, message) == []
 
     # -- connections and handles
 

@@ -212,3 +212,15 @@ async def test_vpns_have_accounts_of_their_own(desk):
     await desk.post(USERS, clientUsername="staff")
     others = await desk.get("config/msgVpns/other/clientUsernames")
     assert [each["clientUsername"] for each in others] == ["default"]
+
+
+async def test_ways_to_log_in_are_switched_for_a_vpn(desk):
+    vpn = "config/msgVpns/default"
+    assert (await desk.get(vpn))["authenticationBasicEnabled"] is True
+    assert (await desk.get(vpn))["authenticationClientCertEnabled"] is False
+    changes = {"authenticationBasicEnabled": False, "authenticationClientCertEnabled": True}
+    await desk.ask("PATCH", vpn, body=changes)
+    accounts = desk.engine.administration.accounts("default")
+    assert (accounts.takes_passwords, accounts.takes_certificates) == (False, True)
+    with pytest.raises(BrokerRefusal, match="Basic Authentication Is Shutdown"):
+        desk.client("ann")

@@ -70,6 +70,7 @@ async def test_messages_can_be_seen_and_deleted(desk):
     desk.publish("a/1")
     (message,) = await desk.get(QUEUES, "orders/0", "msgs")
     assert (message["msgId"], message["attachmentSize"], message["undelivered"]) == (1, 3, False)
+    assert "spooledTime" not in message, "nobody said when it came"
     assert await desk.code("PUT", ACTION, "queues", "orders/0", "msgs", "2", "delete", body={}) == 6
     assert set(await desk.ask("PUT", ACTION, "queues", "orders/0", "deleteMsgs", body={})) == {"meta"}
     assert desk.status("orders/0").depth == 0

@@ -41,6 +41,14 @@ async def test_it_leaves_signals_to_the_process():
         assert signal.getsignal(signal.SIGTERM) == before
 
 
+async def test_no_page_in_a_browser_administers():
+    async with make_server() as server, httpx.AsyncClient(trust_env=False, auth=("admin", "admin")) as client:
+        url = f"{server.url}/SEMP/v2/config/msgVpns/default/queues"
+        headers = {"origin": "http://page.example", "content-type": "text/plain"}
+        assert (await client.post(url, content='{"queueName": "q"}', headers=headers)).status_code == 403
+        assert (await client.get(url)).json()["data"] == []
+
+
 async def test_links_have_the_address_that_was_asked():
     async with make_server() as server, httpx.AsyncClient(auth=("admin", "admin"), trust_env=False) as http:
         answer = await http.get(f"{server.url}/SEMP/v2/config/about")

@@ -1,7 +1,7 @@
 """Sessions without sockets on a real engine, and the frames that a client sends and is sent."""
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import Engine
@@ -44,14 +44,18 @@ class Desk:
         for effect in effects:
             self._sessions[effect.client].apply(effect)
 
-    def new_session(self) -> Session:
+    def new_session(self, wall_s: Callable[[], float] | None = None) -> Session:
         session = Session(
-            self.engine, self.carry_out, lambda client: self._sessions.update({client: session}), "anonymous"
+            self.engine,
+            self.carry_out,
+            lambda client: self._sessions.update({client: session}),
+            "anonymous",
+            wall_s=wall_s,
         )
         return session
 
-    def log_in(self, name: str = "client") -> Session:
-        session = self.new_session()
+    def log_in(self, name: str = "client", wall_s: Callable[[], float] | None = None) -> Session:
+        session = self.new_session(wall_s)
         session.receive(login(name))
         assert response_of(answers(session)[0]) == OK
         return session

@@ -60,6 +60,44 @@ def test_what_was_accepted_and_not_yet_acknowledged_is_not_taken_again(broker, m
     assert broker.status("unacknowledged").depth == 1000
 
 
+@pytest.mark.parametrize("lost_from", [1, 2, 3])
+def test_a_refusal_that_was_lost_with_the_connection_comes_after_it(
+    broker, make_client, receipts, monkeypatch, lost_from
+):
+    name = f"refusing-{lost_from}"
+    broker.create_queue(name, f"{name}/>", max_message_bytes=500)
+    client = make_client(name)
+    publisher = client.publisher()
+    publisher.set_message_publish_receipt_listener(receipts)
+    publish = broker.server.engine.publish
+    seen = []
+
+    def cut_off_after(flow, message_id, message):
+        seen.append(message_id)
+        try:
+            return publish(flow, message_id, message)
+        finally:
+            if len(seen) in (lost_from, lost_from + 10):
+                # No answer to what this read brought is ever written.
+                broker.server.abort_connections(name)
+
+    monkeypatch.setattr(broker.server.engine, "publish", cut_off_after)
+    for number in range(300):
+        size = 600 if number % 4 == 1 else 100
+        publisher.publish(client.message(bytearray(size)), Topic.of(f"{name}/a"), user_context=number)
+    got = {receipt.user_context: receipt for receipt in (receipts.inbox.get(timeout=20) for _ in range(300))}
+    assert [number for number in range(300) if not got[number].is_persisted] == list(range(1, 300, 4))
+    assert all("Document Is Too Large" in str(got[number].exception) for number in range(1, 300, 4))
+    assert broker.status(name).depth == 225
+    assert len(seen) > 300
+    # What has been heard is not refused again, and not told again.
+    assert broker.call(broker.server.abort_connections, name) == 1
+    client.reconnected.get(timeout=10)
+    seen[:] = [0] * 1000
+    client.publish(publisher, f"{name}/a", "fine")
+    assert seen[1000:] == [301]
+
+
 def test_a_receiver_that_is_cut_off_settles_what_it_holds_and_sees_the_rest_once(broker, make_client):
     # After a re-bind a client drops every id it has seen, and acknowledges by the old ids what it still holds.
     broker.create_queue("held", "held/>")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lbg_runtime.cli.bench.moves import Course, Handling, Phase, lines, longest_gaps_ms, repeats, spread
+from lbg_runtime.cli.bench.moves import Course, Handling, Phase, longest_gaps_ms, repeats, spread
 
 MS = 1_000_000
 
@@ -56,11 +56,11 @@ def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
     )
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout)
-    cooperative = result["cooperative"]
+    cooperative = result["details"]["cooperative"]
     assert (cooperative["invalid_rounds"], cooperative["out_of_order_or_lost"]) == (0, 0)
     changes = {name: phase["owner_changes"] for name, phase in cooperative["phases"].items()}
     # 16 queues: a joiner takes a quarter of them, a leaver gives what it had, and nobody else's move.
     assert changes == {"steady": 0, "join": 4, "sigterm": 4, "rejoin": 4, "sigkill": 4}
     twice = {name: phase["duplicates"] for name, phase in cooperative["phases"].items()}
     assert {name for name, count in twice.items() if count} <= {"sigkill"}
-    assert any("sigkill" in line for line in lines(result))
+    assert any(row["arm"] == "takeover after the kill" for row in result["rows"])

@@ -6,23 +6,23 @@ import sys
 
 import pytest
 
-from lbg_runtime.cli.bench.receive import ARMS, BenchFailed, lines, measure, spread, summary
+from lbg_runtime.cli.bench.processes import BenchFailed
+from lbg_runtime.cli.bench.receive import ARMS, measure, ratios_of
 from lbg_runtime.cli.bench.receive_arms import WrongCourse, check_course
 
 SHORT = ("--messages", "3000", "--rounds", "1", "--keys", "7")
 
 
-def test_a_spread_is_of_median_and_extremes() -> None:
-    assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0}
-    assert spread([0.123456]) == {"median": 0.1235, "min": 0.1235, "max": 0.1235}
-
-
 def test_ratios_are_taken_within_a_round() -> None:
     # The machine was three times as fast in the second round; the arms' relation was the same.
-    measured = {arm: [{"rate": 100.0}, {"rate": 300.0}] for arm in ("callback", "public", "member")}
-    measured["fast"] = [{"rate": 1000.0}, {"rate": 3000.0}]
-    assert summary(measured)["fast"]["times_callback"] == {"median": 10.0, "min": 10.0, "max": 10.0}
-    assert summary(measured)["callback"]["times_callback"]["median"] == 1.0
+    slow, quick = {"rate": 100.0, "settle_frames": 1.0}, {"rate": 300.0, "settle_frames": 1.0}
+    measured = {arm: [slow, quick] for arm in ("callback", "public", "member")}
+    measured["fast"] = [{"rate": 1000.0, "settle_frames": 0.1}, {"rate": 3000.0, "settle_frames": 0.2}]
+    found = {ratio.label: ratio for ratio in ratios_of(measured, "7 keys")}
+    assert found["7 keys: fast / callback"].values == [10.0, 10.0]
+    assert found["7 keys: fast / callback"].is_met is True
+    assert found["7 keys: fast / public"].is_met is False
+    assert found["7 keys: settle frames a message, fast"].is_met is True
 
 
 def test_a_right_course_is_in_the_order_of_each_key() -> None:
@@ -64,12 +64,10 @@ def test_a_short_run_measures_every_arm() -> None:
     )
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
-    assert set(told["machine"]) == {"cores", "processor", "python"}
-    arms = told["keys"]["7"]
-    assert tuple(arms) == ARMS
-    for facts in arms.values():
-        assert facts["rate"]["median"] > 0
-        assert facts["settle_frames"]["median"] > 0
+    assert told["right"] is True
+    rates = {row["arm"]: row["median"] for row in told["rows"] if row["unit"] == "messages/s"}
+    assert tuple(rates) == ARMS
+    assert all(rate > 0 for rate in rates.values())
     # A ratio of rates is no matter for a shared machine; that settlements go in ranges is.
-    assert arms["fast"]["settle_frames"]["median"] < 0.25
-    assert any("fast" in line for line in lines(told))
+    met = {ratio["name"]: ratio.get("met") for ratio in told["ratios"]}
+    assert met["settle frames a message, fast"] is True

@@ -40,7 +40,7 @@ def test_a_group_that_grows_or_shrinks_under_load_loses_and_reorders_nothing(opt
         check=False,
     )
     assert ended.returncode == 0, ended.stderr + ended.stdout
-    result = json.loads(ended.stdout)
+    result = json.loads(ended.stdout)["details"]
     assert (result["verdict"], result["lost_or_out_of_order"]) == ("valid", 0)
     assert "--kill" in options or result["duplicates"] == 0
     assert len(result["changes"]) == 1

@@ -7,7 +7,7 @@ import sys
 import httpx
 import pytest
 
-from lbg_runtime.cli.bench.sidecar import Arm, lines, quantiles, summary
+from lbg_runtime.cli.bench.sidecar import Arm, quantiles, ratios_of, rows_of, wrong_of
 from lbg_runtime.cli.bench.sidecar_application import OrderedApplication
 
 SHORT = ["--messages", "1000", "--seconds", "1", "--rate", "200", "--rounds", "1"]
@@ -35,13 +35,14 @@ def test_figures_compare_the_two_and_say_what_was_wrong() -> None:
         "bare_latency": [Arm(10, 10, 0, 0, 1.0, [1.0] * 10)] * 3,
         "sidecar_latency": [Arm(10, 10, 0, 0, 1.0, [each] * 10) for each in (1.5, 900.0, 1.1)],
     }
-    result = summary(arms)
-    assert result["right"] is False
-    assert result["throughput_per_s"] == {"bare": 1000, "sidecar": 750, "ratio": 0.75}
-    assert result["latency_ms"]["added"] == {"p50": 0.5, "p99": 0.5}
-    told = lines(result)
-    assert "sidecar, throughput: 31 of 30 handled, 1 out of order, 0 overlapping" in told
-    assert "latency added: p50 0.5 ms, p99 0.5 ms" in told
+    found = {ratio.name: ratio.values for ratio in ratios_of(arms)}
+    assert found["throughput, sidecar / bare client"] == [0.75, 1.0, 7.0 / 9_000.0]
+    assert found["latency p50, sidecar / bare client"] == [1.5, 900.0, 1.1]
+    assert {(row.arm, row.unit) for row in rows_of(arms)} >= {
+        ("bare_throughput", "messages/s"),
+        ("bare_latency p99", "ms"),
+    }
+    assert wrong_of(arms) == ["sidecar_throughput: 31 of 30 handled, 1 out of order, 0 overlapping"]
 
 
 async def test_the_application_notices_what_is_out_of_order() -> None:
@@ -69,5 +70,5 @@ def test_a_short_run_is_right_and_has_figures() -> None:
     assert ended.returncode == 0, ended.stderr + ended.stdout
     result = json.loads(ended.stdout)
     assert result["right"] is True
-    assert {arm["handled"] for arm in result["checked"].values()} == {1000, 200}
-    assert result["latency_ms"]["added"].keys() == {"p50", "p99"}
+    assert {arm["handled"] for arm in result["details"]["checked"].values()} == {1000, 200}
+    assert {ratio["name"].split(",")[0] for ratio in result["ratios"]} == {"throughput", "latency p50", "latency p99"}

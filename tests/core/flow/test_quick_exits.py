@@ -45,6 +45,7 @@ steps = st.lists(
         st.sampled_from(["receive", "receive", "receive", "plan", "other epoch"]),
         st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from([Outcome.ACCEPTED, Outcome.ACCEPTED, None])),
         st.sampled_from([FlowInactive(E1), HandBackRequested("m"), StopRequested()]),
+        st.just("excuse"),
     ),
     max_size=25,
 )
@@ -52,7 +53,7 @@ steps = st.lists(
 
 def active_machine(cap: int, *, with_gate: bool) -> FlowMachine:
     gate = StripeGate(0, SHAPE, record_prefix("control")) if with_gate else None
-    machine = FlowMachine(QUEUE, Place(0, gives_way=False), REBIND, cap, random.Random(1), 0, gate)
+    machine = FlowMachine(QUEUE, Place(0, gives_way=False), REBIND, cap, random.Random(1), 0, gate, 2 * cap)
     machine.on_deadline(0)
     machine.handle(BindSucceeded(E1), 0)
     machine.handle(FlowActive(E1), 0)
@@ -94,6 +95,9 @@ def test_whichever_way_is_asked_the_same_is_ordered_and_the_same_is_left(
                     continue
                 settlement = Settlement(QUEUE, E1, ended, Outcome.ACCEPTED)
                 assert twin.handle(event, now_ms) == [Settle(settlement)]
+            case "excuse" if in_flight:
+                machine.excuse(E1, in_flight[-1])
+                continue
             case FlowInactive() | HandBackRequested() | StopRequested():
                 if not (isinstance(step, FlowInactive) and machine.is_stopped):
                     machine.handle(step, now_ms)

@@ -172,6 +172,23 @@ class TestProbes:
         stranger = Leave(Header(GroupName("orders"), member, life, 1_000))
         assert asked(plane.take(20, ControlMessageReceived(stranger))) == []
 
+    def test_nobody_can_answer_for_us_who_has_not_heard_us(self, plane: Plane) -> None:
+        """Whoever may talk on the topic could say something in our name, with our life and a number of its choice."""
+        [beat] = beats(plane.take(10, probe(Q0, 1)))
+        known = beat.header
+        for number in (known.sequence - 1, known.sequence + 1, known.sequence + 10**9, (1 << 63) - 1):
+            forged = Leave(Header(known.group, known.member, known.life, number))
+            assert asked(plane.take(20, ControlMessageReceived(forged))) == []
+        assert asked(plane.take(30, ControlMessageReceived(beat))) == [reached(Q0, 1, 1)]
+
+    def test_its_number_cannot_be_guessed_from_those_before(self, plane: Plane) -> None:
+        leaps = iter([1_000, 77])
+        plane.machine._leap = lambda: next(leaps)
+        [first] = beats(plane.take(10, probe(Q0, 1)))
+        [second] = beats(plane.take(20, probe(Q1, 1)))
+        assert second.header.sequence - first.header.sequence == 78
+        assert asked(plane.take(30, ControlMessageReceived(second))) == [reached(Q0, 1, 1), reached(Q1, 1, 1)]
+
     def test_with_the_connection_its_probes_are_gone(self, plane: Plane) -> None:
         """What was settled on it may never have reached the broker."""
         [beat] = beats(plane.take(10, probe(Q0, 1)))

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.transport.solace import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
@@ -17,15 +18,28 @@ async def broker() -> AsyncIterator[BrokerServer]:
         yield server
 
 
-@pytest.fixture(params=[ReceivePathChoice.FAST, ReceivePathChoice.PUBLIC], ids=lambda path: path.value)
-def receive_path(request: pytest.FixtureRequest) -> ReceivePathChoice:
-    choice: ReceivePathChoice = request.param
-    return choice
+@pytest.fixture(params=["compiled", "interpreted", "public"])
+def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ClientPathChoice:
+    if request.param == "public":
+        return ClientPathChoice.PUBLIC
+    choose_parts(request.param, monkeypatch)
+    return ClientPathChoice.FAST
+
+
+def choose_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the fast path do in C what can be done there, or nothing."""
+    if name == "interpreted":
+        monkeypatch.setattr(compiled, "INTAKE", None)
+        monkeypatch.setattr(compiled, "READER", None)
+        monkeypatch.setattr(compiled, "SETTLER", None)
+        monkeypatch.setattr(compiled, "WRITER", None)
+    elif compiled.INTAKE is None:
+        pytest.skip("the package was built without a compiler")
 
 
 @pytest.fixture
 async def make_transport(
-    broker: BrokerServer, receive_path: ReceivePathChoice
+    broker: BrokerServer, client_path: ClientPathChoice
 ) -> AsyncIterator[Callable[[str], SolaceTransport]]:
     made: list[SolaceTransport] = []
 
@@ -36,7 +50,7 @@ async def make_transport(
             password=password,
             connect_timeout_ms=5_000,
             reconnect_wait_ms=50,
-            receive_path=receive_path,
+            client_path=client_path,
         )
         made.append(SolaceTransport(settings))
         return made[-1]

@@ -12,7 +12,7 @@ import pytest
 import structlog.testing
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError, ConnectFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
@@ -94,7 +94,7 @@ SURPRISES: dict[str, Surprise] = {
         Message("t", b"", sent_at_ms=1 << 63),
         "a message could not be read: a message cannot be read: ",
     ),
-    "misread": (fast_check, "message_reader", _misreading, "a message was read as something else"),
+    "misread": (fast_check, "reader_of", _misreading, "a message was read as something else"),
 }
 
 
@@ -109,21 +109,21 @@ def owner() -> Any:
     return SimpleNamespace(queue=QueueName("q"), epoch=Epoch(1), is_live=True)
 
 
-async def made_by(choice: ReceivePathChoice) -> type[object]:
+async def made_by(choice: ClientPathChoice) -> type[object]:
     return type(paths.choose_path(choice)(Inbox(asyncio.get_running_loop()), owner()))
 
 
 async def test_the_client_that_is_installed_has_no_surprise() -> None:
     with structlog.testing.capture_logs() as log:
-        assert await made_by(ReceivePathChoice.AUTO) is FastPath
-        assert await made_by(ReceivePathChoice.FAST) is FastPath
-        assert await made_by(ReceivePathChoice.PUBLIC) is PublicPath
+        assert await made_by(ClientPathChoice.AUTO) is FastPath
+        assert await made_by(ClientPathChoice.FAST) is FastPath
+        assert await made_by(ClientPathChoice.PUBLIC) is PublicPath
     assert log == []
 
 
 async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surprise: str) -> None:
     with structlog.testing.capture_logs() as log:
-        assert await made_by(ReceivePathChoice.AUTO) is PublicPath
+        assert await made_by(ClientPathChoice.AUTO) is PublicPath
     [line] = log
     assert (line["event"], line["log_level"]) == ("receive_path_is_public", "warning")
     assert line["reason"].startswith(surprise)
@@ -132,8 +132,8 @@ async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surpr
 
 async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(surprise: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        await made_by(ReceivePathChoice.FAST)
-    assert refusal.value.where == "transport.receive_path"
+        await made_by(ClientPathChoice.FAST)
+    assert refusal.value.where == "transport.client_path"
     assert refusal.value.found.startswith(f"fast, and {surprise}")
     assert "\n" not in str(refusal.value)
 
@@ -141,7 +141,7 @@ async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(su
 @pytest.mark.usefixtures("surprise")
 async def test_the_public_path_asks_nothing() -> None:
     with structlog.testing.capture_logs() as log:
-        assert await made_by(ReceivePathChoice.PUBLIC) is PublicPath
+        assert await made_by(ClientPathChoice.PUBLIC) is PublicPath
     assert log == []
 
 
@@ -175,10 +175,10 @@ async def test_a_transport_that_may_not_fall_back_does_not_open(
         SolaceSettings(
             hosts=(f"tcp://{broker.host}:{broker.port}",),
             client_name="first",
-            receive_path=ReceivePathChoice.FAST,
+            client_path=ClientPathChoice.FAST,
         )
     )
-    with pytest.raises(ConfigError, match=r"transport\.receive_path: fast, and the client is"):
+    with pytest.raises(ConfigError, match=r"transport\.client_path: fast, and the client is"):
         await transport.open()
     await transport.close()
     assert broker.client_names() == []

@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.transport.solace import compiled
 from lbg_runtime.transport.solace.fast_path import FLUSH_EVERY, PATIENCE_S, FastPath
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import FULL, Inbox
@@ -35,10 +36,12 @@ class NotedCalls:
         self.notes.append("stop")
         return 0
 
-    def settle(self, handle: Any, delivery_id: Any, outcome: Any) -> int:
-        assert outcome.value == 0
-        self.settled.append(delivery_id.value)
-        return self.settle_code
+    def accept_of(self, handle: Any) -> Callable[[DeliveryId], int]:
+        def accept(delivery_id: DeliveryId) -> int:
+            self.settled.append(delivery_id)
+            return self.settle_code
+
+        return accept
 
     def free(self, reference: Any) -> int:
         self.freed.append(reference._obj.value)
@@ -68,7 +71,8 @@ class Owner:
 class Bench:
     """A path whose callback the test calls, from the loop's thread: the order of calls is the test's."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compiled, "INTAKE", None)
         self.calls, self.owner = NotedCalls(), Owner()
         self.inbox = Inbox(asyncio.get_running_loop())
         self.read: Callable[[int], None] = lambda _: None
@@ -105,8 +109,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    bench = Bench()
+async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench(monkeypatch)
     bench.path.open_window()
     assert bench.calls.take_notes() == ["start"]
     return bench
@@ -209,7 +213,7 @@ async def test_a_callback_that_fails_ends_the_flow(bench: Bench, monkeypatch: py
         raise MemoryError("for a test")
 
     assert bench.receive(2) == [1, 1]
-    again = Bench()
+    again = Bench(monkeypatch)
     monkeypatch.setattr(again.calls, "pin", fail)
     assert again.receive(1) == [0]
     await again.hand_over()
@@ -257,9 +261,9 @@ async def test_what_the_loop_never_took_is_freed_when_the_inbox_is_closed(bench:
     assert bench.owner.arrivals == []
 
 
-def test_what_comes_when_the_loop_is_closed_is_freed() -> None:
+def test_what_comes_when_the_loop_is_closed_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def make() -> Bench:
-        return Bench()
+        return Bench(monkeypatch)
 
     loop = asyncio.new_event_loop()
     bench = loop.run_until_complete(make())

@@ -10,11 +10,11 @@ import pytest
 import structlog.testing
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
-from lbg_runtime.transport.solace import fast_publish_calls, fast_publish_check, library
+from lbg_runtime.transport.solace import compiled, fast_publish_calls, fast_publish_check, library
 from lbg_runtime.transport.solace.fast_publish import FastPublisher
 from lbg_runtime.transport.solace.fast_publish_check import choose_publisher
 from lbg_runtime.transport.solace.fast_publish_session import MANY_AT_ONCE, build_heard
@@ -46,6 +46,11 @@ def _direct(calls: Any) -> Any:
 
 def _unwritable(calls: Any) -> Any:
     return message_writer(SimpleNamespace(**{**vars(calls), "set_payload": lambda *_: -1}))  # type: ignore[arg-type]
+
+
+def _writing_nothing_usual(_: int, message: Message, __: int) -> bool:
+    """Says that it has written what it has not."""
+    return "raw" not in message.properties
 
 
 def _building(**instead: Any) -> Callable[..., Any]:
@@ -124,9 +129,15 @@ SURPRISES: dict[str, Surprise] = {
         _WithoutFunctions,
         "the client or the interpreter lacks a function: undefined symbol: solClient_msg_alloc",
     ),
-    "kept": (fast_publish_check, "message_writer", _without_reset, "a message was written as something else"),
-    "direct": (fast_publish_check, "message_writer", _direct, "a message was written as something else"),
-    "unwritable": (fast_publish_check, "message_writer", _unwritable, "a message could not be written: "),
+    "kept": (fast_publish_check, "writer_of", _without_reset, "a message was written as something else"),
+    "direct": (fast_publish_check, "writer_of", _direct, "a message was written as something else"),
+    "compiled otherwise": (
+        compiled,
+        "WRITER",
+        SimpleNamespace(Writer=lambda *_: SimpleNamespace(write=_writing_nothing_usual)),
+        "a message was written as something else",
+    ),
+    "unwritable": (fast_publish_check, "writer_of", _unwritable, "a message could not be written: "),
 }
 
 
@@ -137,20 +148,20 @@ def surprise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return words
 
 
-async def made_by(choice: ReceivePathChoice, *, receives_fast: bool = True) -> type[object]:
+async def made_by(choice: ClientPathChoice, *, receives_fast: bool = True) -> type[object]:
     return type(choose_publisher(choice, receives_fast=receives_fast)(Inbox(asyncio.get_running_loop())))
 
 
 async def test_the_client_that_is_installed_has_no_surprise() -> None:
     with structlog.testing.capture_logs() as log:
-        assert await made_by(ReceivePathChoice.AUTO) is FastPublisher
-        assert await made_by(ReceivePathChoice.FAST) is FastPublisher
+        assert await made_by(ClientPathChoice.AUTO) is FastPublisher
+        assert await made_by(ClientPathChoice.FAST) is FastPublisher
     assert log == []
 
 
 async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surprise: str) -> None:
     with structlog.testing.capture_logs() as log:
-        assert await made_by(ReceivePathChoice.AUTO) is PublicPublisher
+        assert await made_by(ClientPathChoice.AUTO) is PublicPublisher
     [line] = log
     assert (line["event"], line["log_level"]) == ("publish_path_is_public", "warning")
     assert line["reason"].startswith(surprise)
@@ -159,15 +170,15 @@ async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surpr
 
 async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(surprise: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        await made_by(ReceivePathChoice.FAST)
-    assert refusal.value.where == "transport.receive_path"
+        await made_by(ClientPathChoice.FAST)
+    assert refusal.value.where == "transport.client_path"
     assert refusal.value.found.startswith(f"fast, and {surprise}")
 
 
 @pytest.mark.usefixtures("surprise")
 async def test_who_receives_by_the_public_path_publishes_by_it_and_nothing_is_asked() -> None:
     with structlog.testing.capture_logs() as log:
-        for choice in (ReceivePathChoice.PUBLIC, ReceivePathChoice.AUTO):
+        for choice in (ClientPathChoice.PUBLIC, ClientPathChoice.AUTO):
             assert await made_by(choice, receives_fast=False) is PublicPublisher
     assert log == []
 
@@ -176,7 +187,7 @@ async def test_who_receives_by_the_public_path_publishes_by_it_and_nothing_is_as
 async def test_a_transport_that_fell_back_publishes_and_says_so_once(
     broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast_publish_check, "message_writer", _without_reset)
+    monkeypatch.setattr(fast_publish_check, "writer_of", _without_reset)
     private: list[Callable[..., Any]] = []
     monkeypatch.setattr(fast_publish_check, "FastPublisher", private.append)
     transport = SolaceTransport(SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="first"))

@@ -14,7 +14,7 @@ import pytest
 from lbg_runtime.broker.engine.effects import Deliver
 from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -37,8 +37,8 @@ OF_THE_CHECK = 1
 
 
 @pytest.fixture
-def receive_path() -> ReceivePathChoice:
-    return ReceivePathChoice.FAST
+def client_path() -> ClientPathChoice:
+    return ClientPathChoice.FAST
 
 
 class Counts:
@@ -122,9 +122,9 @@ async def test_both_paths_put_the_same_on_the_wire(broker: BrokerServer, make_tr
         Message("orders/3", b"x", {"ratio": 0.1, "nothing": None, "raw": b"\0a", "empty": "", "ü": "ö"}, ""),
         Message("orders/4", b"y" * 70_000, {"lbg_publisher": "p"}, sent_at_ms=0),
     ]
-    for path in (ReceivePathChoice.FAST, ReceivePathChoice.PUBLIC):
+    for path in (ClientPathChoice.FAST, ClientPathChoice.PUBLIC):
         address = f"tcp://{broker.host}:{broker.port}"
-        transport = SolaceTransport(SolaceSettings((address,), client_name=path.value, receive_path=path))
+        transport = SolaceTransport(SolaceSettings((address,), client_name=path.value, client_path=path))
         await transport.open()
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*map(transport.send, messages))
@@ -343,13 +343,13 @@ async def test_memory_does_not_grow_with_what_is_published(
 
 EXIT = """
 import asyncio, sys, time
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
 async def main():
-    settings = SolaceSettings(hosts=(sys.argv[1],), client_name="leaver", receive_path=ReceivePathChoice.FAST)
+    settings = SolaceSettings(hosts=(sys.argv[1],), client_name="leaver", client_path=ClientPathChoice.FAST)
     transport = SolaceTransport(settings)
     await transport.open()
     futures = [transport.send(Message("orders/new", b"x" * 256, {"JMSXGroupID": "k"})) for _ in range(20_000)]

@@ -1,6 +1,6 @@
 """A message is written whole into a native one, whatever that was used for before, or refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ctypes import Structure, addressof, byref, c_uint32, c_void_p, create_string_buffer, string_at
 from typing import Any
 
@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.errors import InvariantViolated, PublishRefused
+from lbg_runtime.model.message import Message, PropertyValue
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_frame
 from lbg_runtime.smf.message import PERSISTENT, read_published
+from lbg_runtime.transport.solace import compiled
+from lbg_runtime.transport.solace import compiled_writer as compiled_writer_module
+from lbg_runtime.transport.solace.compiled_writer import compiled_writer, writer_of
 from lbg_runtime.transport.solace.fast_publish_calls import OK, PublishCalls
-from lbg_runtime.transport.solace.fast_publish_writer import TAG_BYTES, message_writer
+from lbg_runtime.transport.solace.fast_publish_writer import TAG_BYTES, WriteMessage, message_writer
 from lbg_runtime.transport.solace.library import CORE
 
-STAMPS = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
+STAMPS: dict[str, PropertyValue] = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
 FULL = Message("orders/ä/1", bytes(range(256)), {**STAMPS, "ü": "ö", "nothing": None, "raw": b"\0a\0"}, "id-ß", 1)
 
 
@@ -28,9 +31,9 @@ class Buffer(Structure):
 class Native:
     """One native message and what is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_writer: Callable[[PublishCalls], WriteMessage]) -> None:
         self.calls = PublishCalls()
-        self.write = message_writer(self.calls)
+        self.write = make_writer(self.calls)
         self.pointer = c_void_p()
         assert self.calls.alloc(byref(self.pointer)) == OK
 
@@ -57,9 +60,11 @@ class Native:
         return tag.value
 
 
-@pytest.fixture(scope="module")
-def native() -> Iterator[Native]:
-    native = Native()
+@pytest.fixture(scope="module", params=["interpreted", "compiled"])
+def native(request: pytest.FixtureRequest) -> Iterator[Native]:
+    if request.param == "compiled" and compiled.WRITER is None:
+        pytest.skip("built without a compiler")
+    native = Native(message_writer if request.param == "interpreted" else compiled_writer)
     yield native
     native.calls.free(byref(native.pointer))
 
@@ -170,3 +175,49 @@ def test_what_no_type_checker_saw_is_refused(
         native.put(Message(topic, payload, properties, message_id))
     native.put(FULL)
     assert native.message() == FULL
+
+
+USUAL = Message("orders/ä/1", b"\0", STAMPS, "id", 1_700_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_usual"),
+    [
+        (USUAL, True),
+        (Message("t", b"", {"low": -(2**63), "high": 2**63 - 1, "ü": "ö", "empty": ""}), True),
+        (FULL, False),
+        (Message("t", b"", {"yes": True}), False),
+        (Message("t", b"", {"ratio": 0.5}), False),
+        (Message("t", b"", {"large": 2**63}), False),
+        (Message("t", b"", {"cut": "a\0b"}), False),
+        (Message("t", b"", {"half": "\ud800"}), False),
+        (Message("t" * 251, b""), False),
+        (Message("t", b"", {}, None, 2**63), False),
+    ],
+)
+@pytest.mark.skipif(compiled.WRITER is None, reason="built without a compiler")
+def test_what_is_usual_is_written_in_c_and_all_else_is_left_to_python(message: Message, is_usual: bool) -> None:
+    left: list[Message] = []
+
+    def make_writer(calls: PublishCalls) -> WriteMessage:
+        with pytest.MonkeyPatch.context() as patch:
+            careful = lambda _calls: lambda _native, message, _address: left.append(message)  # noqa: E731 - one line
+            patch.setattr(compiled_writer_module, "message_writer", careful)
+            return compiled_writer(calls)
+
+    native = Native(make_writer)
+    native.put(message)
+    assert left == ([] if is_usual else [message])
+    if is_usual:
+        assert native.message() == message
+    native.calls.free(byref(native.pointer))
+
+
+def test_without_a_compiler_there_is_the_writer_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "WRITER", None)
+    native = Native(writer_of)
+    native.put(USUAL)
+    assert native.message() == USUAL
+    native.calls.free(byref(native.pointer))
+    with pytest.raises(InvariantViolated, match="nothing was compiled"):
+        compiled_writer(native.calls)

@@ -1,7 +1,9 @@
 """A native message is read whole, or refused, and freed either way."""
 
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int, c_void_p
 from dataclasses import FrozenInstanceError
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -10,14 +12,17 @@ from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
 from lbg_runtime.smf.contents import Contents, PayloadKind, encode_contents, relay_of
 from lbg_runtime.smf.message import Relay, make_relay
 from lbg_runtime.smf.sdt import Destination, DestinationKind, encode_sdt
+from lbg_runtime.transport.solace import compiled
+from lbg_runtime.transport.solace.compiled_reader import compiled_reader
 from lbg_runtime.transport.solace.fast_calls import FastCalls
 from lbg_runtime.transport.solace.fast_check import native_message
-from lbg_runtime.transport.solace.fast_reader import message_reader
+from lbg_runtime.transport.solace.fast_reader import ReadMessage, message_reader
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 
 QUEUE, EPOCH = QueueName("orders/0"), Epoch(3)
 XML, ATTACHMENT = 1, 2
 """Kinds of sections of a body."""
+MakeReader = Callable[[FastCalls], ReadMessage]
 STAMPS = {"JMSXGroupID": "k", PUBLISHER_PROPERTY: "p", "lbg_key_sequence": 7}
 
 
@@ -29,24 +34,41 @@ class CountingCalls(FastCalls):
         self.freed = 0
         free = self.free
 
-        def count(reference: Any) -> Any:
+        def count(reference: int) -> int:
             self.freed += 1
-            return free(reference)
+            return int(free(c_void_p(reference)))
 
-        self.free = count
+        self.free = CFUNCTYPE(c_int, c_void_p)(count)
+
+
+@pytest.fixture(params=["interpreted", "compiled"])
+def make_reader(request: pytest.FixtureRequest) -> MakeReader:
+    if request.param == "interpreted":
+        return message_reader
+    if compiled.READER is None:
+        pytest.skip("the package was built without a compiler")
+    return compiled_reader
 
 
 def frame_of(relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> bytes:
     return relay.delivery_prefix(delivery_id, 0, 1, redelivered=redelivered) + relay.carried + relay.body
 
 
-def read(relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> Delivery:
-    calls = CountingCalls()
-    pointer = native_message(frame_of(relay, delivery_id, redelivered=redelivered))
-    try:
-        return message_reader(calls)(pointer, QUEUE, EPOCH)
-    finally:
-        assert calls.freed == 1
+class Read(Protocol):
+    def __call__(self, relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> Delivery: ...
+
+
+@pytest.fixture
+def read(make_reader: MakeReader) -> Read:
+    def read_with(relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> Delivery:
+        calls = CountingCalls()
+        pointer = native_message(frame_of(relay, delivery_id, redelivered=redelivered))
+        try:
+            return make_reader(calls)(pointer, QUEUE, EPOCH)
+        finally:
+            assert calls.freed == 1
+
+    return read_with
 
 
 @pytest.mark.parametrize(
@@ -60,13 +82,13 @@ def read(relay: Relay, delivery_id: int = 1, *, redelivered: bool = False) -> De
     ],
     ids=["bare", "full", "numbers", "looks like a text", "empty"],
 )
-def test_a_message_is_read_whole(message: Message) -> None:
+def test_a_message_is_read_whole(read: Read, message: Message) -> None:
     delivery = read(relay_of(message))
     assert delivery.message == message
     assert dict(delivery.message.properties) == dict(message.properties)
 
 
-def test_what_is_read_is_what_its_constructors_make() -> None:
+def test_what_is_read_is_what_its_constructors_make(read: Read) -> None:
     delivery = read(relay_of(Message("t", b"x", STAMPS, "id", 5)), delivery_id=9, redelivered=True)
     made = Delivery(QUEUE, EPOCH, DeliveryId(9), Message("t", b"x", STAMPS, "id", 5), True, delivery.received_at_ns)
     assert (type(delivery), type(delivery.message)) == (Delivery, Message)
@@ -80,33 +102,33 @@ def test_what_is_read_is_what_its_constructors_make() -> None:
 
 
 @pytest.mark.parametrize("redelivered", [True, False])
-def test_ids_and_the_flag_are_those_of_the_delivery(redelivered: bool) -> None:
+def test_ids_and_the_flag_are_those_of_the_delivery(read: Read, redelivered: bool) -> None:
     delivery = read(relay_of(Message("t", b"")), delivery_id=2**40 + 1, redelivered=redelivered)
     assert (delivery.delivery_id, delivery.redelivered) == (2**40 + 1, redelivered)
     assert (delivery.queue, delivery.epoch) == (QUEUE, EPOCH)
     assert delivery.received_at_ns > 0
 
 
-def test_one_message_leaves_nothing_for_the_next() -> None:
-    reader = message_reader(FastCalls())
+def test_one_message_leaves_nothing_for_the_next(make_reader: MakeReader) -> None:
+    reader = make_reader(FastCalls())
     full = Message("a/b", b"payload", STAMPS, "id", 5)
     for message in (full, Message("c", b""), full):
         assert reader(native_message(frame_of(relay_of(message))), QUEUE, EPOCH).message == message
 
 
-def test_a_text_of_a_foreign_publisher_is_its_utf8() -> None:
+def test_a_text_of_a_foreign_publisher_is_its_utf8(read: Read) -> None:
     summary, body = encode_contents(Contents(encode_sdt("täxt"), PayloadKind.STRING, properties={"a": "b"}))
     assert read(make_relay("t", body, summary)).message.payload == "täxt".encode()
 
 
-def test_a_destination_is_its_name_and_containers_are_left_out() -> None:
+def test_a_destination_is_its_name_and_containers_are_left_out(read: Read) -> None:
     properties = {"where": Destination(DestinationKind.TOPIC, "orders/there"), "map": {"a": 1}, "list": [1], "last": 1}
     summary, body = encode_contents(Contents(b"x", properties=properties))
     assert dict(read(make_relay("t", body, summary)).message.properties) == {"where": "orders/there", "last": 1}
 
 
 @pytest.mark.parametrize("properties", [{"a": "b"}, STAMPS], ids=["foreign", "ours"])
-def test_a_payload_that_came_as_xml_is_taken(properties: dict[str, Any]) -> None:
+def test_a_payload_that_came_as_xml_is_taken(read: Read, properties: dict[str, Any]) -> None:
     summary, body = encode_contents(Contents(b"", properties=properties))
     assert summary is not None
     metadata_section = summary[2:]
@@ -114,20 +136,20 @@ def test_a_payload_that_came_as_xml_is_taken(properties: dict[str, Any]) -> None
     assert (message.payload, dict(message.properties)) == (b"<a/>", properties)
 
 
-def test_a_message_with_two_payloads_is_refused() -> None:
+def test_a_message_with_two_payloads_is_refused(read: Read) -> None:
     summary = bytes((XML << 4 | 2, 4, ATTACHMENT << 4 | 2, 3))
     with pytest.raises(UnreadableMessage, match="two payloads"):
         read(make_relay("t", b"<a/>abc", summary))
 
 
-def test_a_text_that_is_none_is_refused() -> None:
+def test_a_text_that_is_none_is_refused(read: Read) -> None:
     relay = relay_of(Message("t", b"x", {"name": "abcd"}))
     spoilt = Relay(relay.head, relay.carried, relay.body.replace(b"abcd", b"a\xff\xffd"), relay.contents)
     with pytest.raises(UnreadableMessage, match="utf-8"):
         read(spoilt)
 
 
-def test_properties_that_are_cut_short_are_refused() -> None:
+def test_properties_that_are_cut_short_are_refused(read: Read) -> None:
     relay = relay_of(Message("t", b"x", {"name": "abcd"}))
     at = relay.body.index(b"abcd")
     # The length of the text says more than there is.
@@ -136,10 +158,10 @@ def test_properties_that_are_cut_short_are_refused() -> None:
         read(spoilt)
 
 
-def test_a_message_without_the_id_of_a_delivery_is_refused() -> None:
+def test_a_message_without_the_id_of_a_delivery_is_refused(make_reader: MakeReader) -> None:
     relay = relay_of(Message("t", b""))
     direct = relay.direct_prefix() + relay.carried + relay.body
     calls = CountingCalls()
     with pytest.raises(UnreadableMessage):
-        message_reader(calls)(native_message(direct), QUEUE, EPOCH)
+        make_reader(calls)(native_message(direct), QUEUE, EPOCH)
     assert calls.freed == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.config.settings import ReceivePathChoice
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
@@ -22,7 +22,7 @@ from tests.transport.solace.steps import eventually, publish
 pytestmark = pytest.mark.real_time
 
 MakeTransport = Callable[..., SolaceTransport]
-PUBLIC_ONLY = pytest.mark.parametrize("receive_path", [ReceivePathChoice.PUBLIC], indirect=True)
+PUBLIC_ONLY = pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True)
 QUEUE = QueueName("orders/0")
 
 

@@ -1,0 +1,66 @@
+"""TLS of the development broker's listeners: what it shows, and whom it believes."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbg_runtime.model.errors import UserError
+
+HANDSHAKE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files."""
+
+    certificate: Path
+    """The broker's own, followed by those between it and its authority, if any."""
+    key: Path
+    """Not encrypted: the broker is for development, and asks for no password."""
+    client_authorities: Path | None = None
+    """Certificates of those who may vouch for clients. With it clients log in by certificate, and by nothing else but a
+    token."""
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `UserError` for files that are not what they should be."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            # Without a password callback the library would ask for one on the terminal.
+            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        except (OSError, ssl.SSLError, _Encrypted) as error:
+            expected = "a certificate and its key, not encrypted, in PEM"
+            raise UserError("--tls-cert, --tls-key", _reason(error, self.certificate, self.key), expected) from None
+        if self.client_authorities is not None:
+            try:
+                context.load_verify_locations(self.client_authorities)
+            except (OSError, ssl.SSLError) as error:
+                reason = _reason(error, self.client_authorities)
+                raise UserError("--client-ca", reason, "certificates of authorities in PEM") from None
+            # Not required by TLS: who shows none is refused by its login, in words that its library understands.
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+
+def common_name(certificate: object) -> str | None:
+    """The common name in a peer's certificate, as Python gives it; None where there is none."""
+    if not isinstance(certificate, dict):
+        return None
+    names = (pair[1] for part in certificate.get("subject", ()) for pair in part if pair[0] == "commonName")
+    return next(names, None)
+
+
+class _Encrypted(Exception):
+    """The key is."""
+
+
+def _no_password() -> str:
+    raise _Encrypted("the key is encrypted")
+
+
+def _reason(error: Exception, *files: Path) -> str:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        missing = next((file for file in files if not file.is_file()), files[0])
+        return f"{missing}: {error.strerror or error}"
+    names = ", ".join(map(str, files))
+    return f"{names}: {getattr(error, 'reason', None) or error}"

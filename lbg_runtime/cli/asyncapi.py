@@ -1,0 +1,36 @@
+"""`lbg asyncapi`: what the handlers take, as an AsyncAPI 3 document."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def asyncapi(
+    config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
+    app_version: Annotated[str, typer.Option(help="Version of the application, which the document has to tell.")] = (
+        "1.0.0"
+    ),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, instead of YAML.")] = False,
+) -> None:
+    """Print the AsyncAPI 3 document of the handlers: their topics, and their bodies as the annotations say them."""
+    import orjson
+    import yaml
+
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.model.errors import ConfigError
+    from lbg_runtime.runtime.asyncapi import asyncapi_document
+    from lbg_runtime.runtime.registry import load_handlers
+
+    configure_log()
+    sys.path.insert(0, str(Path.cwd()))
+    settings = load_group_settings(config)
+    if not settings.handlers:
+        raise ConfigError("handlers", "none", "modules with handlers, whose annotations the document tells")
+    document = asyncapi_document(load_handlers(settings.handlers), settings, version=app_version)
+    if json:
+        print(orjson.dumps(document).decode())
+    else:
+        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")

@@ -1,0 +1,167 @@
+"""`lbg bench broker`: what the development broker can do, by clients on plain sockets that are not the limit.
+
+- in: persistent messages to one queue, 255 under way; beside it a server that only cuts frames and confirms.
+- out: a full queue to one flow, settled in ranges; beside it a server that only sends ready frames.
+- confirm: from sending a message to its confirm, in the flood of `in` and with one message under way.
+- bind: every member binds every queue.
+- memory: what a spooled message of 1 KB takes.
+- queues: the broker's processor time for a message, by how many queues and subscriptions there are.
+
+Every measurement has a fresh broker and a fresh client, each in a process of its own. Processor times say who was the
+limit. What is compared is within a round.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
+from lbg_runtime.cli.bench.profile import Profile, profiled
+from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+
+QUEUE_COUNTS = (10, 1_000, 10_000)
+SPOOLED_BYTES = 1_000
+ONE_BY_ONE_SHARE = 20
+"""Messages one by one take this much longer, so that there are fewer of them."""
+
+_BROKER = "lbg_runtime.cli.bench.measured_broker"
+_ARMS = "lbg_runtime.cli.bench.broker_arms"
+
+Measured = dict[tuple[str, str], list[float]]
+"""By arm and unit, the values of the rounds."""
+
+
+def broker(
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one measurement.")] = 60_000,
+    spooled: Annotated[int, typer.Option(min=1_000, help="Messages of 1 KB that are spooled.")] = 200_000,
+    queues: Annotated[int, typer.Option(min=1, max=10_000, help="Queues to bind.")] = 1_000,
+    members: Annotated[int, typer.Option(min=1, max=100, help="Members that bind all of them.")] = 10,
+    rounds: Rounds = 3,
+    profile: Profile = None,
+    json: Json = False,
+) -> None:
+    """Measure the development broker on its own. Exit 1 where a message is missing, comes twice or out of order."""
+    check_profile(profile)
+    measured: Measured = defaultdict(list)
+    for number in range(rounds):
+        tell("broker", f"round {number + 1} of {rounds}")
+        for arm in ("in", "bare in"):
+            _in(measured, arm, messages, profile if number == 0 and arm == "in" else None)
+        for arm in ("out", "bare out"):
+            _out(measured, arm, messages)
+        _one_by_one(measured, messages // ONE_BY_ONE_SHARE)
+        for count in QUEUE_COUNTS:
+            _queues(measured, messages, count)
+        _bind(measured, queues, members)
+    _spool(measured, spooled)
+    settings = {"messages": messages, "spooled": spooled, "queues": queues, "members": members}
+    rows = [Row(arm, unit, values) for (arm, unit), values in measured.items()]
+    finish(Report("broker", rounds, rows, ratios_of(measured), settings), json=json)
+
+
+def ratios_of(measured: Mapping[tuple[str, str], Sequence[float]]) -> list[Ratio]:
+    """What survives a change of machine."""
+
+    def of(arm: str, unit: str) -> Sequence[float]:
+        return measured[arm, unit]
+
+    few, *more = QUEUE_COUNTS
+    return [
+        Ratio("in / bare in", within_rounds(of("in", "messages/s"), of("bare in", "messages/s"))),
+        Ratio("out / bare out", within_rounds(of("out", "messages/s"), of("bare out", "messages/s"))),
+        *(
+            Ratio(
+                f"cost with {count} queues / with {few}",
+                within_rounds(of(f"{count} queues", "broker us/message"), of(f"{few} queues", "broker us/message")),
+                better=Better.LESS,
+            )
+            for count in more
+        ),
+        Ratio(
+            "memory of a spooled message / its size",
+            [value / SPOOLED_BYTES for value in of("spooled", "bytes/message")],
+            better=Better.LESS,
+        ),
+    ]
+
+
+def _in(measured: Measured, arm: str, messages: int, profile: Path | None) -> None:
+    mode = "bare" if arm.startswith("bare") else "broker"
+    with run_broker(_BROKER, mode, 1) as host:
+        before = host.ask()
+        with profiled(profile, host.pid):
+            spent = run_arm(arm, _ARMS, host.host, messages, 1)
+        after = host.ask()
+    if mode == "broker" and after["depth"] != messages:
+        raise BenchFailed(arm, f"{after['depth']} of {messages} messages are on the queue")
+    _note(measured, arm, messages, spent, before, after)
+    measured[arm, "ms to confirm, p50"].append(spent["confirm_p50_ms"])
+    measured[arm, "ms to confirm, p99"].append(spent["confirm_p99_ms"])
+
+
+def _out(measured: Measured, arm: str, messages: int) -> None:
+    is_bare = arm.startswith("bare")
+    with run_broker(_BROKER, "bare" if is_bare else "broker", messages if is_bare else 1) as host:
+        if not is_bare:
+            run_arm("in", _ARMS, host.host, messages, 1)
+        before = host.ask()
+        spent = run_arm(arm, _ARMS, host.host, messages)
+        after = host.ask()
+    if not is_bare and after["depth"]:
+        raise BenchFailed(arm, f"{after['depth']} messages are left on the queue")
+    _note(measured, arm, messages, spent, before, after)
+
+
+def _one_by_one(measured: Measured, messages: int) -> None:
+    with run_broker(_BROKER, "broker", 1) as host:
+        spent = run_arm("one by one", _ARMS, host.host, messages)
+    for part in ("p50", "p99"):
+        measured["one by one", f"ms to confirm, {part}"].append(spent[f"confirm_{part}_ms"])
+
+
+def _queues(measured: Measured, messages: int, count: int) -> None:
+    with run_broker(_BROKER, "broker", count) as host:
+        before = host.ask()
+        run_arm("in", _ARMS, host.host, messages, count)
+        after = host.ask()
+    if after["depth"] != messages:
+        raise BenchFailed("queues", f"{after['depth']} of {messages} messages are on the queues")
+    measured[f"{count} queues", "broker us/message"].append((after["cpu_s"] - before["cpu_s"]) / messages * 1e6)
+
+
+def _bind(measured: Measured, queues: int, members: int) -> None:
+    with run_broker(_BROKER, "broker", queues) as host:
+        before = host.ask()
+        spent = run_arm("bind", _ARMS, host.host, queues, members)
+        after = host.ask()
+    arm = f"{queues} queues x {members} members"
+    binds = queues * members
+    measured[arm, "binds/s"].append(binds / spent["seconds"])
+    measured[arm, "broker us/bind"].append((after["cpu_s"] - before["cpu_s"]) / binds * 1e6)
+
+
+def _spool(measured: Measured, spooled: int) -> None:
+    with run_broker(_BROKER, "broker", 1) as host:
+        before = host.ask()
+        run_arm("spool", _ARMS, host.host, spooled, SPOOLED_BYTES)
+        after = host.ask()
+    grown = after["memory_bytes"] - before["memory_bytes"]
+    measured["spooled", "bytes/message"].append(grown / spooled)
+    measured["spooled", "MB"].append(grown / 1e6)
+
+
+def _note(
+    measured: Measured,
+    arm: str,
+    messages: int,
+    spent: Mapping[str, float],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> None:
+    measured[arm, "messages/s"].append(messages / spent["seconds"])
+    measured[arm, "broker us/message"].append((after["cpu_s"] - before["cpu_s"]) / messages * 1e6)
+    measured[arm, "client us/message"].append(spent["cpu_s"] / messages * 1e6)

@@ -1,0 +1,98 @@
+"""`lbg bench latency`: how long a message takes, from the call that publishes it to the begin of its handler.
+
+The development broker, a publisher and three receivers in a process each; the official client; real sockets on
+loopback. The publisher is the hashed one, on the fast path, at an even rate, to a group of each receiver in turns of 50
+messages: the same load for all, and what else the machine does meets all alike.
+
+- `callback`: the client's public receiver alone; the time is taken at the begin of its callback, on the client's
+  thread, where nothing of the message has been read yet.
+- `transport`: the transport on the fast path; the time is taken where it hands the message over, on the event loop.
+- `member`: the whole runtime on the fast path; the time is taken at the begin of the handler. With `--profile` it is
+  sampled in the first round, and slower there.
+"""
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lbg_runtime.cli.bench.processes import BenchFailed, end_of, run_arm, run_broker, run_module
+from lbg_runtime.cli.bench.profile import Profile, profiled
+from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+
+PEER = "callback"
+GOALS = {"p50": 1.2, "p99": 1.5}
+_ARMS_MODULE = "lbg_runtime.cli.bench.latency_arms"
+
+Measured = Mapping[str, Sequence[Mapping[str, float]]]
+"""By arm, the quantiles of its rounds, in microseconds."""
+
+
+def latency(
+    messages: Annotated[
+        int, typer.Option(min=50, help="Messages of each arm and round, after the warm-up; in full turns of 50.")
+    ] = 4_000,
+    rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 1_000,
+    rounds: Rounds = 5,
+    profile: Profile = None,
+    json: Json = False,
+) -> None:
+    """Measure the way of single messages beside the client's own. Takes a minute or two.
+
+    Exit 1 where a message is not confirmed, is missing, comes twice or out of the order of its key, or is left on a
+    queue.
+    """
+    from lbg_runtime.cli.bench.latency_arms import ARMS, SLICE
+
+    check_profile(profile)
+    measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    for number in range(rounds):
+        tell("latency", f"round {number + 1} of {rounds}")
+        for arm, quantiles in measure(messages - messages % SLICE, rate, profile if number == 0 else None).items():
+            measured[arm].append(quantiles)
+    settings = {"messages": messages - messages % SLICE, "messages/s": rate}
+    finish(Report("latency", rounds, tuple(rows_of(measured)), tuple(ratios_of(measured)), settings), json=json)
+
+
+def measure(message_count: int, rate_per_s: float, profile: Path | None = None) -> dict[str, dict[str, float]]:
+    """One round: the quantiles of each arm, in microseconds."""
+    from lbg_runtime.cli.bench.latency_arms import ARMS, WARM_UP
+
+    with ExitStack() as stack:
+        broker = stack.enter_context(run_broker("lbg_runtime.cli.bench.filled_broker", 1, 1, *ARMS))
+        arguments: tuple[Any, ...] = (broker.host, message_count, rate_per_s)
+        started = {
+            arm: stack.enter_context(run_module(_ARMS_MODULE, (arm, *arguments), subprocess.DEVNULL)) for arm in ARMS
+        }
+        for arm, (process, log) in started.items():
+            # Nothing comes where it has ended badly, and its end says why.
+            if process.stdout is None or not process.stdout.readline():
+                end_of(arm, process, log)
+        stack.enter_context(profiled(profile, started["member"][0].pid))
+        confirmed = run_arm("publisher", _ARMS_MODULE, *arguments)
+        quantiles = {arm: end_of(arm, process, log) for arm, (process, log) in started.items()}
+        depth = broker.ask()["depth"]
+    if depth:
+        raise BenchFailed("the broker", f"{depth} messages are left on the queues")
+    if confirmed != dict.fromkeys(ARMS, WARM_UP + message_count):
+        raise BenchFailed("publisher", f"confirmed were {confirmed}")
+    return quantiles
+
+
+def rows_of(measured: Measured) -> Iterator[Row]:
+    """What is told of each arm."""
+    for arm, rounds in measured.items():
+        for name in GOALS:
+            yield Row(arm, f"us, {name}", [each[name] for each in rounds])
+
+
+def ratios_of(measured: Measured) -> Iterator[Ratio]:
+    """Our own arms beside the client's. The goals are those of the whole runtime."""
+    for arm in measured:
+        for name, goal in GOALS.items() if arm != PEER else ():
+            values = within_rounds(*([each[name] for each in measured[one]] for one in (arm, PEER)))
+            yield Ratio(f"{arm} / {PEER}, {name}", values, better=Better.LESS, goal=goal if arm == "member" else None)

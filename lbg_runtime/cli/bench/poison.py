@@ -1,0 +1,136 @@
+"""`lbg bench poison`: what a key that always fails costs the others, under each policy.
+
+Two members at the same time, each with a broker of its own whose four queues are full before they begin: one has a key
+more of which all messages fail, each `attempts` times, the other has the same messages and no poison. Four processes,
+the official client, handlers that return at once, so that every microsecond shows. What is compared is how many
+messages of the other keys the two have handled while both were at work, as a busy machine slows both down, and what
+processor time each took for a message. A pair without any poison says how far to trust the figures.
+
+With `stop` the queue of the poisoned key stops, and the keys in the other three queues are measured, of which the
+member then has more than its peer: it has the time that the stopped queue would have taken.
+"""
+
+import time
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
+
+import typer
+
+from lbg_runtime.cli.bench.poison_arms import ATTEMPTS, POLICIES, SAMPLE
+from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
+from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+
+GOAL = 0.9
+START_S = 5.0
+"""Until both members are there, with messages in hand."""
+
+LEAST_SHARE = 0.3
+"""Of the time of either, in which both must be at work."""
+
+PEER = "no poison"
+
+TRIES = 4
+"""A pair of which one has had the machine for itself says nothing, and is taken again."""
+
+
+class NotTogether(BenchFailed):
+    """The two members of a pair were not at work at the same time for long enough."""
+
+
+Measured = Mapping[str, Sequence[Mapping[str, float]]]
+"""By arm, the measurements of its rounds."""
+
+
+def poison(
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one measurement.")] = 60_000,
+    keys: Annotated[int, typer.Option(min=10, help="Keys besides the poisoned one.")] = 1_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """Measure the throughput of other keys while one is poisoned, for every policy. Takes minutes.
+
+    Exit 1 where a message of another key is missing, comes twice or out of order.
+    """
+    measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in POLICIES}
+    for number in range(rounds):
+        tell("poison", f"round {number + 1} of {rounds}")
+        for arm in POLICIES:
+            measured[arm].append(_measure_together(arm, messages, keys + 1))
+    settings = {"messages": messages, "other keys": keys, "queues": 4, "attempts": ATTEMPTS}
+    finish(Report("poison", rounds, rows_of(measured), ratios_of(measured), settings=settings), json=json)
+
+
+def _measure_together(arm: str, message_count: int, key_count: int) -> dict[str, float]:
+    for _ in range(TRIES - 1):
+        try:
+            return measure(arm, message_count, key_count)
+        except NotTogether as apart:
+            tell("poison", f"{arm}, again: {apart}")
+    return measure(arm, message_count, key_count)
+
+
+def measure(arm: str, message_count: int, key_count: int) -> dict[str, float]:
+    """One pair: messages of other keys a second of either, failed attempts, and what lies elsewhere at the end."""
+    brokers = "lbg_runtime.cli.bench.poison_broker"
+    with (
+        run_broker(brokers, message_count, key_count) as broker,
+        run_broker(brokers, message_count, key_count) as other,
+        ThreadPoolExecutor(2) as pair,
+    ):
+        begin_s = time.monotonic() + START_S
+        peer = pair.submit(_run, PEER, arm, other.host, message_count, key_count, begin_s)
+        spent = pair.submit(_run, arm, arm, broker.host, message_count, key_count, begin_s).result()
+        rate, peer_rate = rates_together(spent["moments"], peer.result()["moments"])
+        left = broker.ask()
+    # A parking queue has the fence of its owner besides.
+    moved = {"error_queue": left["errors"], "park": left["parked"] - 1}.get(arm, 0)
+    if arm in ("error_queue", "park") and not moved:
+        raise BenchFailed(arm, "nothing of the poisoned key was moved while the others were handled")
+    return {
+        "rate": rate,
+        "peer_rate": peer_rate,
+        "cpu_us": spent["cpu_us"],
+        "peer_cpu_us": peer.result()["cpu_us"],
+        "failed": spent["failed"],
+        "moved": moved,
+    }
+
+
+def _run(arm: str, measured_as: str, host: str, message_count: int, key_count: int, begin_s: float) -> dict[str, Any]:
+    return run_arm(arm, "lbg_runtime.cli.bench.poison_arms", host, message_count, key_count, measured_as, begin_s)
+
+
+def rates_together(mine: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Messages a second of two members while both were at work, by their samples' moments; raises `BenchFailed`."""
+    begin, end = max(mine[0], others[0]), min(mine[-1], others[-1])
+    if end - begin < LEAST_SHARE * max(mine[-1] - mine[0], others[-1] - others[0]):
+        raise NotTogether("the pair", f"at work together for {end - begin:.1f} s only, on a machine that is too busy")
+    counts = [SAMPLE * (bisect(moments, end) - bisect(moments, begin)) for moments in (mine, others)]
+    return counts[0] / (end - begin), counts[1] / (end - begin)
+
+
+def rows_of(measured: Measured) -> list[Row]:
+    """What every arm has shown, in every respect."""
+    units = {
+        "rate": "other keys' messages/s",
+        "peer_rate": "of its peer without poison",
+        "cpu_us": "us of processor a message",
+        "peer_cpu_us": "us of its peer",
+        "failed": "failed attempts",
+        "moved": "messages moved or parked",
+    }
+    return [Row(arm, unit, [each[name] for each in measured[arm]]) for name, unit in units.items() for arm in measured]
+
+
+def ratios_of(measured: Measured) -> list[Ratio]:
+    """The other keys' rate under each policy, by that of the member beside it that has no poison."""
+    ratios: list[Ratio] = []
+    for name, mine, others in (("rate", "rate", "peer_rate"), ("1 / processor time", "peer_cpu_us", "cpu_us")):
+        for arm, rounds in measured.items():
+            # With `stop` the member has other work to do than its peer.
+            if arm != "stop" or name == "rate":
+                values = within_rounds([each[mine] for each in rounds], [each[others] for each in rounds])
+                ratios.append(Ratio(f"{arm} / {PEER}, {name}", values, goal=None if arm == PEER else GOAL))
+    return ratios

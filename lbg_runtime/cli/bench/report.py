@@ -1,0 +1,260 @@
+"""What every bench says in the end: one table, or with `--json` one object, always of the same form.
+
+The object: `name`, `date`, `machine` (processor, cores, load when it began, Python, official client), `rounds`,
+`settings` (what was measured with), `rows` (case, arm, unit, median, lowest, highest), `ratios` (case, name, median,
+lowest, highest; goal, whether more is better and whether it is met, where there is a goal), `details` (what does not
+fit a row), `right` (whether every count and every order was as it must be; the exit code is 1 otherwise).
+"""
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CLIENT = "solace-pubsubplus"
+WIDTH = 132
+
+# Looked at when this is imported, which is before anything is measured.
+_LOAD = round(os.getloadavg()[0], 2)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Rounds = Annotated[int, typer.Option(min=1, max=100, help="How often the arms take turns.")]
+
+
+class Better(Enum):
+    """Which of two ratios is the better one."""
+
+    MORE = "more"
+    LESS = "less"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What an arm has shown in one respect. `values` are those of the rounds, or of single events where `unit` is of
+    such; there is at least one."""
+
+    arm: str
+    unit: str
+    values: Sequence[float]
+    case: str = ""
+    """What it was measured with, where a bench has several: `100 keys`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How two arms stand to each other within a round, which is what survives a change of machine."""
+
+    name: str
+    values: Sequence[float]
+    case: str = ""
+    better: Better = Better.MORE
+    goal: float | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called in the regression file."""
+        return f"{self.case}: {self.name}" if self.case else self.name
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the median is as good as the goal; None without one."""
+        if self.goal is None:
+            return None
+        found = median(self.values)
+        return found >= self.goal if self.better is Better.MORE else found <= self.goal
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a bench has to say."""
+
+    name: str
+    rounds: int
+    rows: Sequence[Row]
+    ratios: Sequence[Ratio] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    wrong: Sequence[str] = ()
+    """What was not as it must be; the figures mean nothing then."""
+
+    def as_object(self) -> dict[str, object]:
+        """See the module."""
+        return {
+            "name": self.name,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": asdict(machine()),
+            "rounds": self.rounds,
+            "settings": dict(self.settings),
+            "rows": [{"case": row.case, "arm": row.arm, "unit": row.unit, **spread(row.values)} for row in self.rows],
+            "ratios": [_ratio_object(ratio) for ratio in self.ratios],
+            "details": dict(self.details),
+            "right": not self.wrong,
+            "wrong": list(self.wrong),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What figures depend on most."""
+
+    processor: str
+    cores: int
+    load: float
+    """Processes that wanted to run, over the minute before the bench: of an idle machine it is about 0."""
+    python: str
+    client: str
+    """Version of the official client, or `none`."""
+
+
+def finish(report: Report, *, json: bool) -> None:
+    """Print it, and leave with exit code 1 where something was wrong."""
+    if json:
+        import orjson
+
+        print(orjson.dumps(report.as_object()).decode())
+    else:
+        _print_tables(report)
+    for what in report.wrong:
+        print(f"lbg bench {report.name}: {what}", file=sys.stderr)
+    if report.wrong:
+        raise typer.Exit(1)
+
+
+def quiet_log(level: int = logging.WARNING) -> None:
+    """The log on standard error, without what is as it should be: a bench binds and releases all the time."""
+    import structlog
+
+    from lbg_runtime.cli.log import configure_log
+
+    configure_log()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+
+
+def tell(name: str, text: str) -> None:
+    """Say on standard error how far it is."""
+    print(f"lbg bench {name}: {text}", file=sys.stderr, flush=True)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
+    return {"median": short(median(values)), "lowest": short(min(values)), "highest": short(max(values))}
+
+
+def short(value: float) -> float:
+    """With the digits that mean something."""
+    return round(value, 0 if abs(value) >= 10_000 else 2 if abs(value) >= 1 else 4)
+
+
+def within_rounds(mine: Iterable[float], others: Iterable[float]) -> list[float]:
+    """Mine by the other's, round by round."""
+    return [one / other for one, other in zip(mine, others, strict=True)]
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The value of this rank (nearest); there must be one."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
+
+
+def _ratio_object(ratio: Ratio) -> dict[str, object]:
+    told: dict[str, object] = {"case": ratio.case, "name": ratio.name, **spread(ratio.values)}
+    told["better"] = ratio.better.value
+    if ratio.goal is not None:
+        told["goal"] = ratio.goal
+        told["met"] = ratio.is_met
+    return told
+
+
+def _print_tables(report: Report) -> None:
+    from rich.table import Table
+
+    output = console()
+    host = machine()
+    where = f"{host.cores} cores, {host.processor}, load {host.load}, Python {host.python}"
+    rounds = "1 round" if report.rounds == 1 else f"{report.rounds} rounds"
+    with_settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
+    caption = f"{where}, client {host.client}; {rounds}" + (f"; {with_settings}" if with_settings else "")
+    table = Table(title=f"lbg bench {report.name}", caption=caption, title_justify="left", caption_justify="left")
+    has_cases = any(row.case for row in report.rows)
+    for name in ("case", "arm") if has_cases else ("arm",):
+        table.add_column(name)
+    for name in ("median", "lowest", "highest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("unit")
+    before = None
+    for row in report.rows:
+        case = [row.case if row.case != before else ""] if has_cases else []
+        table.add_row(*case, row.arm, *map(figure, spread(row.values).values()), row.unit)
+        before = row.case
+    output.print(table)
+    for name, value in report.details.items():
+        if is_plain(value):
+            told = ", ".join(f"{part} {each}" for part, each in value.items()) if isinstance(value, dict) else value
+            output.print(f"{name.replace('_', ' ')}: {told}", highlight=False)
+    if not report.ratios:
+        return
+    table = Table(title="ratios, within a round", title_justify="left")
+    for name in ("ratio", "median", "lowest", "highest", "goal"):
+        table.add_column(name, justify="left" if name in ("ratio", "goal") else "right")
+    for ratio in report.ratios:
+        table.add_row(ratio.label, *map(figure, spread(ratio.values).values()), _goal(ratio))
+    output.print(table)
+
+
+def is_plain(value: object) -> bool:
+    """Whether a detail is one for people too: a word, a number, or some of them by name."""
+    if isinstance(value, dict):
+        return bool(value) and all(isinstance(each, str | int | float) for each in value.values())
+    return isinstance(value, str | int | float)
+
+
+def _goal(ratio: Ratio) -> str:
+    if ratio.goal is None:
+        return ""
+    sign = ">=" if ratio.better is Better.MORE else "<="
+    return f"{sign} {ratio.goal:g}: {'met' if ratio.is_met else 'not met'}"
+
+
+def console() -> "Console":
+    """Where tables go; what is not a terminal tells no width."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+def figure(value: float) -> str:
+    """A number for people."""
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:g}"
+
+
+def machine() -> Machine:
+    """The one that this runs on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        client = version(CLIENT)
+    except PackageNotFoundError:
+        client = "none"
+    return Machine(_processor(), os.cpu_count() or 0, _LOAD, platform.python_version(), client)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

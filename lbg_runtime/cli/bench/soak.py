@@ -1,0 +1,303 @@
+"""`lbg bench soak`: a group of real processes under load for an hour, in which members are killed, leave, join and are
+cut off all the time; its journals are judged in the end, and the memory of who stayed is looked at.
+
+Four members on the official client (fast path), the development broker, a hashed publisher. Member 0 is never ended:
+its resident memory and the native messages that it has out tell of leaks. What happens next is drawn by lot; the seed
+is told. Handlers wait, and fail now and then.
+
+Nothing may be lost, out of order, or handled twice without a reason. One thing no consumer can prevent: a member that
+is cut off does not know it at once. Until it does, a handler of it may still run, and a message that was on its way to
+it be handled, when the broker has given the queue, and the same message, to another member. Such findings are counted,
+and right only where that member had just been cut off.
+"""
+
+import os
+import random
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import anyio
+import orjson
+import typer
+
+from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Row, finish, quantile, tell
+from lbg_runtime.cli.live.board import Board
+from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+
+if TYPE_CHECKING:
+    from lbg_runtime.validator.findings import Finding, Verdict
+
+FOLDER_VARIABLE = "LBG_BENCH_FIGURES"
+"""Environment variable: where every member writes what it uses, into `<process id>.figures.jsonl`."""
+
+SHAPE = GroupShape(GroupName("soak"), hash_prefix="soak", hash_count=96, queue_count=16)
+MEMBERS = 4
+STEPS = ("kill", "leave", "cut")
+MEMORY_GOAL_MB = 20.0
+"""What a member that stays may grow by, after the part of the time in which everything is met for the first time."""
+SETTLED_PART = 0.25
+PARTS = 4
+"""The rest of the time is looked at in so many."""
+
+CUT_EXPLAINS_MS = 5_000
+"""How long after a cut a member may not know of it, or still run a handler that began before."""
+NATIVE_GOAL = 100
+"""What the middle of a member's native messages may grow by. Some are always out: those of the group's control topic
+are freed when Python collects what the client's own layer makes of them."""
+
+_STAYS = member_name(0)
+_PATIENCE_S = 90.0
+_QUIET_S = (1.0, 8.0)
+"""Shortest and longest time between two steps."""
+
+
+@dataclass(slots=True)
+class CountingBoard(Board):
+    """Remembers of messages only how far each key has come, as a soak has too many of them."""
+
+    reached: dict[tuple[object, object], int] = field(default_factory=dict)
+
+    def apply(self, member: str, incarnation: int, record: Mapping[str, object]) -> None:
+        """See `Board.apply`."""
+        if record["kind"] == "dispatch":
+            sequence = record["seq"]
+            if record["outcome"] == "accepted" and isinstance(sequence, int):
+                key = (record["publisher"], record["key"])
+                self.reached[key] = max(sequence, self.reached.get(key, 0))
+            return
+        Board.apply(self, member, incarnation, record)
+
+    @property
+    def handled(self) -> int:
+        """Messages that were handled, if none is missing before the last one of its key; the verdict says whether."""
+        return sum(self.reached.values())
+
+
+@dataclass(slots=True)
+class Course:
+    """What was done, and what the group looked like."""
+
+    steps: Counter[str] = field(default_factory=Counter)
+    cuts: list[tuple[str, int]] = field(default_factory=list)
+    """Who was cut off, and when on the monotonic clock, in nanoseconds."""
+    published: int = 0
+    stayed_pid: int = 0
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.1, max=1_440, help="How long it is disturbed.")] = 60,
+    rate: Annotated[int, typer.Option(min=1, max=5_000, help="Messages published a second.")] = 800,
+    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 5_000,
+    seed: Annotated[int | None, typer.Option(help="Of what happens next; by lot where it is not given.")] = None,
+    json: Json = False,
+) -> None:
+    """Disturb a group for long and judge it. Exit 1 unless it is valid, nothing leaks and everybody leaves in order."""
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.validator.judge import validate
+
+    seed = random.randrange(1_000_000) if seed is None else seed
+    folder = Path(tempfile.mkdtemp(prefix="lbg-soak-"))
+    figures = folder / "figures"
+    figures.mkdir()
+    # The members inherit it.
+    os.environ[FOLDER_VARIABLE] = str(figures)
+    keep = True
+    try:
+        board = CountingBoard()
+        sections: dict[str, dict[str, object]] = {"membership": {"settle": "500ms"}, "rebind": {"min_tenure": "1s"}}
+        group = LiveGroup(
+            folder,
+            SHAPE,
+            sections,
+            on_look=lambda: None,
+            is_administered=True,
+            board=board,
+            handlers="lbg_runtime.cli.bench.soak_handlers",
+        )
+        course = Course()
+        began_s = time.monotonic()
+        anyio.run(_story, group, board, course, minutes * 60, rate, keys, random.Random(seed))
+        tell("soak", "judging")
+        verdict = validate(read_run(group.journals))
+        report = report_of(course, verdict, looks_of(figures / f"{course.stayed_pid}.figures.jsonl"), board)
+        keep = bool(report.wrong)
+    finally:
+        if keep:
+            print(f"journals and logs: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder)
+    settings = {"minutes": minutes, "rate": rate, "keys": keys, "seed": seed}
+    details = {**report.details, "seconds": round(time.monotonic() - began_s)}
+    finish(
+        Report("soak", 1, report.rows, report.ratios, settings, details, report.wrong),
+        json=json,
+    )
+
+
+# -- the story
+
+
+async def _story(
+    group: LiveGroup,
+    board: CountingBoard,
+    course: Course,
+    seconds: float,
+    rate: int,
+    keys: int,
+    chance: random.Random,
+) -> None:
+    async with group:
+        await group.start_broker()
+        for index in range(MEMBERS):
+            await group.start_member(index)
+        course.stayed_pid = group.pid(_STAYS)
+        await group.until("every queue is fed", group.everything_is_fed, _PATIENCE_S)
+        await group.start_publisher(rate, keys)
+        await group.until("the queues are shared", lambda: group.is_balanced(MEMBERS), _PATIENCE_S)
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            step = chance.choice(STEPS)
+            tell("soak", f"{step}, {max(0, end_s - time.monotonic()):.0f} s to go, {board.handled} handled")
+            course.steps[step] += 1
+            await _take_step(group, course, step, chance)
+            await group.play_on(min(chance.uniform(*_QUIET_S), max(0.0, end_s - time.monotonic())))
+        await group.stop(PUBLISHER)
+        course.published = group.published()
+        await group.until("all is handled", lambda: board.handled >= course.published, _PATIENCE_S)
+        # Long enough for one more look of the member that stayed, with nothing in flight.
+        await group.play_on(3)
+        for name in sorted(group.running - {"broker"}):
+            await group.stop(name)
+        await group.stop("broker")
+
+
+async def _take_step(group: LiveGroup, course: Course, step: str, chance: random.Random) -> None:
+    index = chance.randrange(1, MEMBERS)
+    name = member_name(index)
+    match step:
+        case "kill":
+            await group.kill(name)
+            await group.play_on(chance.uniform(0, 3))
+            await group.start_member(index)
+        case "leave":
+            await group.stop(name)
+            await group.play_on(chance.uniform(0, 3))
+            await group.start_member(index)
+        case "cut":
+            name = member_name(chance.randrange(MEMBERS))
+            course.cuts.append((name, time.monotonic_ns()))
+            await _cut(group, name)
+        case _:
+            raise LbgError(f"there is no step {step!r}")
+    await group.until(f"the queues are shared after: {step}", lambda: group.is_balanced(MEMBERS), _PATIENCE_S)
+
+
+async def _cut(group: LiveGroup, name: str) -> None:
+    """Have the broker close a member's connection, as an administrator does; the client comes back by itself."""
+    import httpx
+
+    settings = orjson.loads((group.folder / "config.yaml").read_bytes())
+    semp = settings["semp"]
+    client = f"{SHAPE.name}/{name}/{socket.gethostname()}/{group.pid(name)}"
+    url = f"{semp['url']}/SEMP/v2/action/msgVpns/default/clients/{quote(client, safe='')}/disconnect"
+    async with httpx.AsyncClient(auth=(semp["username"], semp["password"]), trust_env=False) as http:
+        answer = await http.put(url, json={})
+        answer.raise_for_status()
+
+
+# -- figures
+
+
+def looks_of(file: Path) -> list[dict[str, int]]:
+    """What a member wrote down of itself, second by second."""
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return [orjson.loads(line) for line in lines]
+
+
+def grown(values: Sequence[float]) -> float:
+    """The highest of the last part less the highest of the first: single looks go up and down with the load."""
+    part = max(1, len(values) // PARTS)
+    return max(values[-part:]) - max(values[:part])
+
+
+def problems_of(verdict: "Verdict", course: Course) -> list[str]:
+    """What the verdict says that no cut explains."""
+    from lbg_runtime.validator.findings import WITNESSED_FINDINGS, Law, VerdictKind
+
+    after_a_cut = (Law.OVERLAP_ACROSS_PROCESSES, Law.TWO_ACTIVE, Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
+    problems = []
+    for law, count in verdict.counts.items():
+        if law not in after_a_cut:
+            problems += [f"{law.value}: {count}"] if count else []
+        elif count > WITNESSED_FINDINGS:
+            problems.append(f"{law.value}: {count}, more than can be looked at")
+    for finding in verdict.findings:
+        if finding.law in after_a_cut and not is_explained(finding, course):
+            problems.append(f"{finding.law.value}, and nobody was cut off: {finding.text}")
+    if verdict.kind is VerdictKind.UNKNOWN:
+        problems.append("the verdict is unknown")
+    return problems
+
+
+def is_explained(finding: "Finding", course: Course) -> bool:
+    """Whether one of the two had been cut off and did not know it, and the other one had its queue since then."""
+    return any(
+        one.member == member
+        and other.member != member
+        and (one.start_mono_ns or 0) <= at_ns + CUT_EXPLAINS_MS * 1_000_000
+        and (one.done_mono_ns or 0) >= at_ns
+        and at_ns <= (other.start_mono_ns or 0) <= at_ns + CUT_EXPLAINS_MS * 1_000_000
+        for one, other in permutations(finding.witnesses, 2)
+        for member, at_ns in course.cuts
+    )
+
+
+def report_of(course: Course, verdict: "Verdict", looks: list[dict[str, int]], board: CountingBoard) -> Report:
+    """The figures, and what was wrong."""
+    wrong = problems_of(verdict, course)
+    if len(looks) < 2:
+        return Report("soak", 1, (), wrong=[*wrong, "the member that stayed wrote nothing down"])
+    settled = looks[int(len(looks) * SETTLED_PART) :]
+    memory_mb = [look["memory_bytes"] / 1e6 for look in settled]
+    grown_mb = grown(memory_mb)
+    native = [look["native_messages"] for look in settled]
+    part = max(1, len(native) // PARTS)
+    native_grown = median(native[-part:]) - median(native[:part])
+    if grown_mb > MEMORY_GOAL_MB:
+        wrong.append(f"the member that stayed grew by {grown_mb:.1f} MB")
+    if native_grown > NATIVE_GOAL:
+        wrong.append(f"the member that stayed has {native_grown:.0f} more native messages out")
+    rows = [
+        Row("member that stayed", "MB resident", memory_mb),
+        Row("member that stayed", "native messages out", native),
+        Row("queues that moved", "ms pause", [move.pause_ms for move in verdict.moves] or [0.0]),
+    ]
+    ratios = [
+        Ratio("native messages more out, member that stayed", [native_grown], better=Better.LESS, goal=NATIVE_GOAL),
+        Ratio("MB more memory, member that stayed", [grown_mb], better=Better.LESS, goal=MEMORY_GOAL_MB),
+    ]
+    details = {
+        "verdict": verdict.kind.value,
+        "steps": dict(course.steps),
+        "published": course.published,
+        "handled": board.handled,
+        "duplicates": verdict.accounts.duplicates,
+        "owner_changes": len(verdict.moves),
+        "pause_p99_ms": round(quantile([move.pause_ms for move in verdict.moves] or [0.0], 0.99), 1),
+        "findings_after_a_cut": {law.value: count for law, count in verdict.counts.items() if count},
+    }
+    return Report("soak", 1, rows, ratios, details=details, wrong=wrong)

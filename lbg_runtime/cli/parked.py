@@ -1,0 +1,214 @@
+"""`lbg parked`: keys that were set aside, what lies there of them, and how they come back or go."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.model.errors import UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.core.parking.records import ParkedMessage
+    from lbg_runtime.runtime.parked_view import ParkedLane, ParkedView
+
+    Ask = Callable[[ParkedView], Awaitable[list[ParkedLane]]]
+
+parked = typer.Typer(no_args_is_help=True, help="Keys that were set aside with their messages.")
+
+Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Key = Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")]
+IsLane = Annotated[
+    bool, typer.Option("--lane", help="The argument is as `lbg parked list` shows it: for messages without a key.")
+]
+
+
+@parked.command("list")
+def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
+    """Every parked key of the group: how many messages, since when, and the error of the first."""
+    found = _run(config, _look)
+    if json:
+        _print({"parked": [_lane_as_object(each) for each in found]})
+        return
+    for each in found:
+        first = each.messages[0]
+        replaying = ", being replayed" if each.is_replaying else ""
+        print(f"{each.lane}: {_count(each)} since {_time(first)}, {first.error or 'no error of its own'}{replaying}")
+    if not found:
+        print("nothing is parked", file=sys.stderr)
+
+
+@parked.command()
+def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), json: Json = False) -> None:
+    """The parked messages of a key, in order. Exit code 1 where nothing of it is parked."""
+    found = _of_key(_run(config, _look), key, is_lane=lane)
+    if json:
+        _print({"parked": [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]})
+    else:
+        for each in found:
+            print(f"{each.lane}: {_count(each)} in {each.queue}")
+            for message in each.messages:
+                why = f", {message.attempts} attempts: {message.error}" if message.attempts else ""
+                print(f"  #{message.number}  {_time(message)}  {message.original.topic}{why}")
+                print(f"      {_text(message.original.payload[:_SHOWN_BYTES])}")
+    _insist(found, key)
+
+
+@parked.command()
+def unpark(
+    key: Annotated[str | None, typer.Argument(help="The key, as its publisher stamps it.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every key that is parked.")] = False,
+    lane: IsLane = False,
+    config: Config = Path("config.yaml"),
+    json: Json = False,
+) -> None:
+    """Have what is parked of a key replayed, in order, before anything newer of it is handled.
+
+    On return the broker has the order; whoever owns the queue, now or later, carries it out. It may be given again. A
+    key whose first message fails again stays parked. Exit code 1 where nothing of it is parked.
+    """
+    if (key is None) != every:
+        raise UserError("lbg parked unpark", "a key and --all" if every else "no key", "a key, or --all")
+
+    async def ask(view: "ParkedView") -> "list[ParkedLane]":
+        lanes = await view.lanes()
+        found = lanes if key is None else _of_key(lanes, key, is_lane=lane)
+        await view.unpark(found)
+        return found
+
+    _tell_done(_run(config, ask), key or "any key", "asked to be replayed", as_json=json)
+
+
+@parked.command()
+def drop(
+    key: Key,
+    number: Annotated[int | None, typer.Option(help="Only the message of this number, as `show` has it.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that is parked of the key.")] = False,
+    lane: IsLane = False,
+    config: Config = Path("config.yaml"),
+    json: Json = False,
+) -> None:
+    """Remove one parked message of a key, or all of them, for good. What is being replayed is not removed.
+
+    Exit code 1 where it is not parked.
+    """
+    if (number is None) != every:
+        found = "--number and --all" if every else "neither --number nor --all"
+        raise UserError("lbg parked drop", found, "one of the two")
+
+    async def ask(view: "ParkedView") -> "list[ParkedLane]":
+        lanes = _of_key(await view.lanes(), key, is_lane=lane)
+        if number is None:
+            await view.drop(lanes)
+            return lanes
+        meant = [(each, one) for each in lanes for one in each.messages if one.number == number]
+        for each, one in meant:
+            await view.drop([each], one)
+        return [each for each, _ in meant]
+
+    which = "all" if number is None else f"#{number}"
+    _tell_done(_run(config, ask), key, f"{which} asked to be dropped", as_json=json)
+
+
+_SHOWN_BYTES = 200
+
+
+def _run(config: Path, ask: "Ask") -> "list[ParkedLane]":
+    import uvloop
+
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.load import load_settings
+
+    configure_log()
+    return uvloop.run(_asked(load_settings(config), ask))
+
+
+async def _asked(settings: "Settings", ask: "Ask") -> "list[ParkedLane]":
+    from lbg_runtime.runtime.parked_view import viewing_parked
+
+    async with viewing_parked(settings) as view:
+        return await ask(view)
+
+
+async def _look(view: "ParkedView") -> "list[ParkedLane]":
+    return await view.lanes()
+
+
+def _of_key(lanes: "list[ParkedLane]", key: str, *, is_lane: bool) -> "list[ParkedLane]":
+    from lbg_runtime.runtime.parking import name_of_key
+
+    name = key if is_lane else name_of_key(key)
+    return [each for each in lanes if each.lane == name]
+
+
+def _insist(found: "list[ParkedLane]", key: str) -> None:
+    if not found:
+        print(f"lbg: nothing of {key} is parked", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _tell_done(found: "list[ParkedLane]", key: str, what: str, *, as_json: bool) -> None:
+    if as_json:
+        _print({"asked": [_lane_as_object(each) for each in found]})
+    else:
+        for each in found:
+            print(f"{each.lane}: {_count(each)}, {what}")
+    _insist(found, key)
+
+
+def _print(told: dict[str, object]) -> None:
+    import orjson
+
+    print(orjson.dumps(told).decode())
+
+
+def _count(lane: "ParkedLane") -> str:
+    count = len(lane.messages)
+    return f"{count} message{'s' if count != 1 else ''}"
+
+
+def _lane_as_object(lane: "ParkedLane") -> dict[str, object]:
+    first = lane.messages[0]
+    return {
+        "lane": lane.lane,
+        "queue": lane.queue,
+        "count": len(lane.messages),
+        "since_ms": first.parked_at_ms,
+        "error": first.error,
+        "stack": first.stack,
+        "attempts": first.attempts,
+        "replaying": lane.is_replaying,
+    }
+
+
+def _messages_as_objects(lane: "ParkedLane") -> list[dict[str, object]]:
+    from base64 import b64encode
+
+    return [
+        {
+            "number": one.number,
+            "topic": one.original.topic,
+            "message_id": one.original.message_id,
+            "parked_at_ms": one.parked_at_ms,
+            "member": one.member,
+            "attempts": one.attempts,
+            "error": one.error,
+            "stack": one.stack,
+            "payload": _text(one.original.payload),
+            "payload_base64": b64encode(one.original.payload).decode(),
+        }
+        for one in lane.messages
+    ]
+
+
+def _text(payload: bytes) -> str:
+    return payload.decode("utf-8", "backslashreplace")
+
+
+def _time(message: "ParkedMessage") -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(message.parked_at_ms / 1_000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,356 @@
+"""Which keys of a queue are parked, with what, and whose turn a message is: decided from the parking queue alone.
+
+One ledger for each time that a member owns a parking queue. It is shown everything that lies there, in order, and then
+all that comes; so the next owner, which is shown the same, decides the same. docs/failing.md has the protocol.
+
+Who counts. A fence says from where on an owner parks. The fence with the highest generation so far names the owner of
+that place of the queue, and a parked message counts where that owner has sent it. So a message that a former owner sent
+and that came late counts for nobody, and its original is still unsettled on its own queue: it is settled by who has
+seen it come back here, and counting. Messages before the first fence count; those that did not were removed before the
+fence of their time was.
+
+Order. A lane is replayed in the order of the queue, but for copies that came again after a crash: of two messages of
+one publisher the one with the lower number goes first.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.core.parking.records import (
+    DropAsked,
+    OwnerFence,
+    ParkedMessage,
+    ParkingEntry,
+    ParkingOwner,
+    UnparkAsked,
+)
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import Message
+
+MessageIdentity = tuple[str, str, int]
+"""Key as stamped, publisher, and its number within the key: the same in every copy of a message."""
+
+
+class Verdict(Enum):
+    """What becomes of a message of the queue that is next in its lane."""
+
+    HANDLE = "handle"
+    PARK = "park"
+    """Behind others of its key."""
+    DROP = "drop"
+    """Accept it: it is parked already."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettleParked:
+    """Settle this delivery of the parking queue as accepted."""
+
+    delivery_id: DeliveryId
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedSeen:
+    """What this owner has sent under this number lies in the queue, and counts."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Handle a parked message; answered by `replayed`, `replay_failed` or `replay_returned`."""
+
+    lane: LaneKey
+    delivery_id: DeliveryId
+    original: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFence:
+    """Publish this fence; it is answered by its coming."""
+
+    owner: ParkingOwner
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingOpened:
+    """All that lay in the queue is known, and this owner may park; what it sent as an earlier one and has not seen
+    does not count."""
+
+
+LedgerOrder = SettleParked | ParkedSeen | Replay | PublishFence | ParkingOpened
+
+
+@dataclass(slots=True, eq=False)
+class _Parked:
+    delivery_id: DeliveryId
+    entry: ParkedMessage
+
+
+@dataclass(slots=True)
+class _ParkedLane:
+    entries: list[_Parked] = field(default_factory=list)
+    identities: set[MessageIdentity] = field(default_factory=set)
+    last_numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By key and publisher, the highest that was ever parked here."""
+    unparks: list[DeliveryId] = field(default_factory=list)
+    """Unsettled orders to replay it; while there are any it is replayed, to its end or the next failure."""
+    is_offered: bool = False
+    """Its first entry is being handled."""
+
+
+class ParkingLedger:
+    """Called by the parking flow of a queue, on the member's loop; carries nothing out itself."""
+
+    def __init__(self, owner: ParkingOwner) -> None:
+        self.owner = owner
+        """As whom to park; another one after `PublishFence`."""
+        self.is_open = False
+        self.count = 0
+        """Messages parked."""
+        self.is_paused = False
+        """Whether nothing is offered, as the queue is being given up."""
+        self._lanes: dict[LaneKey, _ParkedLane] = {}
+        self._current: ParkingOwner | None = None
+        """Owner of the place of the queue that has been reached."""
+        self._fence: DeliveryId | None = None
+        """Its fence: settled when the next one has come, so that there is one always."""
+        self._last_number = 0
+        self._sent: dict[int, LaneKey] = {}
+        """By number, the lanes of what was sent and has not come back."""
+        self._gone: set[MessageIdentity] = set()
+        """What other owners had parked, and is replayed or dropped: the settlement of its original may have got lost
+        with its owner. Of what this owner parked, no original comes again while it is the owner."""
+
+    # -- what is asked of it
+
+    @property
+    def lane_count(self) -> int:
+        """Lanes that are parked."""
+        return len(self._lanes)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every message is to be handled."""
+        return not self._lanes and not self._gone
+
+    def concerns(self, lane: LaneKey, *, redelivered: bool) -> bool:
+        """Whether `judge` may say of such a message anything but that it is to be handled."""
+        return lane in self._lanes or (redelivered and bool(self._gone))
+
+    def judge(self, lane: LaneKey, message: Message, *, redelivered: bool) -> Verdict:
+        """What becomes of a message of the queue, when it is first in its lane."""
+        parked, identity = self._lanes.get(lane), identity_of(message)
+        if redelivered and identity in self._gone:
+            return Verdict.DROP
+        if parked is None:
+            return Verdict.HANDLE
+        if identity is None:
+            return Verdict.PARK
+        if identity in parked.identities:
+            return Verdict.DROP
+        is_early = identity[2] < parked.last_numbers.get(identity[:2], 0)
+        if redelivered and is_early and _is_before(identity, parked.identities):
+            # It was handled before those that are parked, and its settlement got lost: handled again, as ever.
+            return Verdict.HANDLE
+        return Verdict.PARK
+
+    def begin_park(self, lane: LaneKey) -> int:
+        """The number of a message that is sent from now on, until it comes back; a replay of its lane waits for it."""
+        self._last_number += 1
+        self._sent[self._last_number] = lane
+        return self._last_number
+
+    def park_refused(self, number: int) -> list[LedgerOrder]:
+        """What was sent under this number lies nowhere, and will not."""
+        lane = self._sent.pop(number, None)
+        return [] if lane is None else self._end_if_empty(lane)
+
+    def contents(self) -> dict[LaneKey, tuple[ParkedMessage, ...]]:
+        """What is parked, in the order of its replay. Linear in the messages."""
+        held = {lane: parked.entries for lane, parked in self._lanes.items() if parked.entries}
+        return {lane: tuple(one.entry for one in entries) for lane, entries in held.items()}
+
+    def count_of(self, lane: LaneKey) -> int:
+        """Messages of a lane that are parked."""
+        parked = self._lanes.get(lane)
+        return 0 if parked is None else len(parked.entries)
+
+    def is_replaying(self, lane: LaneKey) -> bool:
+        """Whether somebody has asked for the replay of a lane, and it is not done."""
+        parked = self._lanes.get(lane)
+        return parked is not None and bool(parked.unparks)
+
+    # -- what it is told
+
+    def take(self, delivery_id: DeliveryId, entry: ParkingEntry) -> list[LedgerOrder]:
+        """The next message of the parking queue."""
+        match entry:
+            case OwnerFence(owner):
+                return self._take_fence(delivery_id, owner)
+            case ParkedMessage():
+                return self._take_message(delivery_id, entry)
+            case UnparkAsked(lane):
+                parked = self._lanes.get(lane)
+                if parked is None:
+                    return [SettleParked(delivery_id)]
+                parked.unparks.append(delivery_id)
+                return self._offer(lane, parked)
+            case DropAsked():
+                return self._take_drop(delivery_id, entry)
+            case _:
+                assert_never(entry)
+
+    def replayed(self, lane: LaneKey) -> list[LedgerOrder]:
+        """The message that was offered is handled, or has been moved elsewhere."""
+        parked = self._offered(lane)
+        parked.is_offered = False
+        return self._remove(lane, parked, [parked.entries[0]])
+
+    def replay_failed(self, lane: LaneKey) -> list[LedgerOrder]:
+        """Its attempts have ended again: the lane is parked as before, until it is asked for anew."""
+        parked = self._offered(lane)
+        parked.is_offered = False
+        orders = [SettleParked(delivery_id) for delivery_id in parked.unparks]
+        parked.unparks.clear()
+        return [*orders]
+
+    def replay_returned(self, lane: LaneKey) -> list[LedgerOrder]:
+        """It ended without an outcome; it is offered again, where nothing speaks against it."""
+        parked = self._offered(lane)
+        parked.is_offered = False
+        return self._offer(lane, parked)
+
+    def pause(self) -> None:
+        """The queue is being given up: offer nothing more."""
+        self.is_paused = True
+
+    def resume(self) -> list[LedgerOrder]:
+        """It is kept after all."""
+        self.is_paused = False
+        return self._offer_all()
+
+    # -- reactions
+
+    def _take_fence(self, delivery_id: DeliveryId, owner: ParkingOwner) -> list[LedgerOrder]:
+        current = self._current
+        if current is not None and owner.generation <= current.generation:
+            if owner != self.owner or current == self.owner:
+                return [SettleParked(delivery_id)]
+            # Our clock is behind that of an owner before us.
+            return [SettleParked(delivery_id), self._fence_above(current)]
+        orders: list[LedgerOrder] = [] if self._fence is None else [SettleParked(self._fence)]
+        self._current, self._fence = owner, delivery_id
+        if owner == self.owner:
+            self.is_open = True
+            lost, self._sent = self._sent, {}
+            orders += [order for lane in lost.values() for order in self._end_if_empty(lane)]
+            return [*orders, ParkingOpened(), *self._offer_all()]
+        if self.is_open:
+            # Somebody's from before us, that came late. Nothing of ours counts until we have the last word again.
+            self.is_open = False
+            orders.append(self._fence_above(owner))
+        return orders
+
+    def _fence_above(self, other: ParkingOwner) -> PublishFence:
+        self.owner = ParkingOwner(other.generation + 1, self.owner.nonce)
+        return PublishFence(self.owner)
+
+    def _take_message(self, delivery_id: DeliveryId, entry: ParkedMessage) -> list[LedgerOrder]:
+        if self._current is not None and entry.owner != self._current:
+            return [SettleParked(delivery_id)]
+        orders: list[LedgerOrder] = []
+        if entry.owner == self.owner:
+            self._sent.pop(entry.number, None)
+            orders.append(ParkedSeen(entry.number))
+        parked = self._lanes.setdefault(entry.lane, _ParkedLane())
+        identity = identity_of(entry.original)
+        if self._has(parked, entry, identity):
+            return [*orders, SettleParked(delivery_id)]
+        self._last_number = max(self._last_number, entry.number)
+        parked.entries.insert(_place(parked, identity), _Parked(delivery_id, entry))
+        if identity is not None:
+            parked.identities.add(identity)
+            publisher = identity[:2]
+            parked.last_numbers[publisher] = max(identity[2], parked.last_numbers.get(publisher, 0))
+        self.count += 1
+        return [*orders, *self._offer(entry.lane, parked)]
+
+    def _has(self, parked: _ParkedLane, entry: ParkedMessage, identity: MessageIdentity | None) -> bool:
+        if identity is not None:
+            return identity in parked.identities
+        # Sent twice under one number, because the first time was not confirmed.
+        return any(one.entry.owner == entry.owner and one.entry.number == entry.number for one in parked.entries[-1:])
+
+    def _take_drop(self, delivery_id: DeliveryId, asked: DropAsked) -> list[LedgerOrder]:
+        parked = self._lanes.get(asked.lane)
+        orders: list[LedgerOrder] = []
+        if parked is not None:
+            # What is being handled is not taken from under its handler.
+            free = parked.entries[1:] if parked.is_offered else parked.entries
+            meant = [one for one in free if asked.only in (None, (one.entry.owner, one.entry.number))]
+            orders += self._remove(asked.lane, parked, meant)
+        return [*orders, SettleParked(delivery_id)]
+
+    def _remove(self, lane: LaneKey, parked: _ParkedLane, gone: Iterable[_Parked]) -> list[LedgerOrder]:
+        orders: list[LedgerOrder] = []
+        for one in list(gone):
+            parked.entries.remove(one)
+            identity = identity_of(one.entry.original)
+            if identity is not None:
+                parked.identities.discard(identity)
+                if one.entry.owner != self.owner:
+                    self._gone.add(identity)
+            self.count -= 1
+            orders.append(SettleParked(one.delivery_id))
+        return [*orders, *(self._offer(lane, parked) if parked.entries else self._end_if_empty(lane))]
+
+    def _end_if_empty(self, lane: LaneKey) -> list[LedgerOrder]:
+        parked = self._lanes.get(lane)
+        if parked is None or parked.entries or lane in self._sent.values():
+            return []
+        del self._lanes[lane]
+        # Behind the messages: were it the other way round, a crash between the two would leave the rest parked.
+        return [SettleParked(unpark) for unpark in parked.unparks]
+
+    def _offer(self, lane: LaneKey, parked: _ParkedLane) -> list[LedgerOrder]:
+        if not self.is_open or self.is_paused or parked.is_offered or not parked.unparks or not parked.entries:
+            return []
+        parked.is_offered = True
+        first = parked.entries[0]
+        return [Replay(lane, first.delivery_id, first.entry.original)]
+
+    def _offer_all(self) -> list[LedgerOrder]:
+        return [order for lane, parked in self._lanes.items() for order in self._offer(lane, parked)]
+
+    def _offered(self, lane: LaneKey) -> _ParkedLane:
+        parked = self._lanes.get(lane)
+        if parked is None or not parked.is_offered:
+            raise InvariantViolated(f"a replay of lane {lane} ended and was not offered")
+        return parked
+
+
+def identity_of(message: Message) -> MessageIdentity | None:
+    """What every copy of a message has in common; None where its publisher stamps nothing that says so."""
+    token, key = message.fencing_token, message.key
+    return None if token is None or key is None else (key, token.publisher, token.number)
+
+
+def _is_before(identity: MessageIdentity, parked: Iterable[MessageIdentity]) -> bool:
+    """Whether others of its key and publisher are parked, all of them later ones."""
+    numbers = [number for key, publisher, number in parked if (key, publisher) == identity[:2]]
+    return bool(numbers) and identity[2] < min(numbers)
+
+
+def _place(parked: _ParkedLane, identity: MessageIdentity | None) -> int:
+    """Where in the lane a message goes: at its end, or before the first later one of its publisher."""
+    if identity is not None and identity[2] < parked.last_numbers.get(identity[:2], 0):
+        for index, one in enumerate(parked.entries):
+            other = identity_of(one.entry.original)
+            if other is not None and other[:2] == identity[:2] and other[2] > identity[2]:
+                # Never before one that is being handled.
+                return max(index, 1) if parked.is_offered else index
+    return len(parked.entries)

@@ -1,0 +1,203 @@
+"""What lies in a parking queue: parked messages, fences of its owners, and what an operator asks for.
+
+All of it is persistent messages on the queue's own topic, so one order holds for all (docs/failing.md). A parked
+message is the original one, with what is said here as properties besides; the other kinds are nothing but properties.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.model.errors import ParkingEntryRefused
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import Message, PropertyValue
+
+PARKING_PREFIX = "lbg-parked/"
+"""A parking queue is called this, the name of its group, and the index of the queue whose messages it takes; its topic
+is called the same."""
+
+KIND_PROPERTY = "lbg_parking"
+LANE_PROPERTY = "lbg_parked_lane"
+OWNER_PROPERTY = "lbg_parked_owner"
+NUMBER_PROPERTY = "lbg_parked_number"
+TOPIC_PROPERTY = "lbg_parked_topic"
+ATTEMPTS_PROPERTY = "lbg_parked_attempts"
+ERROR_PROPERTY = "lbg_parked_error"
+STACK_PROPERTY = "lbg_parked_stack"
+MEMBER_PROPERTY = "lbg_parked_member"
+TIME_PROPERTY = "lbg_parked_at_ms"
+
+_MESSAGE, _FENCE, _UNPARK, _DROP = "message", "fence", "unpark", "drop"
+
+_OURS = frozenset(
+    {
+        KIND_PROPERTY,
+        LANE_PROPERTY,
+        OWNER_PROPERTY,
+        NUMBER_PROPERTY,
+        TOPIC_PROPERTY,
+        ATTEMPTS_PROPERTY,
+        ERROR_PROPERTY,
+        STACK_PROPERTY,
+        MEMBER_PROPERTY,
+        TIME_PROPERTY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingOwner:
+    """One time of one member as the owner of a parking queue."""
+
+    generation: int
+    """Larger than that of every earlier owner, as far as the clocks allow; the ledger does not depend on that."""
+    nonce: str
+    """Chosen at random, so that no two owners are the same."""
+
+    def __str__(self) -> str:
+        """The written form."""
+        return f"{self.generation}:{self.nonce}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedMessage:
+    """A message set aside, and why."""
+
+    lane: LaneKey
+    owner: ParkingOwner
+    """Who parked it."""
+    number: int
+    """Counts what is parked in the queue; with the owner it names the message."""
+    original: Message
+    attempts: int
+    """Of its handler; 0 for one that follows another of its key."""
+    error: str
+    """The last one, its type and text; empty for one that follows."""
+    stack: str
+    member: str
+    parked_at_ms: int
+    """Wall clock of the member."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFence:
+    """From here on this owner parks, and what an earlier one still sends counts for nothing."""
+
+    owner: ParkingOwner
+
+
+@dataclass(frozen=True, slots=True)
+class UnparkAsked:
+    """Replay what is parked of this lane."""
+
+    lane: LaneKey
+
+
+@dataclass(frozen=True, slots=True)
+class DropAsked:
+    """Remove what lies before this of a lane, or only the message of this owner and number."""
+
+    lane: LaneKey
+    only: tuple[ParkingOwner, int] | None = None
+
+
+ParkingEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked
+
+
+def parking_queue(group: str, queue_index: int) -> QueueName:
+    """The name of the parking queue, which is its topic as well."""
+    return QueueName(f"{PARKING_PREFIX}{group}/{queue_index}")
+
+
+def encode_entry(entry: ParkingEntry, topic: str) -> Message:
+    """The message to publish on the queue's topic."""
+    match entry:
+        case ParkedMessage():
+            original = entry.original
+            told: dict[str, PropertyValue] = {
+                **original.properties,
+                KIND_PROPERTY: _MESSAGE,
+                LANE_PROPERTY: entry.lane,
+                OWNER_PROPERTY: str(entry.owner),
+                NUMBER_PROPERTY: entry.number,
+                TOPIC_PROPERTY: original.topic,
+                ATTEMPTS_PROPERTY: entry.attempts,
+                ERROR_PROPERTY: entry.error,
+                STACK_PROPERTY: entry.stack,
+                MEMBER_PROPERTY: entry.member,
+                TIME_PROPERTY: str(entry.parked_at_ms),
+            }
+            return Message(topic, original.payload, told, original.message_id, original.sent_at_ms)
+        case OwnerFence(owner):
+            return _plain(topic, {KIND_PROPERTY: _FENCE, OWNER_PROPERTY: str(owner)})
+        case UnparkAsked(lane):
+            return _plain(topic, {KIND_PROPERTY: _UNPARK, LANE_PROPERTY: lane})
+        case DropAsked(lane, only):
+            which: dict[str, PropertyValue] = {KIND_PROPERTY: _DROP, LANE_PROPERTY: lane}
+            if only is not None:
+                which |= {OWNER_PROPERTY: str(only[0]), NUMBER_PROPERTY: only[1]}
+            return _plain(topic, which)
+
+
+def decode_entry(message: Message) -> ParkingEntry:
+    """What a message of a parking queue says; raises `ParkingEntryRefused` for one that is none of ours."""
+    found = message.properties
+    match found.get(KIND_PROPERTY):
+        case "message":
+            kept = {name: value for name, value in found.items() if name not in _OURS}
+            return ParkedMessage(
+                lane=_lane(found),
+                owner=_owner(found),
+                number=_whole(found, NUMBER_PROPERTY),
+                original=Message(
+                    _text(found, TOPIC_PROPERTY), message.payload, kept, message.message_id, message.sent_at_ms
+                ),
+                attempts=_whole(found, ATTEMPTS_PROPERTY),
+                error=_text(found, ERROR_PROPERTY),
+                stack=_text(found, STACK_PROPERTY),
+                member=_text(found, MEMBER_PROPERTY),
+                parked_at_ms=_number_in(_text(found, TIME_PROPERTY), TIME_PROPERTY),
+            )
+        case "fence":
+            return OwnerFence(_owner(found))
+        case "unpark":
+            return UnparkAsked(_lane(found))
+        case "drop":
+            only = None if OWNER_PROPERTY not in found else (_owner(found), _whole(found, NUMBER_PROPERTY))
+            return DropAsked(_lane(found), only)
+        case other:
+            raise ParkingEntryRefused(f"{KIND_PROPERTY} {other!r}")
+
+
+def _plain(topic: str, properties: Mapping[str, PropertyValue]) -> Message:
+    # Not empty, as some tools show no message without content.
+    return Message(topic, str(properties[KIND_PROPERTY]).encode(), properties)
+
+
+def _text(found: Mapping[str, PropertyValue], name: str) -> str:
+    value = found.get(name)
+    if not isinstance(value, str):
+        raise ParkingEntryRefused(f"{name} {value!r}")
+    return value
+
+
+def _whole(found: Mapping[str, PropertyValue], name: str) -> int:
+    value = found.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParkingEntryRefused(f"{name} {value!r}")
+    return value
+
+
+def _number_in(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise ParkingEntryRefused(f"{name} {text!r}")
+    return int(text)
+
+
+def _lane(found: Mapping[str, PropertyValue]) -> LaneKey:
+    return _text(found, LANE_PROPERTY)
+
+
+def _owner(found: Mapping[str, PropertyValue]) -> ParkingOwner:
+    generation, _, nonce = _text(found, OWNER_PROPERTY).partition(":")
+    return ParkingOwner(_number_in(generation, OWNER_PROPERTY), nonce)

@@ -1,0 +1,67 @@
+"""What has stood still for too long: told once when it has, and once when it is over. No clock."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Standing(NamedTuple, Generic[K]):
+    """Something as it is found at one look."""
+
+    name: K
+    at: Hashable
+    """What it stands at; by another value than at the last look it has moved on."""
+    since_ms: int | None
+    """Counts at the first look that finds it there; None for the moment of that look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue(Generic[K]):
+    """What one look has shown to be new. Each that began is told to have ended later, and before it begins again."""
+
+    began: tuple[tuple[K, int], ...]
+    """With how long they have stood, in milliseconds."""
+    ended: tuple[tuple[K, int], ...]
+    """The same, until this look."""
+
+
+class _Known:
+    __slots__ = ("at", "is_told", "since_ms")
+
+    def __init__(self, at: Hashable, since_ms: int) -> None:
+        self.at = at
+        self.since_ms = since_ms
+        self.is_told = False
+
+
+class StandstillWatch(Generic[K]):
+    """Fed with all there is, or all that may be overdue, now and then; each look is linear in that."""
+
+    def __init__(self, after_ms: int) -> None:
+        self._after_ms = after_ms
+        self._known: dict[K, _Known] = {}
+
+    @property
+    def count(self) -> int:
+        """Those that are overdue now, as of the last look."""
+        return sum(known.is_told for known in self._known.values())
+
+    def look(self, found: Iterable[Standing[K]], now_ms: int) -> Overdue[K]:
+        """Compare with the last look. `now_ms` never goes back; a name stands in `found` once."""
+        before, self._known = self._known, {}
+        began: list[tuple[K, int]] = []
+        ended: list[tuple[K, int]] = []
+        for name, at, since_ms in found:
+            known = before.pop(name, None)
+            if known is None or known.at != at:
+                if known is not None and known.is_told:
+                    ended.append((name, now_ms - known.since_ms))
+                known = _Known(at, now_ms if since_ms is None else since_ms)
+            self._known[name] = known
+            if not known.is_told and now_ms - known.since_ms >= self._after_ms:
+                known.is_told = True
+                began.append((name, now_ms - known.since_ms))
+        ended += [(name, now_ms - known.since_ms) for name, known in before.items() if known.is_told]
+        return Overdue(tuple(began), tuple(ended))

@@ -1,0 +1,89 @@
+"""All parking queues of a member: made with its flows, seen to at its start, and counted."""
+
+import structlog
+
+from lbg_runtime.config.settings import Provision, Settings
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.flow.events import FlowInactive
+from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.parking import ParkedQueue
+from lbg_runtime.runtime.parking_stay import ParkingPorts
+from lbg_runtime.runtime.session import Session
+
+_log = structlog.get_logger(__name__)
+
+
+class ParkingLot:
+    """One per member of which a handler may park; on its loop."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        member: MemberId,
+        chance: RandomSource,
+        dispatcher: Dispatcher,
+        striping: StripingBook,
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._member = member
+        self._chance = chance
+        self._dispatcher = dispatcher
+        self._striping = striping
+        self._queues: dict[int, ParkedQueue] = {}
+
+    async def prepare(self) -> None:
+        """See to it that there are parking queues, as far as members may. Raises `ConfigError` where one is missing.
+
+        What a queue subscribes to cannot be found out by a client; a member that waits for its own fence says so.
+        """
+        group = self._settings.group
+        for index in range(group.queue_count):
+            queue = parking_queue(group.name, index)
+            try:
+                if group.provision is Provision.CREATE_MISSING:
+                    await self._session.provision(queue, [queue])
+                else:
+                    await (await self._session.bind(queue, Epoch(1), lambda _: None)).unbind()
+            except BindFailed as refusal:
+                if refusal.permanent:
+                    found, expected = f"{queue}: {refusal.reason}", f"a queue that may be bound, subscribed to {queue}"
+                    raise ConfigError("failure.then: park", found, expected) from None
+                _log.warning("parking_queue_not_looked_at", parking=queue, reason=refusal.reason)
+            except TransportError as error:
+                expected = "a user who may create queues, or parking queues made beforehand"
+                raise ConfigError("failure.then: park", str(error), expected) from error
+
+    def make(self, queue_index: int, queue: QueueName) -> ParkedQueue:
+        """That of one queue of the group, to be connected to its flow runner."""
+        parked = self._queues[queue_index] = ParkedQueue(
+            parking_queue(self._settings.group.name, queue_index), self._chance
+        )
+        self._dispatcher.park_in(queue, parked)
+        return parked
+
+    def connect(self, runner: FlowRunner) -> None:
+        """Connect the parked queue to the flow runner that was made with it."""
+        self._queues[runner.queue_index].connect(
+            ParkingPorts(
+                session=self._session,
+                member=self._member,
+                dispatch=self._dispatcher.dispatch,
+                return_unstarted=self._dispatcher.return_unstarted,
+                flush=runner.flush,
+                lost=lambda epoch: runner.post(FlowInactive(epoch)),
+                replayed=lambda handling, is_settled: runner.replayed(handling, is_settled=is_settled),
+                is_restriping=lambda: self._striping.now.target is not None,
+                patience_s=self._settings.rebind.drain_timeout_ms / 1_000,
+            )
+        )
+
+    def flow_changed(self, runner: FlowRunner) -> None:
+        """A machine has moved to another state."""
+        self._queues[runner.queue_index].follow(runner.machine.epoch, runner.machine.state)

@@ -1,0 +1,368 @@
+"""One time of a member as the owner of a parking queue: shows the ledger what lies there, and does what it orders.
+
+First the parking queue is bound. Once it is fed to us, a fence is published into it; what comes until the fence comes
+back is all that is parked, and from then on this member parks. What each step leaves behind when it is the last one of
+a process: docs/failing.md.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+import structlog
+
+from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.core.parking.ledger import (
+    LedgerOrder,
+    ParkedSeen,
+    ParkingLedger,
+    ParkingOpened,
+    PublishFence,
+    Replay,
+    SettleParked,
+)
+from lbg_runtime.core.parking.records import OwnerFence, ParkedMessage, ParkingOwner, decode_entry, encode_entry
+from lbg_runtime.model.errors import (
+    BindFailed,
+    InvariantViolated,
+    ParkingEntryRefused,
+    ParkingNotReady,
+    PublishRefused,
+    TransportError,
+)
+from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.failure_report import FailureReport
+from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.session import Session
+from lbg_runtime.transport.base import BoundFlow
+
+_log = structlog.get_logger(__name__)
+
+MAX_PARKED = 9_000
+"""Messages in one parking queue: PubSub+ shows a flow 10,000 that are not settled, and all that are parked are not."""
+
+RETRY_S = 1.0
+"""Between two attempts to bind a parking queue, or to publish its fence."""
+
+FENCE_PATIENCE_S = 10.0
+"""After so long without its fence, the log says what may be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingPorts:
+    """What a parking queue needs of the rest of its member."""
+
+    session: Session
+    member: MemberId
+    dispatch: Callable[[Delivery], object]
+    """Handle a parked message; its end is told to `ParkingStay.finished`."""
+    return_unstarted: Callable[[QueueName, Epoch], None]
+    """As the dispatcher's."""
+    flush: Callable[[], "asyncio.Future[None]"]
+    """Ends when all that was handled of the queue until now is settled, and the settlements are on their way."""
+    lost: Callable[[Epoch], None]
+    """The parking queue is lost: the flow of this epoch must be given up."""
+    replayed: Callable[[Handling, bool], None]
+    """A parked message was handled; told before it is settled, and whether it can be."""
+    is_restriping: Callable[[], bool]
+    patience_s: float
+    """How long a replay that runs is waited for when the queue is given up."""
+
+
+class ParkingStay:
+    """One epoch of a queue at its parking queue; `run` once, in a task of its own."""
+
+    def __init__(
+        self, parking: QueueName, epoch: Epoch, owner: ParkingOwner, ports: ParkingPorts, on_open: Callable[[], None]
+    ) -> None:
+        """`on_open` is told once, when all that is parked is known."""
+        self.epoch = epoch
+        self.ledger = ParkingLedger(owner)
+        """What it says is true beyond the end of the stay, until another one begins."""
+        self.is_open = False
+        self.ended = asyncio.Event()
+        """Set by its owner when `run` has ended."""
+        self._parking = parking
+        self._ports = ports
+        self._on_open = on_open
+        self._flow: BoundFlow | None = None
+        self._events: deque[FlowEvent | Handling] = deque()
+        self._wake_up = asyncio.Event()
+        self._over = asyncio.Event()
+        self._is_lost = False
+        self._replays: dict[DeliveryId, LaneKey] = {}
+        """Offered to the lanes, and not ended."""
+        self._unseen: dict[int, asyncio.Future[bool]] = {}
+        """By number, what was sent and has not come back; False: it will not count."""
+        self._numbers: dict[Handling, int] = {}
+        """Of messages that may have been sent already."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._fences: set[asyncio.Task[None]] = set()
+
+    # -- what the parked queue calls
+
+    def pause(self) -> None:
+        """The queue is being given up: start no replay more."""
+        self.ledger.pause()
+        self._ports.return_unstarted(self._parking, self.epoch)
+
+    def resume(self) -> None:
+        """It is kept after all."""
+        if self.is_open and not self._over.is_set():
+            self._obey(self.ledger.resume())
+
+    def end(self) -> None:
+        """Give the parking queue up; `run` then ends. Idempotent."""
+        self._over.set()
+        self._wake_up.set()
+
+    def finished(self, handling: Handling) -> None:
+        """A replay has ended; its report of the dispatcher."""
+        if handling.outcome is None and handling.end_report is None:
+            self._take_event(handling)
+        else:
+            # At once: the next message of its key may be judged before the stay has its turn.
+            self._take_end(handling)
+            self._wake_up.set()
+
+    async def park(self, handling: Handling, lane: LaneKey, report: FailureReport) -> None:
+        """Return when the message lies here, and counts; raises `ParkingNotReady` or `PublishFailed`.
+
+        Where it raises or is cancelled it may lie here all the same; a copy that is sent then is found out.
+        """
+        self._check_ready(handling)
+        number = self._numbers.get(handling)
+        if number is None:
+            # Before anything is waited for: the verdict that brought it here is true now.
+            number = self._numbers[handling] = self.ledger.begin_park(lane)
+        # What was handled of its key must be settled before it lies elsewhere, or that could come back behind it. No
+        # bound: the flow runner answers at its next turn.
+        await self._ports.flush()
+        self._check_ready(handling)
+        entry = ParkedMessage(
+            lane=lane,
+            owner=self.ledger.owner,
+            number=number,
+            original=handling.delivery.message,
+            attempts=report.attempts,
+            error=report.error,
+            stack=report.stack,
+            member=self._ports.member,
+            parked_at_ms=wall_us() // 1_000,
+        )
+        seen = self._unseen.setdefault(number, asyncio.get_running_loop().create_future())
+        try:
+            await self._ports.session.send(encode_entry(entry, self._parking))
+        except PublishRefused:
+            self._numbers.pop(handling, None)
+            self._obey(self.ledger.park_refused(number))
+            raise
+        # The confirm alone proves nothing: brokers confirm what no queue attracts. No bound: the stay's end answers.
+        if not await asyncio.shield(seen):
+            raise ParkingNotReady(self._parking, "it was given up meanwhile")
+        self._numbers.pop(handling, None)
+
+    # -- the stay
+
+    async def run(self) -> None:
+        """Own the parking queue until `end`, or until it is lost."""
+        flow = await self._bind()
+        if flow is None:
+            return
+        self._flow = flow
+        silence = asyncio.get_running_loop().call_later(FENCE_PATIENCE_S, self._tell_of_silence)
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                while not self._over.is_set():
+                    # No bound: an owner stays one until its queue goes.
+                    await self._wake_up.wait()
+                    self._wake_up.clear()
+                    self._take_events()
+                self.pause()
+                await self._wait_for_replays()
+                for fence in self._fences:
+                    fence.cancel()
+        finally:
+            self.is_open = False
+            self._flow = None
+            silence.cancel()
+            self._forget_unseen()
+            await flow.unbind()
+
+    async def _bind(self) -> BoundFlow | None:
+        while not self._over.is_set():
+            try:
+                return await self._ports.session.bind(self._parking, self.epoch, self._take_event)
+            except BindFailed as refusal:
+                _log.warning("parking_queue_not_bound", parking=self._parking, reason=refusal.reason)
+            try:
+                async with asyncio.timeout(RETRY_S):
+                    await self._over.wait()
+            except TimeoutError:
+                pass
+        return None
+
+    async def _wait_for_replays(self) -> None:
+        # Their settlements are to leave on this handle, and the next owner must not handle what still is handled here.
+        try:
+            async with asyncio.timeout(self._ports.patience_s):
+                while self._replays:
+                    await self._wake_up.wait()
+                    self._wake_up.clear()
+                    self._take_events()
+        except TimeoutError:
+            _log.warning("replay_outlived_its_queue", parking=self._parking, epoch=self.epoch)
+
+    def _take_event(self, event: FlowEvent | Handling) -> None:
+        self._events.append(event)
+        self._wake_up.set()
+
+    def _take_events(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            match event:
+                case Handling():
+                    self._take_end(event)
+                case MessageReceived(delivery):
+                    self._take_message(delivery)
+                case FlowActive():
+                    if self._flow is not None:
+                        self._flow.start_intake()
+                    self._publish_fence(self.ledger.owner)
+                case FlowInactive() | FlowDown():
+                    self._lose()
+                case _:
+                    assert_never(event)
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        if not self._over.is_set():
+            _log.warning("parking_queue_lost", parking=self._parking, epoch=self.epoch)
+            self._over.set()
+            self._ports.lost(self.epoch)
+
+    def _take_message(self, delivery: Delivery) -> None:
+        try:
+            entry = decode_entry(delivery.message)
+        except ParkingEntryRefused as refusal:
+            # Whoever put it there may want it back: it stays, and means nothing.
+            _log.error(
+                "parking_entry_kept", parking=self._parking, delivery_id=delivery.delivery_id, reason=refusal.what
+            )
+            return
+        self._obey(self.ledger.take(delivery.delivery_id, entry))
+
+    def _take_end(self, handling: Handling) -> None:
+        delivery_id = handling.delivery.delivery_id
+        lane = self._replays.pop(delivery_id)
+        if handling.outcome is Outcome.ACCEPTED:
+            # One that outlived the stay settles nothing, and comes again.
+            self._ports.replayed(handling, self._flow is not None and not self._is_lost)
+            self._obey(self.ledger.replayed(lane))
+            if self._flow is not None:
+                # Before a later message of the key is settled on its queue, on the same connection.
+                self._flow.flush()
+        elif handling.end_report is not None:
+            _log.error("replay_failed", parking=self._parking, lane=lane, reason=handling.end_report.error)
+            self._obey(self.ledger.replay_failed(lane))
+        else:
+            was_asked_back = self.ledger.is_paused
+            # First, or it would be offered again at once.
+            self.ledger.pause()
+            self._obey(self.ledger.replay_returned(lane))
+            if not was_asked_back:
+                # Its handler was cancelled from outside. As for any message: give the handle up.
+                self._lose()
+
+    # -- what the ledger orders
+
+    def _obey(self, orders: list[LedgerOrder]) -> None:
+        for order in orders:
+            match order:
+                case SettleParked(delivery_id):
+                    if self._flow is not None:
+                        self._flow.settle(delivery_id, Outcome.ACCEPTED)
+                case ParkedSeen(number):
+                    seen = self._unseen.pop(number, None)
+                    if seen is not None and not seen.done():
+                        seen.set_result(True)
+                case Replay(lane, delivery_id, original):
+                    self._replay(lane, delivery_id, original)
+                case PublishFence(owner):
+                    self._publish_fence(owner)
+                case ParkingOpened():
+                    self._open()
+                case _:
+                    assert_never(order)
+
+    def _replay(self, lane: LaneKey, delivery_id: DeliveryId, original: Message) -> None:
+        self._replays[delivery_id] = lane
+        received_at_ns = int(asyncio.get_running_loop().time() * 1e9)
+        self._ports.dispatch(
+            Delivery(self._parking, self.epoch, delivery_id, original, redelivered=True, received_at_ns=received_at_ns)
+        )
+
+    def _open(self) -> None:
+        self._forget_unseen()
+        if not self.is_open:
+            self.is_open = True
+            _log.info(
+                "parking_opened",
+                parking=self._parking,
+                epoch=self.epoch,
+                lanes=self.ledger.lane_count,
+                messages=self.ledger.count,
+            )
+            self._on_open()
+
+    def _publish_fence(self, owner: ParkingOwner) -> None:
+        if self._tasks is None:
+            raise InvariantViolated(f"{self._parking}: a fence outside of a stay")
+        fence = self._tasks.create_task(self._send_fence(owner))
+        self._fences.add(fence)
+        fence.add_done_callback(self._fences.discard)
+
+    async def _send_fence(self, owner: ParkingOwner) -> None:
+        # Until it is sent or cancelled, with the end of the stay: without it nothing is handled.
+        while True:
+            try:
+                await self._ports.session.send(encode_entry(OwnerFence(owner), self._parking))
+                return
+            except TransportError as error:
+                _log.warning("parking_fence_not_sent", parking=self._parking, reason=str(error))
+            await asyncio.sleep(RETRY_S)
+
+    def _tell_of_silence(self) -> None:
+        if not self.is_open:
+            _log.error(
+                "parking_queue_silent",
+                parking=self._parking,
+                epoch=self.epoch,
+                reason=f"its own fence has not come for {FENCE_PATIENCE_S:g} s",
+                expected=f"the queue to be fed to this member alone, and to subscribe to {self._parking}",
+            )
+
+    def _forget_unseen(self) -> None:
+        """What was sent until now and has not come back does not count any more."""
+        unseen, self._unseen = self._unseen, {}
+        self._numbers.clear()
+        for seen in unseen.values():
+            if not seen.done():
+                seen.set_result(False)
+
+    def _check_ready(self, handling: Handling) -> None:
+        reason = None
+        if self._over.is_set() or handling.epoch != self.epoch or not self.ledger.is_open:
+            reason = "it is not this member's now"
+        elif self._ports.is_restriping():
+            reason = "the group is being re-striped"
+        elif self.ledger.count >= MAX_PARKED:
+            reason = f"{self.ledger.count} messages are parked there, which is all that it takes"
+        if reason is not None:
+            raise ParkingNotReady(self._parking, reason)

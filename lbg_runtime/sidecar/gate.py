@@ -1,0 +1,138 @@
+"""Where events wait while the application is away, and what the member is told of that."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack
+from lbg_runtime.sidecar.event import Event
+
+_log = structlog.get_logger(__name__)
+
+GRACE_S = 1.0
+"""For an application that is away while a queue is given up: more than the time between two probes."""
+
+UNABLE_AFTER_S = 10.0
+"""An application that is away for longer leaves its queues to other members: beyond what a restart takes commonly."""
+
+Handle = tuple[QueueName, Epoch]
+
+
+class Gate:
+    """Closed at the beginning. On the member's loop.
+
+    Events wait for as long as the application is away: that is no fault of theirs. Where their flow handle is being
+    given up they wait `GRACE_S` and go back then, as the queue would wait for them until its drain timeout; where it is
+    gone, others may be further on with their key by the time that the application is back.
+    """
+
+    def __init__(self, on_able: Callable[[bool], None]) -> None:
+        """`on_able`: see `Companion.attend`."""
+        self._on_able = on_able
+        self._is_open = False
+        self._waiting: dict[asyncio.Future[None], Handle] = {}
+        """What waits for the application in one way or another, and may go back."""
+        self._passing: set[asyncio.Future[None]] = set()
+        """Of these, what waits for the gate to open."""
+        self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
+        """Epoch of the newest handle, and whether that is kept."""
+        self._grace: asyncio.TimerHandle | None = None
+        self._until_unable: asyncio.TimerHandle | None = None
+        self._is_able = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the application is there."""
+        return self._is_open
+
+    async def passed(self, event: Event) -> None:
+        """Return when it is open; raises `GivenBack`."""
+        while not self._is_open:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._passing.add(turn)
+            try:
+                with self.waiting(turn, event):
+                    # No bound: that the application is away is no fault of the message.
+                    await turn
+            finally:
+                self._passing.discard(turn)
+
+    @contextmanager
+    def waiting(self, turn: "asyncio.Future[None]", event: Event) -> Iterator[None]:
+        """An event waits for what only an application that is there can bring: `turn` may fail with `GivenBack`."""
+        self._waiting[turn] = (event.queue, event.epoch)
+        handling = CURRENT_HANDLING.get(None)
+        if handling is not None:
+            handling.is_put_off = True
+        self._look()
+        try:
+            yield
+        finally:
+            del self._waiting[turn]
+            if handling is not None:
+                handling.is_put_off = False
+
+    def open(self) -> None:
+        """The application is there. Idempotent."""
+        self._is_open = True
+        self._look()
+        if self._until_unable is not None:
+            self._until_unable.cancel()
+            self._until_unable = None
+        if not self._is_able:
+            self._is_able = True
+            _log.info("queues_wanted_again")
+            self._on_able(True)
+        for turn in self._passing:
+            if not turn.done():
+                turn.set_result(None)
+
+    def close(self) -> None:
+        """It is away. Idempotent."""
+        self._is_open = False
+        self._look()
+        if self._until_unable is None and self._is_able:
+            self._until_unable = asyncio.get_running_loop().call_later(UNABLE_AFTER_S, self._become_unable)
+
+    def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
+        """See `Companion.flow_changed`."""
+        self._flows[queue] = epoch, is_kept
+        self._look()
+
+    def end(self) -> None:
+        """The member has left: nothing more is to be told."""
+        for timer in (self._grace, self._until_unable):
+            if timer is not None:
+                timer.cancel()
+
+    def _look(self) -> None:
+        """Count the grace for as long as the gate is closed to an event of a queue that is being given up."""
+        is_needed = not self._is_open and any(self._is_given_up(handle) for handle in self._waiting.values())
+        if is_needed and self._grace is None:
+            self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_back)
+        elif not is_needed and self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    def _give_back(self) -> None:
+        self._grace = None
+        given = [turn for turn, handle in self._waiting.items() if self._is_given_up(handle) and not turn.done()]
+        if given:
+            queues = sorted({self._waiting[turn][0] for turn in given})
+            _log.warning("events_given_back", queues=queues, events=len(given))
+        for turn in given:
+            turn.set_exception(GivenBack())
+
+    def _is_given_up(self, handle: Handle) -> bool:
+        queue, epoch = handle
+        newest, is_kept = self._flows.get(queue, (epoch, True))
+        return newest > epoch or (newest == epoch and not is_kept)
+
+    def _become_unable(self) -> None:
+        self._until_unable = None
+        self._is_able = False
+        _log.warning("queues_left_to_others", reason=f"the application has been away for {UNABLE_AFTER_S:g} s")
+        self._on_able(False)

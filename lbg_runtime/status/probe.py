@@ -1,0 +1,33 @@
+"""`python -m lbg_runtime.status.probe [URL]`: exit 0 where a status API says yes, else 1. For health checks.
+
+Standard library only, and quick: a container's engine starts it every few seconds.
+"""
+
+import sys
+import urllib.error
+import urllib.request
+
+DEFAULT_URL = "http://127.0.0.1:9280/livez"
+ANSWER_WITHIN_S = 2.0
+"""More than a member takes to find out that its loop is blocked."""
+
+
+def probe(url: str) -> tuple[bool, str]:
+    """Whether the address answers with 200, and what it says, or why it does not."""
+    # Proxies of the environment have no business on the way to ourselves.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=ANSWER_WITHIN_S) as response:
+            return response.status == 200, response.read().decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        with error:
+            return False, error.read().decode(errors="replace")
+    except (OSError, ValueError) as error:
+        return False, f"{url}: {error}"
+
+
+if __name__ == "__main__":
+    is_well, said = probe(*sys.argv[1:] or [DEFAULT_URL])
+    # Kept by the engine, for whoever asks why.
+    sys.stdout.write(said + "\n")
+    sys.exit(0 if is_well else 1)

@@ -1,0 +1,21 @@
+from collections.abc import Callable
+from typing import Any
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Delivery, Message, PropertyValue
+
+class Reader:
+    def __init__(
+        self,
+        functions: tuple[int, ...],
+        field_size: int,
+        message_type: type[Message],
+        delivery_type: type[Delivery],
+        publisher_property: str,
+        add_property: Callable[[dict[str, PropertyValue], str, int], None],
+        foreign_payload: Callable[[int, bytes | None, bool], bytes],
+        failed: Callable[[int, str], None],
+        unreadable: Callable[[Any], None],
+        /,
+    ) -> None: ...
+    def read(self, message: int, queue: QueueName, epoch: Epoch, /) -> Delivery: ...

@@ -1,0 +1,77 @@
+"""By what a client shows who it is, other than a password: files that somebody else keeps."""
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lbg_runtime.model.errors import ConfigError
+
+_SENDABLE = re.compile("[!-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """PEM files, read by the client's library at each new session. The password is in no representation."""
+
+    certificate: str
+    key: str
+    key_password: str = field(default="", repr=False)
+
+    def check(self) -> None:
+        """Raises `ConfigError` for files of which the client would only say that it cannot load them."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        password = self.key_password
+        for name, path in (("certificate", self.certificate), ("key", self.key)):
+            _check_readable(f"connection.client_certificate.{name}", Path(path), "a file in PEM")
+        try:
+            # Given as a function: where there is none, the library would ask for one on the terminal.
+            context.load_cert_chain(self.certificate, self.key, password=lambda: password)
+        except (OSError, ssl.SSLError) as error:
+            found = f"{self.certificate}, {self.key}: {getattr(error, 'reason', None) or 'cannot be used'}"
+            expected = "a certificate in PEM, its own key, and the key's password if it has one"
+            raise ConfigError("connection.client_certificate", found, expected) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """An OAuth access token in a file that is replaced when the token is."""
+
+    path: str
+    issuer: str | None = None
+
+    def read(self) -> str:
+        """The token as it is now; raises `ConfigError`, in which it does not appear."""
+        where = "connection.oauth.token_file"
+        text = _check_readable(where, Path(self.path), "a file with an access token")
+        token = text.decode("ascii", errors="replace").strip()
+        if not _SENDABLE.fullmatch(token):
+            found = "is empty" if not token else "holds something else"
+            raise ConfigError(where, f"{self.path} {found}", "an access token, in visible ASCII characters")
+        return token
+
+
+def check_trust_store(path: str) -> None:
+    """Raises `ConfigError` for what is no directory with certificates; the client would not say what is wrong."""
+    where, expected = "connection.tls.trust_store", "a directory with certificates of authorities in PEM"
+    try:
+        files = sorted(each for each in Path(path).iterdir() if each.is_file())
+    except OSError as error:
+        raise ConfigError(where, f"{path}: {error.strerror}", expected) from None
+    if not any(_is_authority(each) for each in files):
+        raise ConfigError(where, f"{path}: no certificate in it", expected)
+
+
+def _is_authority(file: Path) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except (OSError, ssl.SSLError):
+        return False
+    return True
+
+
+def _check_readable(where: str, path: Path, expected: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(where, f"{path}: {error.strerror}", expected) from None

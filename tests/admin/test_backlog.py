@@ -1,0 +1,92 @@
+"""What a group has not handled yet, from a development broker's administration."""
+
+import itertools
+
+import pytest
+
+from lbg_runtime.admin.backlog import Backlog, read_backlog
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.ids import QueueName
+from tests.admin.conftest import Broker
+
+_senders = itertools.count()
+QUEUES = ("orders/0", "orders/1", "orders/11", "orders/failed", "orders", "ordersX/1", "bills/0")
+
+
+@pytest.fixture
+async def client(broker: Broker):
+    """One queue for each topic of its name."""
+    async with broker.client() as client:
+        for name in QUEUES:
+            queue = {"queueName": name, "permission": "consume", "ingressEnabled": True, "egressEnabled": True}
+            await client.create(("msgVpns", "default", "queues"), queue)
+            await client.create(
+                ("msgVpns", "default", "queues", name, "subscriptions"),
+                {"subscriptionTopic": f"t/{name}"},
+            )
+        yield client
+
+
+def spool(broker: Broker, *messages: tuple[str, int | None]) -> None:
+    sender, _ = broker.engine.connect("default", "user", "", f"sender-{next(_senders)}", "127.0.0.1")
+    flow = broker.engine.open_publisher(sender, "").flow
+    for number, (queue, at_s) in enumerate(messages, start=1):
+        broker.engine.publish(flow, number, Published(f"t/{queue}", number, 1, at_s))
+
+
+async def test_messages_of_the_groups_queues_are_counted_and_the_oldest_is_found(broker: Broker, client) -> None:
+    assert await read_backlog(client, "default", "orders") == Backlog(0, None)
+    spool(broker, ("orders/failed", 1), ("bills/0", 2), ("ordersX/1", 3), ("orders/0", 50), ("orders/11", 40))
+    spool(broker, ("orders/0", 60), ("orders/11", 70))
+    assert await read_backlog(client, "default", "orders") == Backlog(4, 40)
+
+
+async def test_the_oldest_is_the_first_that_is_left(broker: Broker, client) -> None:
+    spool(broker, ("orders/0", 10), ("orders/0", 20), ("orders/0", 30))
+    await client.act(("msgVpns", "default", "queues", "orders/0", "msgs", "1", "delete"))
+    assert await read_backlog(client, "default", "orders") == Backlog(2, 20)
+
+
+async def test_a_message_that_is_settled_between_two_looks_has_no_age(broker: Broker, client) -> None:
+    spool(broker, ("orders/0", 10), ("orders/1", 20))
+    handle = broker.transport.handle_async_request
+
+    async def settling(request):
+        if request.url.path.endswith("/msgs/1") and b"orders%2F0" in request.url.raw_path:
+            broker.engine.administration.delete_messages("default", QueueName("orders/0"), {1})
+        return await handle(request)
+
+    broker.transport.handle_async_request = settling
+    assert await read_backlog(client, "default", "orders") == Backlog(2, 20)
+
+
+async def test_every_queue_with_messages_is_asked_once(broker: Broker, client) -> None:
+    names = [f"bulk/{index}" for index in range(130)]
+    for name in names:
+        queue = {"queueName": name, "permission": "consume", "ingressEnabled": True, "egressEnabled": True}
+        await client.create(("msgVpns", "default", "queues"), queue)
+        await client.create(("msgVpns", "default", "queues", name, "subscriptions"), {"subscriptionTopic": f"t/{name}"})
+    spool(broker, *((name, 100 + index) for index, name in enumerate(names[10:])))
+    asked = []
+    handle = broker.transport.handle_async_request
+
+    async def counted(request):
+        asked.append(request.url.path)
+        return await handle(request)
+
+    broker.transport.handle_async_request = counted
+    assert await read_backlog(client, "default", "bulk") == Backlog(120, 100)
+    assert (len(asked), len(set(asked))) == (2 + 120, 1 + 120), "both pages have one path"
+
+
+async def test_who_may_not_look_is_told_so(client) -> None:
+    with pytest.raises(SempRefused):
+        await read_backlog(client, "no-such-vpn", "orders")
+
+
+async def test_a_broker_that_says_no_for_one_queue_is_no_zero(broker: Broker, client) -> None:
+    spool(broker, ("orders/0", None), ("orders/1", 20))
+    # Whoever runs the broker has it not tell when a message came.
+    with pytest.raises(SempRefused, match="spooledTime"):
+        await read_backlog(client, "default", "orders")

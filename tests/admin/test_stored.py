@@ -1,0 +1,233 @@
+"""Starting from what is stored of a group, and noticing that it became something else."""
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.group import GroupAdmin, spec_of
+from lbg_runtime.admin.spec import StoredGroup, read_marker
+from lbg_runtime.admin.stored import LOOK_S, Difference, StoredGroupWatch, ask_broker, differences, watch_of
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.semp.access import AccessLevel, Administrator
+from lbg_runtime.broker.semp.server import SempServer
+from lbg_runtime.cli.publish import _stopped_by_changes
+from lbg_runtime.config.load import parse_settings, problems_of
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import ConfigError, SempUnreachable
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.registry import Handlers
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2, "key": "topic_level:1"}
+READER = Administrator("reader", "r", vpn_levels={"default": AccessLevel.READ_ONLY})
+WRITER = Administrator("admin", "admin", AccessLevel.ADMIN)
+STRANGER = Administrator("stranger", "s")
+STORED = {"hash_prefix": "h", "hash_count": 1, "queue_count": 1, "hash_function": "crc32", "key": "topic"}
+
+
+def document(url: str, reader: str = "reader", **group: Any) -> dict[str, Any]:
+    return {
+        "semp": {"url": url, "username": reader, "password": reader[0]},
+        "group": {"name": "orders", "from": "semp", **group},
+    }
+
+
+def settings_in_file() -> Settings:
+    return parse_settings({"group": GROUP}, "test", {})
+
+
+def marker(**changes: object) -> StoredGroup:
+    values = {"V": 1, "HP": "h", "HC": 8, "QC": 2, "QS": 1, "CU": "members", "HF": "crc32", "KY": "topic_level:1"}
+    stored = read_marker("lbg/orders", json.dumps({**values, **changes}))
+    assert stored is not None
+    return stored
+
+
+async def made_on(server: SempServer) -> None:
+    made_of = {"group": GROUP, "semp": {"url": server.url, "password": "admin"}, "connection": {"username": "members"}}
+    settings = parse_settings(made_of, "test", {})
+    async with open_semp(settings) as client:
+        admin = GroupAdmin(client, "default")
+        await admin.create(await admin.plan(spec_of(settings), is_new=True))
+
+
+def serve() -> SempServer:
+    return SempServer(Engine(), lambda _: None, port=0, administrators=(WRITER, READER, STRANGER))
+
+
+async def ask(document: dict[str, Any]) -> Settings:
+    """In a thread: asking blocks, and the server is on this loop."""
+    return await asyncio.to_thread(parse_settings, document, "test", {}, ask_broker)
+
+
+@pytest.mark.real_time
+async def test_who_may_read_the_vpn_starts_from_what_was_stored(tmp_path: Path) -> None:
+    cache = tmp_path / "orders.json"
+    async with serve() as server:
+        await made_on(server)
+        settings = await ask(document(server.url, cache=str(cache), provision="none"))
+        assert settings.group.shape() == settings_in_file().group.shape()
+        assert settings.group.key == settings_in_file().group.key
+        url = server.url
+    # The management API is gone, and the member starts all the same; one without a cache does not.
+    assert (await ask(document(url, cache=str(cache)))).group == settings.group
+    with pytest.raises(ConfigError, match=r"semp\.url: no SEMP answer from .*or a group\.cache of an earlier start"):
+        await ask(document(url))
+    cache.write_text("{}")
+    with pytest.raises(ConfigError, match="what is stored of it cannot be read"):
+        await ask(document(url, cache=str(cache)))
+
+
+@pytest.mark.real_time
+async def test_what_cannot_be_read_is_one_line() -> None:
+    async with serve() as server:
+        for group, reader, words in (
+            ({}, "reader", "group.name: no group orders is stored on the broker; expected one that `lbg group create`"),
+            ({}, "stranger", "semp: GET .*/SEMP/v2/config/msgVpns/default/jndiQueues/lbg%2Forders: UNAUTHORIZED"),
+            ({}, "nobody", "semp: GET .*HTTP 401.*; expected an account that may read the VPN"),
+        ):
+            with pytest.raises(ConfigError, match=words) as caught:
+                await ask(document(server.url, reader, **group))
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"group": {"name": "o", "from": "semp", "hash_count": 8}},
+            "group.hash_count: given with from: semp; expected",
+        ),
+        ({"semp": None}, "semp: not set, with group.from: semp; expected who may read"),
+        ({"group": {"name": "o", "from": "else", **GROUP}}, "group.from: 'else'; expected one of file or semp"),
+        ({"group": {"from": "semp"}}, "group.name: not set"),
+        ({"dispatch": {"runners": 0}}, "dispatch.runners: 0; expected at least 1"),
+    ],
+)
+def test_nobody_is_asked_while_the_rest_is_wrong(changes: dict[str, Any], words: str) -> None:
+    def never(_: Settings) -> dict[str, object]:
+        raise AssertionError
+
+    wrong = {**document("http://b:1"), **changes}
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({name: value for name, value in wrong.items() if value is not None}, "test", {}, never)
+    assert str(problems_of(caught.value)[0]).startswith(f"test: {words}")
+
+
+def test_groups_are_made_from_files() -> None:
+    with pytest.raises(ConfigError, match=r"test: group\.from: semp; expected file"):
+        parse_settings(document("http://b:1"), "test", {})
+    with pytest.raises(ConfigError, match=r"group\.from: semp; expected file: who makes a group says"):
+        spec_of(parse_settings(document("http://b:1"), "test", {}, lambda _: STORED))
+
+
+def test_only_what_decides_where_keys_go_is_for_good() -> None:
+    group = settings_in_file().group
+    assert differences(group, marker()) == ()
+    assert differences(group, marker(QC=4)) == (Difference("group.queue_count", "2", "4", is_for_good=False),)
+    found = differences(group, marker(HC=16, HP="x", HF="java_string", KY="shard"))
+    assert [each.setting.removeprefix("group.") for each in found] == [
+        "hash_prefix",
+        "hash_count",
+        "hash_function",
+        "key",
+    ]
+    assert all(each.is_for_good for each in (*found, *differences(group, None)))
+
+
+class Middle:
+    """No chance."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        return (a + b) / 2
+
+
+async def test_a_change_is_told_once_and_so_is_its_end() -> None:
+    answers: list[StoredGroup | Exception | None] = [
+        marker(),
+        marker(HC=16),
+        marker(HC=16),
+        SempUnreachable("u", "away"),
+        marker(HC=32),
+        marker(),
+    ]
+    told: list[list[str]] = []
+    looks: list[float] = []
+
+    async def read() -> StoredGroup | None:
+        looks.append(asyncio.get_running_loop().time())
+        answer = answers.pop(0)
+        if not answers:
+            ended.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    ended = asyncio.Event()
+    began = asyncio.get_running_loop().time()
+    watch = StoredGroupWatch(
+        settings_in_file().group, read, Middle(), lambda found: told.append([each.theirs for each in found])
+    )
+    looking = asyncio.create_task(watch.run())
+    await ended.wait()
+    await asyncio.sleep(0)
+    looking.cancel()
+    assert told == [["16"], ["32"], []]
+    assert [round((look - began) / LOOK_S) for look in looks] == [1, 2, 3, 4, 5, 6]
+    assert watch.found == ()
+
+
+async def test_settings_of_a_file_are_not_watched() -> None:
+    assert watch_of(settings_in_file(), Middle()) is None
+    assert watch_of(parse_settings(document("http://b:1"), "test", {}, lambda _: STORED), Middle()) is not None
+
+
+async def test_a_member_shows_what_was_changed_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watch:
+        found = differences(settings_in_file().group, marker(HC=16, QC=4))
+
+        async def run(self) -> None:
+            await asyncio.Event().wait()
+
+    settings = parse_settings(document("http://b:1"), "test", {}, lambda _: STORED)
+    handlers = Handlers()
+    handlers.handler("a/>")(_nothing)
+    app = App(handlers, settings)
+    monkeypatch.setattr("lbg_runtime.runtime.app.watch_of", lambda *_: Watch())
+    async with app._settings_watched() as changed:
+        assert changed() == ("group.hash_count", "group.queue_count")
+    monkeypatch.undo()
+    async with App(handlers, settings_in_file())._settings_watched() as changed:
+        assert changed() == ()
+
+
+async def _nothing(message: Message) -> None:
+    pass
+
+
+async def test_a_publisher_stops_before_it_sends_keys_elsewhere_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_in_file()
+    for changes, names in (({"QC": 4}, []), ({"HC": 16}, ["group.hash_count"])):
+
+        class Watch:
+            def __init__(self, *given: Any, found: tuple[Difference, ...]) -> None:
+                self._found, self._on_changed = found, given[2]
+
+            async def run(self) -> None:
+                self._on_changed(self._found)
+
+        found = differences(settings.group, marker(**changes))
+        monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", partial(Watch, found=found))
+        changed: list[Difference] = []
+        sending = anyio.CancelScope()
+        async with _stopped_by_changes(settings, changed, sending):
+            with sending:
+                await asyncio.sleep(1)
+        assert [each.setting for each in changed] == names
+        assert sending.cancelled_caught is bool(names)

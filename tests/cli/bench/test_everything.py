@@ -1,0 +1,130 @@
+"""How ratios are compared with kept ones, what the file holds, and one bench run through the whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from lbg_runtime.cli.bench import everything
+from lbg_runtime.cli.bench.everything import (
+    BENCHES,
+    Short,
+    Standing,
+    all_,
+    chosen_benches,
+    compare,
+    has_fallen,
+    kept_object,
+    read_kept,
+)
+from lbg_runtime.cli.main import bench
+from lbg_runtime.model.errors import UserError
+
+
+def ratio(median: float, better: str = "more", **more: Any) -> dict[str, Any]:
+    return {"case": "", "name": "r", "median": median, "lowest": median, "highest": median, "better": better, **more}
+
+
+def test_a_ratio_falls_by_more_than_its_share_or_not() -> None:
+    assert not has_fallen(ratio(7.01), kept=10.0, share=0.3)
+    assert has_fallen(ratio(6.99), kept=10.0, share=0.3)
+    assert not has_fallen(ratio(100.0), kept=10.0, share=0.3)
+
+
+def test_where_less_is_better_more_has_fallen() -> None:
+    assert not has_fallen(ratio(1.42, "less"), kept=1.0, share=0.3)
+    assert has_fallen(ratio(1.44, "less"), kept=1.0, share=0.3)
+    assert not has_fallen(ratio(0.1, "less"), kept=1.0, share=0.3)
+
+
+def test_a_small_count_that_still_meets_its_goal_has_not_fallen() -> None:
+    assert not has_fallen(ratio(0.02, "less", goal=0.25, met=True), kept=0.005, share=0.3)
+    assert has_fallen(ratio(0.3, "less", goal=0.25, met=False), kept=0.005, share=0.3)
+    # It did not meet its goal before, either.
+    assert not has_fallen(ratio(0.61, "less", goal=0.25, met=False), kept=0.6, share=0.3)
+
+
+def test_every_ratio_has_its_standing() -> None:
+    benches = [Short("one", ""), Short("two", ""), Short("failed", "")]
+    reports = {
+        "one": {"ratios": [ratio(10.0), {**ratio(1.0), "case": "7 keys"}]},
+        "two": {"ratios": [ratio(1.0)]},
+    }
+    kept = {"one": {"r": 9.0, "gone": 3.0}, "two": {"r": 5.0}, "failed": {"r": 1.0}}
+    found = {(each.bench, each.ratio): each.standing for each in compare(reports, kept, benches)}
+    assert found == {
+        ("one", "r"): Standing.AS_KEPT,
+        ("one", "7 keys: r"): Standing.NEW,
+        ("one", "gone"): Standing.MISSING,
+        ("two", "r"): Standing.FELL,
+    }
+
+
+def test_what_is_written_is_read_again_and_benches_that_were_not_run_stay(tmp_path: Path) -> None:
+    reports = {"one": {"date": "d", "machine": {"cores": 2}, "ratios": [ratio(10.0)]}}
+    file = tmp_path / "kept.json"
+    file.write_text(json.dumps(kept_object(reports, {"one": {"old": 1.0}, "other": {"x": 2.0}})))
+    assert read_kept(file) == {"one": {"r": 10.0}, "other": {"x": 2.0}}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"ratios": {"one": {"r": {}}}}', '{"ratios": {"one": {"r": 1}}}'])
+def test_a_file_that_is_something_else_is_a_users_mistake(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kept.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match="that `lbg bench all --keep` wrote"):
+        read_kept(file)
+    with pytest.raises(UserError, match="No such file"):
+        read_kept(tmp_path / "nowhere.json")
+
+
+def test_benches_are_commands_and_can_be_chosen() -> None:
+    commands = {command.name or command.callback.__name__ for command in bench.registered_commands if command.callback}
+    assert {each.name for each in BENCHES} <= commands
+    assert [each.name for each in chosen_benches(["receive", "dispatch"])] == ["dispatch", "receive"]
+    with pytest.raises(UserError, match="--only"):
+        chosen_benches(["nonsense"])
+
+
+def test_the_file_of_the_repository_holds_the_benches_that_run() -> None:
+    kept = read_kept(Path(__file__).parents[3] / "docs" / "benchmarks.json")
+    assert set(kept) == {each.name for each in BENCHES}
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+def test_a_bench_is_run_kept_and_found_fallen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(everything, "BENCHES", (Short("dispatch", "--messages 1000 --rounds 1 --keys 7"),))
+    file = tmp_path / "kept.json"
+
+    def run(*, keep: bool) -> tuple[int, Any]:
+        with pytest.raises(typer.Exit) as left:
+            all_(keep=keep, file=file, only=None, json=True)
+        return left.value.exit_code, json.loads(capsys.readouterr().out)
+
+    code, told = run(keep=True)
+    assert (code, told["failed"]) == (0, [])
+    kept = json.loads(file.read_text())
+    assert set(kept) == {"date", "machine", "ratios"}
+    for each in kept["ratios"]["dispatch"].values():
+        each["median"] *= 1_000
+    file.write_text(json.dumps(kept))
+    code, told = run(keep=False)
+    assert code == 1
+    assert {each["standing"] for each in told["compared"]} == {"fell"}
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+def test_a_bench_that_fails_is_named_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(everything, "BENCHES", (Short("dispatch", "--messages 1"),))
+    with pytest.raises(typer.Exit) as left:
+        all_(keep=True, file=tmp_path / "kept.json", only=None, json=False)
+    assert left.value.exit_code == 1
+    assert "lbg bench all: dispatch failed" in capsys.readouterr().err
+    assert not (tmp_path / "kept.json").exists()

@@ -1,0 +1,162 @@
+"""`lbg parked`: what it says of parking queues, and what it puts into them; the official client on a broker's port."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.core.parking.records import (
+    DropAsked,
+    OwnerFence,
+    ParkedMessage,
+    ParkingEntry,
+    ParkingOwner,
+    UnparkAsked,
+    decode_entry,
+    encode_entry,
+    parking_queue,
+)
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.testing.broker_on_port import BrokerOnPort
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
+
+OWNER = ParkingOwner(7, "n")
+QUEUES = [parking_queue("orders", index) for index in range(2)]
+SINCE_MS = 1_795_000_000_000
+
+
+def parked(lane: str, number: int, error: str = "") -> ParkedMessage:
+    stamps = {PARTITION_KEY_PROPERTY: lane, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+    original = Message("h/1/orders/new", b"body %d" % number, stamps)
+    return ParkedMessage(lane, OWNER, number, original, 3 if error else 0, error, "", "m1", SINCE_MS + number)
+
+
+class Stage:
+    def __init__(self, folder: Path, broker: BrokerOnPort) -> None:
+        self.broker = broker
+        self.config = folder / "config.yaml"
+        self.config.write_text(
+            f"connection: {{transport: solace, host: '{broker.url}'}}\n"
+            "group: {name: orders, hash_prefix: h, hash_count: 4, queue_count: 2}\n"
+        )
+        for queue in QUEUES:
+            broker.create_queue(queue, queue)
+
+    def lbg(self, *words: str) -> Result:
+        return CliRunner().invoke(app, ["parked", *words, "--config", str(self.config)])
+
+    def told(self, *words: str) -> list[dict[str, Any]]:
+        """What a command says as an object."""
+        said: dict[str, list[dict[str, Any]]] = json.loads(self.lbg(*words, "--json").stdout.splitlines()[-1])
+        return said["parked"]
+
+    def put(self, queue: QueueName, *entries: ParkingEntry) -> None:
+        asyncio.run(self._put(queue, entries))
+
+    async def _put(self, queue: QueueName, entries: tuple[ParkingEntry, ...]) -> None:
+        session = SolaceTransport(SolaceSettings(hosts=(self.broker.url,), client_name="stage"))
+        await session.open()
+        for entry in entries:
+            await session.send(encode_entry(entry, queue))
+        await session.close()
+
+    def entries(self, queue: QueueName) -> list[ParkingEntry]:
+        async def read() -> list[Message]:
+            session = SolaceTransport(SolaceSettings(hosts=(self.broker.url,), client_name="stage"))
+            await session.open()
+            found = await session.browse(queue, 0.2)
+            await session.close()
+            return found
+
+        return [decode_entry(message) for message in asyncio.run(read())]
+
+
+def lines(told: Result) -> list[str]:
+    return told.stdout.splitlines()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    # The broker logs in this process too, and would do so into the output of a command.
+    monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
+    monkeypatch.setattr("lbg_runtime.runtime.parked_view.QUIET_S", 0.1)
+    with capture_logs(), BrokerOnPort() as broker:
+        yield Stage(tmp_path, broker)
+
+
+def test_the_keys_that_are_parked_are_listed_and_shown(stage: Stage) -> None:
+    stage.put(QUEUES[0], OwnerFence(OWNER), parked("key a", 1, "ValueError: no"), parked("key a", 2))
+    stage.put(QUEUES[1], OwnerFence(OWNER), parked("shard 3", 1, "KeyError: 'x'"), UnparkAsked("shard 3"))
+
+    listed = stage.lbg("list")
+    assert listed.exit_code == 0
+    assert lines(listed) == [
+        "key a: 2 messages since 2026-11-18T11:06:40+00:00, ValueError: no",
+        "shard 3: 1 message since 2026-11-18T11:06:40+00:00, KeyError: 'x', being replayed",
+    ]
+    told = stage.told("list")
+    assert [(each["lane"], each["count"], each["since_ms"], each["replaying"]) for each in told] == [
+        ("key a", 2, SINCE_MS + 1, False),
+        ("shard 3", 1, SINCE_MS + 1, True),
+    ]
+    shown = stage.lbg("show", "a")
+    assert shown.exit_code == 0
+    assert "  #1  2026-11-18T11:06:40+00:00  h/1/orders/new, 3 attempts: ValueError: no" in shown.stdout
+    assert "      body 2" in shown.stdout
+    messages = stage.told("show", "shard 3", "--lane")[0]["messages"]
+    assert [(one["number"], one["payload"], one["member"]) for one in messages] == [(1, "body 1", "m1")]
+    assert stage.lbg("show", "b").exit_code == 1
+    assert stage.broker.queue_status(QUEUES[0]).depth == 3, "looking takes nothing away"
+
+
+def test_what_is_asked_lies_in_the_parking_queue_behind_what_is_there(stage: Stage) -> None:
+    stage.put(QUEUES[0], OwnerFence(OWNER), parked("key a", 1, "e"), parked("key a", 2))
+    stage.put(QUEUES[1], parked("key b", 1, "e"))
+
+    assert stage.lbg("drop", "a", "--number", "1").exit_code == 0
+    assert stage.entries(QUEUES[0])[-1] == DropAsked("key a", (OWNER, 1))
+    # It is gone for who looks, though its owner has not removed it yet.
+    assert stage.told("list")[0]["count"] == 1
+    assert stage.lbg("unpark", "a").exit_code == 0
+    assert stage.entries(QUEUES[0])[-1] == UnparkAsked("key a")
+    assert stage.lbg("unpark", "--all").exit_code == 0
+    assert stage.entries(QUEUES[1])[-1] == UnparkAsked("key b")
+    assert stage.lbg("drop", "b", "--all").exit_code == 0
+    assert stage.entries(QUEUES[1])[-1] == DropAsked("key b")
+    depths = [stage.broker.queue_status(queue).depth for queue in QUEUES]
+    for words in (("unpark", "b"), ("drop", "b", "--all"), ("drop", "a", "--number", "1"), ("unpark", "nobody")):
+        asked = stage.lbg(*words)
+        assert asked.exit_code == 1, words
+        assert "is parked" in asked.output
+    assert [stage.broker.queue_status(queue).depth for queue in QUEUES] == depths
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("unpark",), "no key"),
+        (("unpark", "a", "--all"), "a key and --all"),
+        (("drop", "a"), "neither --number nor --all"),
+        (("drop", "a", "--number", "1", "--all"), "--number and --all"),
+    ],
+)
+def test_what_is_not_clear_is_refused(words: tuple[str, ...], found: str) -> None:
+    asked = CliRunner().invoke(app, ["parked", *words])
+    assert isinstance(asked.exception, UserError)
+    assert asked.exception.found == found
+
+
+def test_nothing_parked_is_said(stage: Stage) -> None:
+    listed = stage.lbg("list")
+    assert (listed.exit_code, listed.stdout, listed.stderr) == (0, "", "nothing is parked\n")

@@ -1,0 +1,94 @@
+"""`lbg run --reload`: which files matter, and a real member that is started anew."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from watchfiles import Change
+
+from lbg_runtime.cli.reload import UserFiles, member_command
+from tests.processes import running
+
+
+def test_python_files_and_the_settings_matter_and_nothing_else(tmp_path):
+    for folder in ("shop", ".venv", "env", "node_modules"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    for file in ("app.py", "config.yaml", "other.yaml"):
+        (tmp_path / file).touch()
+    files = UserFiles(tmp_path, tmp_path / "config.yaml")
+    assert (files.folders, files.trees) == ([tmp_path], [tmp_path / "shop"])
+    matters = [path for path in ("shop/orders.py", "config.yaml") if files(Change.modified, str(tmp_path / path))]
+    assert matters == ["shop/orders.py", "config.yaml"]
+    for path in ("shop/notes.txt", "shop/__pycache__/orders.py", "other.yaml", "shop/.git/hook.py"):
+        assert not files(Change.modified, str(tmp_path / path))
+
+
+def test_the_member_gets_the_same_command_and_leaves_with_its_parent():
+    assert member_command(["run", "--reload", "--member-id", "a"])[1:] == [
+        "-m", "lbg_runtime.cli", "run", "--member-id", "a", "--exit-with-parent",
+    ]  # fmt: skip
+
+
+HANDLERS = """\
+from lbg_runtime import Handlers, Message
+handlers = Handlers()
+@handlers.handler("{topic}")
+async def handle(message: Message) -> None: ...
+@handlers.lifespan
+async def life():
+    print("{word}", flush=True)
+    yield
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_clean(tmp_path):
+    def write(word, topic="orders/>"):
+        # As editors do it.
+        (tmp_path / "new").write_text(HANDLERS.format(word=word, topic=topic))
+        (tmp_path / "new").replace(tmp_path / "shop.py")
+
+    write("first")
+    settings = {
+        "connection": {"transport": "embedded", "host": "tcp://127.0.0.1:0"},
+        "group": {"name": "o", "hash_prefix": "h", "hash_count": 4, "queue_count": 1, "provision": "create_missing"},
+        "membership": {"settle": "100ms"},
+        "handlers": ["shop"],
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "lbg_runtime.cli", "run", "--reload"]
+    root = Path(__file__).parents[2]
+    with running(
+        [*command, "--config", "config.yaml"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        said = []
+
+        def until(text):
+            for line in process.stdout:
+                said.append(line)
+                if text in line:
+                    return
+            raise AssertionError("".join(said))
+
+        until("first")
+        until("member_started")
+        write("second")
+        until("files_changed")
+        until("second")
+        until("member_started")
+        write("third", topic="orders/>/no")
+        until("lbg: shop:handle")
+        until('"member_ended"')
+        write("fourth")
+        until("fourth")
+        until("member_started")
+        process.send_signal(signal.SIGTERM)
+        until("member_left")
+        assert process.wait(30) == 0

@@ -1,0 +1,58 @@
+"""How both sides of a session show who they are."""
+
+from typing import Any
+
+import pytest
+
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import ConfigError
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": 2}
+SECURED = {"transport": "solace", "host": "tcps://a:55443", "tls": {"trust_store": "/trusted"}}
+OAUTH = {"token_file": "/run/token"}
+CERTIFICATE = {"certificate": "/run/client.pem"}
+
+
+def _parse(**connection: Any) -> Settings:
+    return parse_settings({"group": GROUP, "connection": connection}, "test", {"HUSH": "hush"})
+
+
+def test_who_works_from_outside_comes_as_the_conductor_where_there_is_one() -> None:
+    certificate = {**SECURED, "client_certificate": CERTIFICATE, "username": "members", "client_name": "of-a-member"}
+    plain = _parse(**certificate).outside_connection
+    assert (plain.username, plain.client_name, plain.client_certificate is None) == ("members", None, False)
+    semp = {"url": "https://b:1", "conductor": {"username": "conductor", "password": "${HUSH}"}}
+    settings = parse_settings({"group": GROUP, "connection": certificate, "semp": semp}, "test", {"HUSH": "hush"})
+    outside = settings.outside_connection
+    assert (outside.username, outside.password.get_secret_value()) == ("conductor", "hush")
+    assert (outside.client_certificate, outside.oauth) == (None, None)
+
+
+def test_a_password_a_certificate_or_a_token() -> None:
+    assert _parse(**SECURED, username="ann", password="p").connection.oauth is None
+    certificate = _parse(**SECURED, client_certificate={**CERTIFICATE, "key_password": "${HUSH}"})
+    assert certificate.connection.client_certificate is not None
+    assert certificate.connection.client_certificate.key_password.get_secret_value() == "hush"
+    assert "hush" not in repr(certificate)
+    assert _parse(**SECURED, oauth=OAUTH).connection.oauth is not None
+
+
+@pytest.mark.parametrize(
+    ("connection", "problem"),
+    [
+        ({**SECURED, "oauth": OAUTH, "client_certificate": CERTIFICATE}, "oauth: given with client_certificate"),
+        ({**SECURED, "oauth": OAUTH, "password": "p"}, "oauth: given with a password; expected one of the two"),
+        ({**SECURED, "client_certificate": CERTIFICATE, "password": "p"}, "client_certificate: given with a password"),
+        ({**SECURED, "host": "tcp://a:1", "oauth": OAUTH}, "oauth: given for a host without TLS; expected tcps://"),
+        ({**SECURED, "host": "tcps://a:1,b:2", "oauth": OAUTH}, "oauth: given for a host without TLS"),
+        ({**SECURED, "tls": {}}, "tls.trust_store: not set, for a host with TLS; expected a directory"),
+        ({**SECURED, "oauth": {}}, "oauth.token_file: not set"),
+        ({**SECURED, "client_certificate": {"key_password": ["hush"]}}, "key_password: a value that is not shown"),
+    ],
+)
+def test_what_would_give_a_secret_away_or_means_nothing_is_refused(connection: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _parse(**connection)
+    assert f"test: connection.{problem}" in str(caught.value).replace("client_certificate.key_pass", "key_pass")
+    assert "hush" not in str(caught.value)

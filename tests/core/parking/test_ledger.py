@@ -1,0 +1,215 @@
+"""The ledger's answers, one by one."""
+
+import pytest
+
+from lbg_runtime.core.parking.ledger import (
+    LedgerOrder,
+    ParkedSeen,
+    ParkingLedger,
+    ParkingOpened,
+    PublishFence,
+    Replay,
+    SettleParked,
+    Verdict,
+)
+from lbg_runtime.core.parking.records import (
+    DropAsked,
+    OwnerFence,
+    ParkedMessage,
+    ParkingEntry,
+    ParkingOwner,
+    UnparkAsked,
+)
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+
+OLD, OWN = ParkingOwner(5, "old"), ParkingOwner(9, "own")
+
+
+def message(number: int, *, publisher: str | None = "p") -> Message:
+    stamps = {} if publisher is None else {PUBLISHER_PROPERTY: publisher, KEY_SEQUENCE_PROPERTY: number}
+    return Message("t", b"%d" % number, {PARTITION_KEY_PROPERTY: "a", **stamps})
+
+
+def parked(number: int, owner: ParkingOwner = OWN, *, as_number: int | None = None) -> ParkedMessage:
+    return ParkedMessage("key a", owner, as_number or number, message(number), 1, "e", "s", "m", number)
+
+
+class Rig:
+    """A ledger that is shown one entry after another, under ids from 1."""
+
+    def __init__(self, *entries: ParkingEntry) -> None:
+        self.ledger = ParkingLedger(OWN)
+        self.shown = 0
+        self.orders = [order for entry in entries for order in self.show(entry)]
+
+    def show(self, entry: ParkingEntry) -> list[LedgerOrder]:
+        self.shown += 1
+        return self.ledger.take(DeliveryId(self.shown), entry)
+
+    def numbers(self) -> list[int]:
+        contents = self.ledger.contents().get("key a", ())
+        return [int(entry.original.payload) for entry in contents]
+
+
+def settle(*ids: int) -> list[LedgerOrder]:
+    return [SettleParked(DeliveryId(each)) for each in ids]
+
+
+def test_it_opens_with_its_own_fence_and_settles_the_one_before() -> None:
+    rig = Rig(OwnerFence(OLD), parked(3, OLD))
+    assert (rig.orders, rig.ledger.is_open) == ([], False)
+    assert rig.show(OwnerFence(OWN)) == [*settle(1), ParkingOpened()]
+    assert rig.ledger.is_open
+    assert (rig.numbers(), rig.ledger.count, rig.ledger.lane_count) == ([3], 1, 1)
+    assert rig.ledger.begin_park("key a") == 4
+
+
+def test_what_a_former_owner_sent_does_not_count_behind_the_next_fence() -> None:
+    rig = Rig(OwnerFence(OLD), parked(1, OLD), OwnerFence(OWN))
+    assert rig.show(parked(2, OLD)) == settle(4)
+    assert rig.show(OwnerFence(OLD)) == settle(5)
+    assert rig.show(parked(2)) == [ParkedSeen(2)]
+    assert rig.numbers() == [1, 2]
+
+
+def test_what_lies_before_every_fence_counts() -> None:
+    assert Rig(parked(1, OLD), OwnerFence(OWN)).numbers() == [1]
+
+
+def test_a_clock_that_is_behind_makes_a_higher_fence() -> None:
+    ahead = ParkingOwner(20, "ahead")
+    rig = Rig(OwnerFence(ahead))
+    higher = ParkingOwner(21, "own")
+    assert rig.show(OwnerFence(OWN)) == [*settle(2), PublishFence(higher)]
+    assert rig.show(OwnerFence(higher)) == [*settle(1), ParkingOpened()]
+
+
+def test_a_higher_fence_that_comes_late_takes_nothing_for_granted_until_ours_is_back() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    ahead, higher = ParkingOwner(20, "ahead"), ParkingOwner(21, "own")
+    assert rig.show(OwnerFence(ahead)) == [*settle(1), PublishFence(higher)]
+    assert not rig.ledger.is_open
+    assert rig.show(parked(2)) == settle(4), "sent as the owner that it was before"
+    assert rig.show(OwnerFence(higher)) == [*settle(3), ParkingOpened()]
+    assert rig.numbers() == [1]
+
+
+def test_a_message_of_a_parked_key_is_parked_and_a_copy_of_one_is_dropped() -> None:
+    ledger = Rig(OwnerFence(OWN), parked(3), parked(4)).ledger
+
+    def judge(one: Message, *, redelivered: bool = True) -> Verdict:
+        return ledger.judge("key a", one, redelivered=redelivered)
+
+    assert judge(message(4)) is Verdict.DROP
+    assert judge(message(5)) is Verdict.PARK
+    assert judge(message(2)) is Verdict.HANDLE, "it came before what is parked"
+    assert judge(message(2), redelivered=False) is Verdict.PARK, "as far as the queue says, it comes behind"
+    assert judge(message(2, publisher="another")) is Verdict.PARK
+    assert judge(message(4, publisher=None)) is Verdict.PARK, "it cannot be known"
+    assert ledger.judge("key b", message(9), redelivered=True) is Verdict.HANDLE
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_the_original_of_what_another_owner_parked_is_dropped_when_it_comes_after_the_end(*, is_dropped: bool) -> None:
+    rig = Rig(parked(1, OLD), OwnerFence(OWN), parked(2))
+    if is_dropped:
+        rig.show(DropAsked("key a"))
+    else:
+        rig.show(UnparkAsked("key a"))
+        rig.ledger.replayed("key a")
+        rig.ledger.replayed("key a")
+    assert rig.ledger.lane_count == 0
+    assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.DROP
+    assert rig.ledger.judge("key a", message(3), redelivered=True) is Verdict.HANDLE
+    assert not rig.ledger.is_idle
+
+
+def test_a_copy_is_settled_and_a_message_that_comes_again_late_is_placed_before_later_ones() -> None:
+    rig = Rig(OwnerFence(OWN), parked(3), parked(4))
+    assert rig.show(parked(3, as_number=7)) == [ParkedSeen(7), *settle(4)]
+    rig.show(parked(2, as_number=8))
+    assert rig.numbers() == [2, 3, 4]
+
+
+def test_one_that_was_sent_twice_under_one_number_is_known_without_stamps() -> None:
+    plain = ParkedMessage("key a", OWN, 1, message(1, publisher=None), 1, "e", "s", "m", 1)
+    rig = Rig(OwnerFence(OWN), plain)
+    assert rig.show(plain) == [ParkedSeen(1), *settle(3)]
+
+
+def test_a_lane_is_replayed_one_by_one_and_its_order_is_settled_last() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), parked(2))
+    assert rig.show(UnparkAsked("key a")) == [Replay("key a", DeliveryId(2), message(1))]
+    assert rig.ledger.is_replaying("key a")
+    assert rig.show(parked(3)) == [ParkedSeen(3)], "it follows"
+    assert rig.ledger.replayed("key a") == [*settle(2), Replay("key a", DeliveryId(3), message(2))]
+    assert rig.ledger.replayed("key a") == [*settle(3), Replay("key a", DeliveryId(5), message(3))]
+    assert rig.ledger.replayed("key a") == settle(5, 4)
+    assert (rig.ledger.count, rig.ledger.lane_count) == (0, 0)
+
+
+def test_a_replay_is_not_over_while_another_of_its_key_is_on_its_way() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
+    assert rig.ledger.begin_park("key a") == 2
+    assert rig.ledger.replayed("key a") == settle(2)
+    assert rig.ledger.is_replaying("key a")
+    assert rig.show(parked(2)) == [ParkedSeen(2), Replay("key a", DeliveryId(4), message(2))]
+    assert rig.ledger.replayed("key a") == settle(4, 3)
+
+
+def test_a_replay_is_over_when_the_one_on_its_way_is_refused() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
+    rig.ledger.begin_park("key a")
+    rig.ledger.replayed("key a")
+    assert rig.ledger.park_refused(2) == settle(3)
+    assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.HANDLE
+
+
+def test_a_replay_that_was_asked_for_earlier_begins_when_the_ledger_opens() -> None:
+    rig = Rig(parked(1, OLD), UnparkAsked("key a"), parked(2, OLD))
+    assert rig.orders == []
+    opened, replay = rig.show(OwnerFence(OWN))
+    assert (opened, replay) == (ParkingOpened(), Replay("key a", DeliveryId(1), message(1)))
+
+
+def test_a_replay_that_fails_is_over_until_it_is_asked_for_again() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"), UnparkAsked("key a"))
+    assert rig.ledger.replay_failed("key a") == settle(3, 4)
+    assert rig.numbers() == [1]
+    assert rig.show(UnparkAsked("key a")) == [Replay("key a", DeliveryId(2), message(1))]
+
+
+def test_a_paused_ledger_offers_nothing() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
+    rig.ledger.pause()
+    assert rig.ledger.replay_returned("key a") == []
+    assert rig.ledger.resume() == [Replay("key a", DeliveryId(2), message(1))]
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "settled"),
+    [
+        (DropAsked("key a"), [], (2, 3, 4)),
+        (DropAsked("key a", (OWN, 1)), [2], (2, 4)),
+        (DropAsked("key a", (OLD, 1)), [1, 2], (4,)),
+        (DropAsked("key b"), [1, 2], (4,)),
+    ],
+    ids=["all", "one", "one of another owner", "another key"],
+)
+def test_what_is_dropped_is_settled(asked: DropAsked, left: list[int], settled: tuple[int, ...]) -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), parked(2))
+    assert rig.show(asked) == settle(*settled)
+    assert rig.numbers() == left
+
+
+def test_what_is_being_handled_is_not_dropped() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), parked(2), UnparkAsked("key a"))
+    assert rig.show(DropAsked("key a")) == settle(3, 5)
+    assert rig.numbers() == [1]
+
+
+def test_the_end_of_a_replay_that_was_not_offered_is_a_bug() -> None:
+    with pytest.raises(InvariantViolated):
+        Rig(OwnerFence(OWN), parked(1)).ledger.replayed("key a")

@@ -1,0 +1,110 @@
+"""What an autoscaler is told: from the broker's administration how much is left, from members how many there are."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.semp.server import SempServer
+from lbg_runtime.config.settings import SempSettings
+from lbg_runtime.model.message import Message
+from tests.status.asking import ask
+
+pytestmark = pytest.mark.real_time
+
+PATH = "/v1/autoscale"
+
+
+@asynccontextmanager
+async def administered(group, **semp):
+    """The group's page, with an administrator's account on its broker."""
+    broker = group.trial.broker
+    async with SempServer(broker.engine, broker.post, port=0) as server:
+        account = SempSettings(**{"url": server.url, "password": "admin", **semp})
+        group.settings = group.settings.model_copy(update={"semp": account})
+        await group.show()
+        yield server
+
+
+def spool(group, age_s, *keys):
+    """Messages that came so long ago."""
+    engine = group.trial.broker.engine
+    client, _ = engine.connect("default", "user", "", f"sender-{age_s}", "127.0.0.1")
+    flow = engine.open_publisher(client, "").flow
+    for number, key in enumerate(keys, start=1):
+        topic = f"h/{number % 8}/orders/new"
+        message = Message(topic, b"", {"JMSXGroupID": key})
+        at_s = int(time.time()) - age_s
+        group.trial.broker.post(engine.publish(flow, number, Published(topic, message, 1, at_s)))
+
+
+async def test_lag_age_and_members_are_told_until_nothing_is_left(stage, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 0)
+    async with stage() as group:
+        for queue in range(4):
+            topics = [f"h/{shard}/>" for shard in range(8) if shard % 4 == queue]
+            group.trial.broker.create_queue(f"orders/{queue}", topics)
+        spool(group, 100, "a", "b")
+        spool(group, 60, "c")
+        async with administered(group):
+            told = (await ask(group.port, PATH)).told
+            assert 100 <= told.pop("oldest_age_s") < 130
+            assert told == {"group": "orders", "lag": 3, "members": 0, "max_members": 4}
+            await group.start("a", "b")
+            await group.trial.until(lambda: len(group.trial.handled) == 3, within_s=20)
+            async with asyncio.timeout(20):
+                while group.watch.member_count < 2:
+                    await group.watch.news(group.watch.feed.version, 20)
+            assert (await ask(group.port, PATH)).told == {
+                "group": "orders",
+                "lag": 0,
+                "oldest_age_s": 0,
+                "members": 2,
+                "max_members": 4,
+            }
+
+
+async def test_a_clock_that_is_behind_the_brokers_makes_no_age_below_zero(stage):
+    async with stage() as group:
+        group.trial.broker.create_queue("orders/0", ["h/1/>"])
+        spool(group, -3_600, "a")
+        async with administered(group):
+            told = (await ask(group.port, PATH)).told
+            assert (told["lag"], told["oldest_age_s"]) == (1, 0)
+
+
+async def test_however_many_ask_the_broker_is_asked_once(stage, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 3_600)
+    async with stage() as group, administered(group):
+        asked = []
+        watch = group.watch
+        find_all = watch._semp.find_all
+
+        async def counted(*arguments, **options):
+            asked.append(arguments)
+            return await find_all(*arguments, **options)
+
+        monkeypatch.setattr(watch._semp, "find_all", counted)
+        answers = await asyncio.gather(*(ask(group.port, PATH) for _ in range(10)))
+        assert {answer.status for answer in answers} == {200}
+        assert len(asked) == 1
+
+
+async def test_no_number_is_told_that_is_not_known(stage):
+    async with stage() as group:
+        await group.show()
+        answer = await ask(group.port, PATH)
+        assert answer.status == 503
+        assert answer.told["error"].startswith("semp: not set; expected")
+
+
+async def test_a_broker_that_says_no_is_told_and_its_password_is_not(stage, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 3_600)
+    async with stage() as group, administered(group, password="not-this"):
+        for _ in range(2):
+            answer = await ask(group.port, PATH)
+            assert answer.status == 503
+            assert "refused" in answer.told["error"]
+            assert b"not-this" not in answer.body

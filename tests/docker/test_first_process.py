@@ -1,0 +1,90 @@
+"""`lbg run` as the first process of a container: in a process namespace of its own, where it is number 1.
+
+Not there where the machine makes no such namespaces (conftest.py).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.docker.files import ROOT
+from tests.processes import running
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(300)]
+
+BOUND_S = 60
+LBG = [sys.executable, "-m", "lbg_runtime.cli"]
+NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+HANDLERS = """
+from lbg_runtime import Handlers
+
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def keep(message):
+    pass
+"""
+
+
+def until(process: "subprocess.Popen[str]", sign: str, times: int = 1) -> str:
+    """Bounded by the test's own time limit."""
+    for line in process.stderr or ():
+        times -= sign in line
+        if times == 0:
+            return line
+    raise AssertionError(f"it ended with {process.wait()} before {sign}")
+
+
+def below(pid: int) -> list[int]:
+    """Its child processes."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@contextmanager
+def container(folder: Path, *options: str):
+    """`lbg run` and what it needs; the process outside of the namespace, and the first one in it."""
+    with running(
+        [*LBG, "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
+    ) as broker:
+        smf = until(broker, "lbg broker ready: ").split()[4].rstrip(",")
+        (folder / "work.py").write_text(HANDLERS)
+        group = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2, "provision": "create_missing"}
+        connection = {"transport": "solace", "host": f"tcp://{smf}"}
+        settings = {
+            "connection": connection,
+            "group": group,
+            "handlers": ["work"],
+            "membership": {"settle": "100ms", "heartbeat": "200ms"},
+        }
+        (folder / "config.yaml").write_text(json.dumps(settings))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with running(
+            [*NAMESPACE, *LBG, "run", *options], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+        ) as outside:
+            yield outside
+
+
+def test_members_that_it_started_are_stopped_in_order_and_reaped(tmp_path: Path) -> None:
+    with container(tmp_path, "--processes", "2") as outside:
+        until(outside, '"member_started"', times=2)
+        (first,) = below(outside.pid)
+        assert Path(f"/proc/{first}/status").read_text().count("\nNSpid:\t") == 1
+        assert len(below(first)) == 2
+        os.kill(first, signal.SIGTERM)
+        until(outside, '"member_left"', times=2)
+        assert outside.wait(BOUND_S) == 0
+
+
+def test_one_member_drains_and_its_exit_code_is_the_containers(tmp_path: Path) -> None:
+    with container(tmp_path) as outside:
+        until(outside, '"change": "active"', times=2)
+        (first,) = below(outside.pid)
+        os.kill(first, signal.SIGTERM)
+        until(outside, '"left_behind": 0')
+        assert outside.wait(BOUND_S) == 0

@@ -1,0 +1,127 @@
+"""Whatever is done to a group while keys are parked and come back, nothing is lost and no key's order is broken."""
+
+import asyncio
+import random
+
+import pytest
+
+from lbg_runtime.core.parking.records import (
+    OwnerFence,
+    ParkedMessage,
+    UnparkAsked,
+    decode_entry,
+    encode_entry,
+    parking_queue,
+)
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.testing import LifeState
+from lbg_runtime.testing.group_context import running
+
+ROUNDS = 14
+KEYS = 5
+PARK = {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "50ms"}}
+
+
+class Story:
+    """One run by a seed: handlers that fail, an operator, and troubles."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.published: dict[str, list[bytes]] = {}
+        self.failing = 0.4
+        self.unparked = 0
+
+    def handlers(self):
+        handlers = Handlers()
+
+        @handlers.handler("orders/>")
+        async def handle(message):
+            await asyncio.sleep(self.chance.choice((0, 0.05, 1)))
+            if self.chance.random() < self.failing:
+                raise ValueError("bad luck")
+
+        return handlers
+
+    async def publish(self, group):
+        for _ in range(self.chance.randrange(12)):
+            key = f"k{self.chance.randrange(KEYS)}"
+            payloads = self.published.setdefault(key, [])
+            payloads.append(b"%d" % len(payloads))
+            await group.publish("orders/new", payloads[-1], key=key)
+
+    def parked(self, group):
+        """Parked messages by lane and queue."""
+        found = {}
+        for index in range(group.shape.queue_count):
+            queue = parking_queue(group.shape.name, index)
+            for message in group.broker.left_on(queue):
+                entry = decode_entry(message)
+                if isinstance(entry, ParkedMessage):
+                    found.setdefault((queue, entry.lane), []).append(entry)
+        return found
+
+    async def unpark(self, group, share=1.0):
+        session = group.broker.make_transport(f"operator-{self.unparked}")
+        self.unparked += 1
+        await session.open()
+        for queue, lane in self.parked(group):
+            if self.chance.random() < share:
+                await session.send(encode_entry(UnparkAsked(lane), queue))
+        await session.close()
+
+    async def trouble(self, group):
+        name, state = self.chance.choice(list(group.members.items()))
+        at_work = [each for each, other in group.members.items() if other is LifeState.RUNNING]
+        if not group.broker.is_reachable:
+            group.broker.restore()
+        elif state in (LifeState.KILLED, LifeState.STOPPED):
+            group.start(name)
+        elif state is LifeState.PAUSED:
+            group.resume(name)
+        elif state is LifeState.PARTITIONED:
+            group.heal(name)
+        elif len(at_work) > 1:
+            what = self.chance.choice((group.kill, group.pause, group.partition, group.stop, None))
+            if what is None:
+                group.broker.fail()
+            elif what == group.stop:
+                await group.stop(name)
+            else:
+                what(name)
+
+    async def mend(self, group):
+        group.broker.restore()
+        for name, state in group.members.items():
+            if state is LifeState.PAUSED:
+                group.resume(name)
+            elif state is LifeState.PARTITIONED:
+                group.heal(name)
+        self.failing = 0
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "cycle"])
+@pytest.mark.parametrize("seed", [3, 5, 13, 20, 38])
+async def test_parked_keys_survive_everything_in_order(seed, mode):
+    story = Story(seed)
+    settings = {"rebind": {"mode": mode, "interval": "10s"}, "failure": PARK}
+    if mode == "cycle":
+        settings["membership"] = {"mode": "static", "count": 3}
+    async with running(story.handlers(), members=3, settings=settings, seed=seed) as group:
+        for _ in range(ROUNDS):
+            await story.publish(group)
+            await group.advance(story.chance.choice((0, 0.05, 0.5, 5, 20)))
+            if story.chance.random() < 0.4 and group.broker.is_reachable:
+                await story.unpark(group, 0.5)
+                await group.advance(story.chance.choice((0, 0.01, 0.2)))
+            await story.trouble(group)
+        await story.mend(group)
+        await group.settled(within_s=600)
+        while story.parked(group):
+            await story.unpark(group)
+            await group.advance(20)
+            await group.settled(within_s=600)
+        group.assert_handled(story.published)
+        assert story.unparked
+        for index in range(4):
+            left = group.broker.left_on(parking_queue(group.shape.name, index))
+            assert {type(decode_entry(message)) for message in left} == {OwnerFence}

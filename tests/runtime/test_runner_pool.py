@@ -1,0 +1,49 @@
+"""The pool of runners at its end."""
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+
+async def test_a_handler_that_is_found_stuck_while_the_pool_ends_gets_no_stand_in_and_no_error(rig, delivery):
+    release = asyncio.Event()
+    cancellations = []
+
+    async def handle(message):
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                cancellations.append(asyncio.get_running_loop().time())
+
+    made = rig(handle, failure={"timeout": "1s"})
+    loop_errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
+    with capture_logs() as logs:
+        task = asyncio.ensure_future(made.dispatcher.run())
+        await asyncio.sleep(0)
+        made.dispatcher.dispatch(delivery(1))
+        # After the first time-out, before the second.
+        await asyncio.sleep(1.5)
+        task.cancel()
+        await asyncio.sleep(3)
+        assert [log["event"] for log in logs].count("handler_ignored_cancellation") == 1
+        assert not task.done()
+        release.set()
+        await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+    assert loop_errors == []
+    assert made.outcomes() == {1: None}
+
+
+async def test_a_pool_that_is_cancelled_leaves_no_runner_behind(rig, delivery):
+    async def handle(message):
+        await asyncio.sleep(3_600)
+
+    made = rig(handle, dispatch={"runners": 4})
+    async with made.running():
+        for number in range(8):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        await asyncio.sleep(1)
+    assert not any(task.get_name() == "lbg-runner" for task in asyncio.all_tasks())
+    assert set(made.outcomes().values()) == {None}

@@ -1,0 +1,111 @@
+"""The administrator's client and HTTPS: who cannot prove who it is gets no password and no token."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.semp.server import SempServer
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import ConfigError, SempRefused, SempUnreachable
+from lbg_runtime.semp.address import SempApi
+from lbg_runtime.semp.client import SempAccount, SempClient
+from tests.certificates import Certificates
+
+pytestmark = pytest.mark.real_time
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": 2}
+VPN = ("msgVpns", "default")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def serve(certificates: Certificates, *names: str, **kind: bool) -> SempServer:
+    return SempServer(Engine(), lambda _: None, port=0, tls=certificates.broker(*names, **kind).context())
+
+
+def settings_for(server: SempServer, **semp: Any) -> Settings:
+    section = {"url": server.url, "password": "admin", **semp}
+    return parse_settings({"group": GROUP, "semp": section}, "test", {})
+
+
+@pytest.mark.parametrize("store", ["trust_store", "authority_file"])
+async def test_the_broker_is_asked_over_tls(certificates: Certificates, store: str) -> None:
+    tls = {"trust_store": str(getattr(certificates, store))}
+    async with serve(certificates) as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        async with open_semp(settings_for(server, tls=tls)) as client:
+            found = await client.get(SempApi.CONFIG, VPN)
+            assert found.text("msgVpnName") == "default"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ({"expired": True}, "certificate has expired"),
+        ({"stranger": True}, "unable to get local issuer certificate"),
+        ({"names": ("broker.example",)}, "IP address mismatch"),
+    ],
+    ids=["expired", "another authority", "another host"],
+)
+async def test_a_broker_that_cannot_prove_who_it_is_is_told_nothing(
+    certificates: Certificates, kind: dict[str, Any], reason: str
+) -> None:
+    names = kind.pop("names", ())
+    tls = {"trust_store": str(certificates.trust_store)}
+    async with serve(certificates, *names, **kind) as server:
+        async with open_semp(settings_for(server, tls=tls)) as client:
+            with pytest.raises(SempUnreachable) as caught:
+                await client.get(SempApi.CONFIG, VPN)
+        text = str(caught.value)
+        assert text.startswith(f"no SEMP answer from {server.url}: its certificate is refused: ")
+        assert reason in text
+        assert text.endswith("names this host, and comes from an authority in semp.tls.trust_store")
+        async with open_semp(settings_for(server, tls={"verify": False})) as client:
+            await client.get(SempApi.CONFIG, VPN)
+
+
+async def test_a_token_takes_the_place_of_name_and_password() -> None:
+    shown: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers["authorization"])
+        return httpx.Response(401)
+
+    account = SempAccount("https://broker:943", "admin", "hush", token="of-mine")
+    assert "of-mine" not in repr(account)
+    async with SempClient(account, transport=httpx.MockTransport(answer)) as client:
+        with pytest.raises(SempRefused, match="token refused"):
+            await client.get(SempApi.CONFIG, VPN)
+    assert shown == ["Bearer of-mine"]
+
+
+@pytest.mark.parametrize(
+    ("semp", "words"),
+    [
+        ({"url": "https://b:1", "token": "t", "password": "p"}, "semp.token: given with a password; expected one of"),
+        ({"url": "http://b:1", "token": "t"}, "semp.token: given for an address without TLS; expected https://"),
+        ({"url": "https://b:1", "token": "two words"}, "semp.token: a value that is not shown; expected visible ASCII"),
+    ],
+)
+def test_a_token_that_would_not_stay_one_is_refused(semp: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({"group": GROUP, "semp": semp}, "test", {})
+    assert words in str(caught.value)
+    assert "two words" not in str(caught.value)
+
+
+def test_a_token_comes_from_a_file(tmp_path: Any) -> None:
+    (tmp_path / "token").write_text("of-mine\n")
+    semp = {"url": "https://b:1", "token": f"file:{tmp_path}/token"}
+    settings = parse_settings({"group": GROUP, "semp": semp}, "test", {})
+    assert settings.semp is not None
+    assert settings.semp.token is not None
+    assert settings.semp.token.get_secret_value() == "of-mine"
+    assert "of-mine" not in repr(settings)

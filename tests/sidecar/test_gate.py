@@ -1,0 +1,202 @@
+"""Where events wait for an application that is away: for how long, and what becomes of them and of their queues."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.handling import GivenBack
+from lbg_runtime.sidecar.gate import GRACE_S, UNABLE_AFTER_S, Gate
+from tests.sidecar.conftest import RETRY, SUCCESS, ScriptedApplication
+from tests.sidecar.events import make_event
+
+QUEUE, EPOCH = QueueName("orders/1"), Epoch(2)
+
+
+def _gate():
+    told = []
+    return Gate(told.append), told
+
+
+async def test_events_wait_while_it_is_closed_and_go_on_when_it_opens():
+    gate, _ = _gate()
+    passing = [asyncio.ensure_future(gate.passed(make_event(key=key))) for key in "ab"]
+    await asyncio.sleep(1_000)
+    assert not any(each.done() for each in passing)
+    gate.open()
+    await asyncio.wait_for(asyncio.gather(*passing), 0.1)
+
+
+async def test_those_of_a_queue_that_is_given_up_go_back_after_a_grace_and_no_others():
+    gate, _ = _gate()
+    mine = asyncio.ensure_future(gate.passed(make_event()))
+    others = asyncio.ensure_future(gate.passed(make_event(queue=QueueName("orders/0"))))
+    await asyncio.sleep(0)
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    await asyncio.sleep(GRACE_S - 0.1)
+    assert not mine.done()
+    await asyncio.sleep(0.2)
+    with pytest.raises(GivenBack):
+        mine.result()
+    assert not others.done()
+    others.cancel()
+
+
+async def test_an_event_that_comes_later_has_a_grace_of_its_own_and_another_epoch_none():
+    gate, _ = _gate()
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    await asyncio.sleep(10)
+    late = asyncio.ensure_future(gate.passed(make_event()))
+    newer = asyncio.ensure_future(gate.passed(make_event(epoch=Epoch(3))))
+    await asyncio.sleep(GRACE_S + 0.1)
+    assert isinstance(late.exception(), GivenBack)
+    gate.flow_changed(QUEUE, Epoch(3), is_kept=True)
+    # Of a handle that is gone, while the next one is there.
+    older = asyncio.ensure_future(gate.passed(make_event()))
+    await asyncio.sleep(10)
+    assert isinstance(older.exception(), GivenBack)
+    assert not newer.done()
+    newer.cancel()
+
+
+async def test_an_application_that_comes_back_within_the_grace_gets_its_events():
+    gate, _ = _gate()
+    passing = asyncio.ensure_future(gate.passed(make_event()))
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    await asyncio.sleep(GRACE_S / 2)
+    gate.open()
+    await asyncio.wait_for(passing, 0.1)
+    gate.close()
+    await asyncio.sleep(GRACE_S * 2)
+
+
+async def test_who_is_away_for_long_is_said_to_be_unable_and_able_when_it_is_back():
+    gate, told = _gate()
+    gate.open()
+    gate.close()
+    await asyncio.sleep(UNABLE_AFTER_S - 1)
+    gate.open()
+    gate.close()
+    await asyncio.sleep(UNABLE_AFTER_S - 1)
+    assert told == []
+    gate.close()
+    await asyncio.sleep(2)
+    assert told == [False]
+    gate.close()
+    await asyncio.sleep(100)
+    gate.open()
+    assert told == [False, True]
+
+
+async def test_a_member_whose_application_has_gone_first_leaves_at_once_and_nothing_is_lost(trial):
+    async def work(posted):
+        if posted.number == 2:
+            application.is_up = False
+            return RETRY
+        return SUCCESS
+
+    application = ScriptedApplication(work)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)) as left:
+            await trial.until(lambda: trial.owners() == 2)
+            await trial.publish(20)
+            await trial.until(lambda: not application.is_up)
+            await asyncio.sleep(2)
+            began_s = asyncio.get_running_loop().time()
+        took_s = asyncio.get_running_loop().time() - began_s
+    assert took_s < 5, "the drain timeout is 30 s"
+    assert left.result().still_bound == 0
+    taken = len(application.taken)
+    assert sum(trial.depths()) == 20 - taken > 0
+    assert [entry["events"] > 0 for entry in log if entry["event"] == "events_given_back"] == [True]
+    # Another life goes on where this one was, in the order of each key.
+    other = ScriptedApplication(_succeed)
+    async with trial.running(trial.app(other)):
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    both = {f"k{key}": [1, 2, 3, 4, 5] for key in range(4)}
+    assert {key: application.numbers().get(key, []) + other.numbers().get(key, []) for key in other.numbers()} == {
+        key: both[key] for key in other.numbers()
+    }
+
+
+async def _succeed(_):
+    return SUCCESS
+
+
+async def test_what_waits_of_a_handle_that_is_lost_is_not_sent_when_others_may_be_further_on(trial):
+    application = ScriptedApplication(_succeed)
+    app = trial.app(application)
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        application.is_up = False
+        await trial.publish(20)
+        await asyncio.sleep(5)
+        app._session.drop_connection(2)
+        await asyncio.sleep(30)
+        application.is_up = True
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == {f"k{key}": [1, 2, 3, 4, 5] for key in range(4)}
+    assert all(posted.headers["lbg-epoch"] != "1" for posted in application.posted)
+
+
+COOPERATIVE = {"rebind": {"mode": "cooperative"}}
+
+
+async def test_a_member_whose_application_is_away_for_long_leaves_its_queues_to_the_others_and_gets_them_back(trial):
+    async def succeed(posted):
+        await asyncio.sleep(0.01)
+        return SUCCESS
+
+    first, second = ScriptedApplication(succeed), ScriptedApplication(succeed)
+    members = [
+        trial.app(each, membership={"mode": "discovered", "id": name}, **COOPERATIVE)
+        for each, name in ((first, "a"), (second, "b"))
+    ]
+    async with trial.running(members[0]), trial.running(members[1]):
+        await trial.until(lambda: trial.owned() == {"member-1": 1, "member-2": 1})
+        await asyncio.sleep(30)
+        first.is_up = False
+        await trial.publish(40)
+        # It finds out when it is to send, and after the time for a restart others get the queue.
+        await trial.until(lambda: trial.owned() == {"member-2": 2})
+        await trial.until(lambda: sum(trial.depths()) == 0)
+        first.is_up = True
+        await trial.until(lambda: trial.owned() == {"member-1": 1, "member-2": 1})
+        await trial.publish(20)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    taken = sorted((each.key, each.number) for each in (*first.taken, *second.taken))
+    assert taken == [(f"k{key}", number) for key in range(4) for number in range(1, 16)]
+    for application in (first, second):
+        assert all(numbers == sorted(numbers) for numbers in application.numbers().values())
+
+
+async def test_where_no_member_has_an_application_the_queues_stay_where_they_are(trial):
+    application = ScriptedApplication(_succeed)
+    app = trial.app(application, membership={"mode": "discovered", "id": "a"}, **COOPERATIVE)
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        application.is_up = False
+        await trial.publish(8)
+        await asyncio.sleep(120)
+        assert trial.owners() == 2
+        application.is_up = True
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == {f"k{key}": [1, 2] for key in range(4)}
+    assert all(posted.attempt == 1 for posted in application.posted)
+
+
+async def test_a_member_without_a_stream_leaves_at_once_too(trial):
+    app = trial.app()
+    async with trial.running(app):
+        await trial.until(lambda: app._companion._receiver is not None)
+        stream = app._companion._receiver.stream(1)
+        first = asyncio.ensure_future(anext(stream))
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(8)
+        await first
+        await stream.aclose()
+        await asyncio.sleep(3)
+        began_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began_s < 5
+    assert sum(trial.depths()) == 8

@@ -1,0 +1,53 @@
+"""The probe of a container's health check, against a real server of a member."""
+
+import asyncio
+import os
+import socket
+import sys
+
+import pytest
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.status.probe import probe
+from lbg_runtime.status.server import StatusServer
+from tests.status.asking import ShownMember, flow, member
+
+pytestmark = pytest.mark.real_time
+
+WELL = member(flow(0, FlowState.ACTIVE))
+NOT_READY = member(flow(0, FlowState.BINDING))
+
+
+async def probed(url: str) -> tuple[int, str]:
+    """As an engine runs it, with a proxy in the environment that must not be asked."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "lbg_runtime.status.probe", url,
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "http_proxy": "http://127.0.0.1:1", "no_proxy": ""},
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    return process.returncode or 0, said.decode()
+
+
+async def test_a_member_that_says_yes_is_well_and_one_that_says_no_is_not() -> None:
+    async with StatusServer(ListenAddress("127.0.0.1", 0), "a-token") as server:
+        server.show(ShownMember(WELL))
+        assert await probed(f"http://{server.address}/livez") == (0, '{"live":true}\n')
+        assert await probed(f"http://{server.address}/readyz") == (0, '{"ready":true}\n')
+        server.show(ShownMember(NOT_READY))
+        assert await probed(f"http://{server.address}/livez") == (0, '{"live":true}\n')
+        assert await probed(f"http://{server.address}/readyz") == (1, '{"ready":false}\n')
+        assert (await probed(f"http://{server.address}/v1/status"))[0] == 1
+
+
+def test_nobody_there_is_not_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    is_well, said = probe(f"http://127.0.0.1:{port}/livez")
+    assert not is_well
+    assert f"127.0.0.1:{port}" in said
+
+
+@pytest.mark.parametrize("url", ["nonsense", "", "file:///etc/hostname", "http://["])
+def test_what_is_no_address_is_not_well(url: str) -> None:
+    assert probe(url)[0] is False

@@ -1,0 +1,248 @@
+"""Sessions over TLS with the official client: both sides show who they are, and whoever cannot is told in one line."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.server.tls import TlsFiles
+from lbg_runtime.config.connection_settings import ConnectionSettings
+from lbg_runtime.core.flow.events import FlowDown
+from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.session import Session, open_session
+from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.certificates import KEY_PASSWORD, Certificates
+
+pytestmark = pytest.mark.real_time
+
+BOUND_S = 20
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@asynccontextmanager
+async def session_at(
+    server: BrokerServer, certificates: Certificates, name: str = "127.0.0.1", **connection: Any
+) -> AsyncIterator[Session]:
+    settings = ConnectionSettings.model_validate(
+        {
+            "transport": "solace",
+            "host": f"tcps://{name}:{server.port}",
+            "tls": {"trust_store": str(certificates.trust_store)},
+            **connection,
+        }
+    )
+    async with open_session(settings, "member-1") as session:
+        yield session
+
+
+async def refusal_of(server: BrokerServer, certificates: Certificates, **connection: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        async with session_at(server, certificates, **connection):
+            pass
+    text = str(caught.value)
+    assert "\n" not in text
+    assert server.client_names() == []
+    return text
+
+
+def username_of(server: BrokerServer) -> str:
+    (client,) = server.engine.administration.clients("default")
+    return client.username
+
+
+async def test_messages_go_over_tls(certificates: Certificates) -> None:
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        server.create_queue("q", ["a/>"])
+        assert server.url == f"tcps://127.0.0.1:{server.port}"
+        async with session_at(server, certificates, "localhost", username="ann") as session:
+            await session.send(Message("a/b", b"x" * 100_000))
+            assert server.engine.queue_depth("default", QueueName("q")) == 1
+            assert username_of(server) == "ann"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ({"expired": True}, "certificate has expired"),
+        ({"stranger": True}, "unable to get local issuer certificate"),
+        ({"names": ("broker.example",)}, "IP address mismatch"),
+    ],
+    ids=["expired", "another authority", "another host"],
+)
+async def test_a_broker_that_cannot_prove_who_it_is_gets_no_password(
+    certificates: Certificates, kind: dict[str, Any], reason: str
+) -> None:
+    names = kind.pop("names", ())
+    async with BrokerServer(port=0, tls=certificates.broker(*names, **kind)) as server:
+        text = await refusal_of(server, certificates, password="hush")
+        assert text.startswith(f"connection.host: tcps://127.0.0.1:{server.port}: The peer certificate ")
+        assert reason in text
+        assert text.endswith(
+            "expected a certificate of the broker that is in date, names this host, and comes from an authority in "
+            "connection.tls.trust_store"
+        )
+        assert "hush" not in text
+
+
+async def test_verification_can_be_switched_off_by_name_alone(certificates: Certificates) -> None:
+    async with (
+        BrokerServer(port=0, tls=certificates.broker("broker.example", stranger=True, expired=True)) as server,
+        session_at(server, certificates, tls={"verify": False}),
+    ):
+        assert server.client_names() == ["member-1"]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_client_certificate_is_a_username(certificates: Certificates, encrypted: bool) -> None:
+    file = certificates.client("billing")
+    shown: dict[str, object] = {"certificate": str(file)}
+    if encrypted:
+        shown |= {"key": str(certificates.encrypted_key(file)), "key_password": KEY_PASSWORD}
+    async with (
+        BrokerServer(port=0, tls=certificates.broker(clients=True)) as server,
+        session_at(server, certificates, client_certificate=shown, username="somebody else"),
+    ):
+        assert username_of(server) == "billing"
+
+
+async def test_who_lacks_a_certificate_that_the_broker_trusts_is_refused(certificates: Certificates) -> None:
+    async with BrokerServer(port=0, tls=certificates.broker(clients=True)) as server:
+        text = await refusal_of(server, certificates, username="billing", password="x")
+        assert "Basic Authentication Is Shutdown; expected connection.client_certificate or connection.oauth" in text
+        file = certificates.client("intruder", stranger=True)
+        text = await refusal_of(server, certificates, client_certificate={"certificate": str(file)})
+        assert "no TLS connection" in text
+        assert text.endswith("trusts connection.client_certificate if there is one")
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        # It was never asked for its certificate, and so it is nobody.
+        text = await refusal_of(
+            server, certificates, client_certificate={"certificate": str(certificates.client("ann"))}
+        )
+        assert "credentials that the broker accepts" in text
+
+
+async def test_tls_and_plain_do_not_meet(certificates: Certificates) -> None:
+    async with BrokerServer(port=0) as server:
+        assert "no TLS connection" in await refusal_of(server, certificates)
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        text = await refusal_of(server, certificates, host=f"tcp://127.0.0.1:{server.port}")
+        assert "expected a broker that can be reached" in text
+
+
+@pytest.fixture
+def odd_files(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("text").write_text("no certificate and no token")
+    Path("nothing").write_text("\n")
+    file = certificates.client("ann")
+    Path("cert").write_bytes(file.read_bytes())
+    Path("key").write_bytes(certificates.encrypted_key(file).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("connection", "where"),
+    [
+        ({"tls": {"trust_store": "nowhere"}}, "connection.tls.trust_store: nowhere: No such file"),
+        ({"tls": {"trust_store": "empty"}}, "connection.tls.trust_store: empty: no certificate in it"),
+        ({"client_certificate": {"certificate": "gone"}}, "connection.client_certificate.certificate: gone: No such"),
+        ({"client_certificate": {"certificate": "text"}}, "connection.client_certificate: text, text: "),
+        ({"client_certificate": {"certificate": "cert", "key": "key"}}, "connection.client_certificate: cert, key: "),
+        ({"oauth": {"token_file": "gone"}}, "connection.oauth.token_file: gone: No such file"),
+        ({"oauth": {"token_file": "nothing"}}, "connection.oauth.token_file: nothing is empty"),
+        ({"oauth": {"token_file": "text"}}, "connection.oauth.token_file: text holds something else"),
+    ],
+)
+@pytest.mark.usefixtures("odd_files")
+async def test_files_of_no_use_are_named_before_anything_is_sent(
+    certificates: Certificates, connection: dict[str, Any], where: str
+) -> None:
+    async with BrokerServer(port=0, tls=certificates.broker(clients=True)) as server:
+        assert (await refusal_of(server, certificates, **connection)).startswith(where)
+
+
+# -- tokens
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("first-token\n")
+    return path
+
+
+def oauth(path: Path) -> dict[str, Any]:
+    return {"oauth": {"token_file": str(path), "issuer": "https://issuer.example"}}
+
+
+def tokens_of(server: BrokerServer) -> dict[str, str]:
+    return server.engine.administration.accounts("default").tokens
+
+
+async def test_a_token_stands_for_a_username(certificates: Certificates, token_file: Path) -> None:
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        text = await refusal_of(server, certificates, **oauth(token_file))
+        assert "first-token" not in text
+        assert "credentials that the broker accepts" in text
+        tokens_of(server)["first-token"] = "billing"
+        async with session_at(server, certificates, **oauth(token_file)):
+            assert username_of(server) == "billing"
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not is_so():  # noqa: ASYNC110  # neither the client nor the broker has an event for it
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("change_before_the_cut", [True, False], ids=["in time", "with the outage"])
+async def test_a_token_that_was_replaced_is_shown_after_an_outage(
+    certificates: Certificates,
+    token_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change_before_the_cut: bool,
+) -> None:
+    monkeypatch.setattr("lbg_runtime.transport.solace.transport.TOKEN_LOOK_S", 0.02 if change_before_the_cut else 60)
+    events: list[object] = []
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        server.create_queue("q", ["a/>"])
+        tokens_of(server)["first-token"] = "billing"
+        async with session_at(server, certificates, **oauth(token_file)) as session:
+            assert isinstance(session, SolaceTransport)
+            await session.bind(QueueName("q"), Epoch(1), events.append)
+            await asyncio.to_thread(token_file.write_text, "second-token")
+            if change_before_the_cut:
+                await until(lambda: getattr(session._session, "_token", "") == "second-token")
+            tokens_of(server).clear()
+            tokens_of(server)["second-token"] = "renewed"
+            server.abort_connections()
+            clients = server.engine.administration.clients
+            await until(lambda: [each.username for each in clients("default")] == ["renewed"])
+    if change_before_the_cut:
+        # The client came back by itself: the handle is the same, and what it holds can still be settled.
+        assert not [event for event in events if isinstance(event, FlowDown)]
+
+
+def test_the_brokers_own_files_are_looked_at_before_it_listens(tmp_path: Path, certificates: Certificates) -> None:
+    files = certificates.broker()
+    key = certificates.encrypted_key(certificates.client("ann"))
+    nothing = tmp_path / "nothing"
+    nothing.write_text("")
+    for wrong, words in (
+        (TlsFiles(tmp_path / "gone", files.key), "--tls-cert, --tls-key: .*gone: No such file"),
+        (TlsFiles(files.certificate, nothing), "--tls-cert, --tls-key"),
+        (TlsFiles(files.certificate, key), "the key is encrypted"),
+        (TlsFiles(files.certificate, files.key, nothing), "--client-ca"),
+    ):
+        with pytest.raises(UserError, match=words):
+            wrong.context()
