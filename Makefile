@@ -22,7 +22,7 @@ check: $(VENV)/test.stamp
 	$(BIN)/lint-imports
 
 unit: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
 
 docs: $(VENV)/test.stamp
 	$(BIN)/python -m lbg_runtime.cli.reference docs

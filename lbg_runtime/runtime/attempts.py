@@ -62,10 +62,12 @@ class RunningAttempts:
         self._attempts: dict[Attempt, None] = {}
         """In the order of deadlines."""
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, handling: Handling, task: "asyncio.Task[object]") -> Attempt:
         """Watch an attempt that begins now in this task, the current one. Call `end` when the handler is out."""
-        loop = asyncio.get_running_loop()
+        # Asked once: until Python 3.12 it is a call of the system.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         attempt = Attempt(handling, task, loop.time() + self._timeout_s)
         self._attempts[attempt] = None
         if self._timer is None and attempt.deadline_s != inf:

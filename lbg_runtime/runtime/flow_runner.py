@@ -11,6 +11,8 @@ The only place that calls `settle`.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -48,7 +50,7 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.clock import call_at_ms
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.hooks import Assignment, QueueHooks
@@ -84,6 +86,31 @@ OnRefused = Callable[[BindFailed], None]
 OnChange = Callable[["FlowRunner"], None]
 OnStripes = Callable[["FlowRunner", StripesNews], None]
 OnProbe = Callable[[ProbeAsked], None]
+
+
+class _Turns:
+    """Calls of the loop to take what has come, one for all that comes until it is there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[], None]) -> None:
+        self._loop = loop
+        self._take = take
+        # That of the runner's task, and not of whoever posts.
+        self._context = copy_context()
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Have it called soon."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._loop.call_soon(self._call, context=self._context)
+
+    def _call(self) -> None:
+        self._is_asked = False
+        self._take()
+
+
+def _nobody_comes() -> None:
+    """Before and after `run`, events wait."""
 
 
 class FlowRunner:
@@ -142,7 +169,7 @@ class FlowRunner:
         self._intake_wanted = False
         """Ordered by the machine, and waiting for the hooks of the epoch, or for what is parked."""
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
-        self._wake_up = asyncio.Event()
+        self._ask_for_turn: Callable[[], None] = _nobody_comes
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._flow: BoundFlow | None = None
@@ -156,20 +183,20 @@ class FlowRunner:
         """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
         # What is not the first is taken with it.
         if not self._events:
-            self._wake_up.set()
+            self._ask_for_turn()
         self._events.append(event)
 
     def finish_handling(self, handling: Handling) -> None:
         """Take the end of a delivery, from the dispatcher."""
         if not self._events:
-            self._wake_up.set()
+            self._ask_for_turn()
         self._events.append(handling)
 
     def flush(self) -> "asyncio.Future[None]":
         """Ends when what was told of until now is settled, as far as it is, and the settlements are on their way."""
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._events:
-            self._wake_up.set()
+            self._ask_for_turn()
         self._events.append(flushed)
         return flushed
 
@@ -193,25 +220,39 @@ class FlowRunner:
 
     async def run(self) -> None:
         """Run until stopped, unbound, and every dispatched delivery has ended."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
         try:
-            async with asyncio.TaskGroup() as children:
-                self._children = children
-                while not (self.machine.is_stopped and self.unanswered == 0):
-                    self._set_timer()
-                    # No bound: the timer above ends it where the machine knows one.
-                    await self._wake_up.wait()
-                    self._wake_up.clear()
-                    self._take_batch(children)
-                    if self._events:
-                        self._wake_up.set()
-                        await asyncio.sleep(0)
+            async with asyncio.TaskGroup() as self._children:
+                # Batches are calls of the loop and no steps of this task: to wake a task costs as much as to take a
+                # message, and with many queues there are hardly more messages than batches.
+                self._ask_for_turn = _Turns(loop, partial(self._take_turn, self._children, over, loop)).ask
+                self._ask_for_turn()
+                await over
         finally:
+            self._ask_for_turn = _nobody_comes
             self._cancel_timer()
+
+    def _take_turn(
+        self, children: asyncio.TaskGroup, over: "asyncio.Future[None]", loop: asyncio.AbstractEventLoop
+    ) -> None:
+        if over.done():
+            return
+        try:
+            self._take_batch(children, round(loop.time() * 1_000))
+        except BaseException as error:
+            over.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        if self.machine.is_stopped and self.unanswered == 0:
+            over.set_result(None)
+        elif self._events:
+            self._ask_for_turn()
 
     # -- one batch
 
-    def _take_batch(self, children: asyncio.TaskGroup) -> None:
-        now = now_ms()
+    def _take_batch(self, children: asyncio.TaskGroup, now: int) -> None:
         events, admit = self._events, self.machine.admit
         for _ in range(min(len(events), MAX_BATCH)):
             event = events.popleft()
@@ -229,7 +270,11 @@ class FlowRunner:
             commands = self.machine.on_deadline(now)
             self._record_state(before)
             self._carry_out(commands, children)
-        self._end_assignments()
+            deadline_ms = self.machine.deadline_ms
+        if deadline_ms != self._timer_ms:
+            self._set_timer(deadline_ms)
+        if self._assignments:
+            self._end_assignments()
         self._send_settlements()
 
     def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
@@ -447,10 +492,7 @@ class FlowRunner:
 
     # -- the deadline
 
-    def _set_timer(self) -> None:
-        deadline_ms = self.machine.deadline_ms
-        if deadline_ms == self._timer_ms:
-            return
+    def _set_timer(self, deadline_ms: int | None) -> None:
         self._cancel_timer()
         self._timer_ms = deadline_ms
         if deadline_ms is not None:
@@ -458,7 +500,7 @@ class FlowRunner:
 
     def _on_timer(self) -> None:
         self._timer_ms = None
-        self._wake_up.set()
+        self._ask_for_turn()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -37,7 +37,7 @@ MEMBERS = 4
 """Planned; the last one joins, so that 3 become 4."""
 
 _QUIET_S = 5.0
-"""How long nothing happens between two steps."""
+"""How long nothing happens between two steps, at most; no longer than the steady phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,8 @@ async def _story(
             await group.until("the queues are shared", lambda: group.is_balanced(first), patience_s)
         elif first == MEMBERS:
             await group.until("everyone has its share", lambda: _is_home(group), patience_s)
-        await group.play_on(_QUIET_S)
+        quiet_s = min(_QUIET_S, steady_s)
+        await group.play_on(quiet_s)
         # The member that stays from the beginning to the end.
         with profiled(profile, group.pid(member_name(2))):
             course.begin("steady")
@@ -215,7 +216,7 @@ async def _story(
             for step in steps:
                 course.begin(step)
                 await _take_step(group, step, patience_s)
-                await group.play_on(_QUIET_S)
+                await group.play_on(quiet_s)
         course.begin("end")
         await group.stop(PUBLISHER)
         published = group.published()
