@@ -5,13 +5,13 @@ order is fixed, and is what makes a SIGKILL harmless to the journal: first the m
 one write of the batch's records, then the batch's settlements. Binds and unbinds run as tasks of their own, which start
 after the batch, so that an unbind always comes after the settlements that were ordered before it.
 
-The only place that calls `settle`.
+The only place that calls `settle`. One file of more than 400 lines, because all orders of the machine are carried out
+here, on the same few variables.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextvars import copy_context
 from functools import partial
 from typing import assert_never
 
@@ -56,6 +56,7 @@ from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
 from lbg_runtime.runtime.parking import ParkedQueue
+from lbg_runtime.runtime.turns import Turns, nobody_comes
 from lbg_runtime.transport.base import BoundFlow, Transport
 
 _log = structlog.get_logger(__name__)
@@ -86,31 +87,6 @@ OnRefused = Callable[[BindFailed], None]
 OnChange = Callable[["FlowRunner"], None]
 OnStripes = Callable[["FlowRunner", StripesNews], None]
 OnProbe = Callable[[ProbeAsked], None]
-
-
-class _Turns:
-    """Calls of the loop to take what has come, one for all that comes until it is there."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[], None]) -> None:
-        self._loop = loop
-        self._take = take
-        # That of the runner's task, and not of whoever posts.
-        self._context = copy_context()
-        self._is_asked = False
-
-    def ask(self) -> None:
-        """Have it called soon."""
-        if not self._is_asked:
-            self._is_asked = True
-            self._loop.call_soon(self._call, context=self._context)
-
-    def _call(self) -> None:
-        self._is_asked = False
-        self._take()
-
-
-def _nobody_comes() -> None:
-    """Before and after `run`, events wait."""
 
 
 class FlowRunner:
@@ -169,7 +145,7 @@ class FlowRunner:
         self._intake_wanted = False
         """Ordered by the machine, and waiting for the hooks of the epoch, or for what is parked."""
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
-        self._ask_for_turn: Callable[[], None] = _nobody_comes
+        self._ask_for_turn: Callable[[], None] = nobody_comes
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._flow: BoundFlow | None = None
@@ -226,11 +202,11 @@ class FlowRunner:
             async with asyncio.TaskGroup() as self._children:
                 # Batches are calls of the loop and no steps of this task: to wake a task costs as much as to take a
                 # message, and with many queues there are hardly more messages than batches.
-                self._ask_for_turn = _Turns(loop, partial(self._take_turn, self._children, over, loop)).ask
+                self._ask_for_turn = Turns(loop, partial(self._take_turn, self._children, over, loop)).ask
                 self._ask_for_turn()
                 await over
         finally:
-            self._ask_for_turn = _nobody_comes
+            self._ask_for_turn = nobody_comes
             self._cancel_timer()
 
     def _take_turn(

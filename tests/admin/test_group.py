@@ -1,3 +1,5 @@
+"""One administrator's whole story: each test begins where another one ended, with the same broker. Over 400 lines for that."""
+
 import asyncio
 from dataclasses import replace
 

@@ -18,9 +18,22 @@ from typing import Annotated, Any
 
 import typer
 
-from lbg_runtime.cli.bench.poison_arms import ATTEMPTS, POLICIES, SAMPLE
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+
+ATTEMPTS = 3
+SAMPLE = 100
+"""Of so many messages the last one's moment is noted."""
+
+BACKOFF = {"initial": "10ms", "maximum": "20ms"}
+
+POLICIES: dict[str, dict[str, object]] = {
+    "no poison": {},
+    "retry": {"backoff": BACKOFF},
+    "error_queue": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "error_queue"},
+    "park": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "park"},
+    "stop": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "stop"},
+}
 
 GOAL = 0.9
 START_S = 5.0

@@ -12,6 +12,7 @@ import orjson
 import uvloop
 
 from lbg_runtime.cli.bench.filled_broker import TOPIC
+from lbg_runtime.cli.bench.poison import POLICIES, SAMPLE
 from lbg_runtime.cli.bench.poison_broker import POISONED, SHAPE
 from lbg_runtime.cli.bench.receive_arms import WrongCourse, check_course, settings_for
 from lbg_runtime.cli.bench.report import quiet_log
@@ -22,19 +23,6 @@ from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
 PATIENCE_S = 120.0
-ATTEMPTS = 3
-SAMPLE = 100
-"""Of so many messages the last one's moment is noted."""
-
-BACKOFF = {"initial": "10ms", "maximum": "20ms"}
-
-POLICIES: dict[str, dict[str, object]] = {
-    "no poison": {},
-    "retry": {"backoff": BACKOFF},
-    "error_queue": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "error_queue"},
-    "park": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "park"},
-    "stop": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "stop"},
-}
 
 
 class Poison(Exception):

@@ -1,3 +1,5 @@
+"""Every reaction of the flow machine, state by state, as its table has them; over 400 lines, as the table is one."""
+
 import random
 from collections.abc import Iterable
 from dataclasses import replace
