@@ -9,7 +9,7 @@ and nothing more of its flow handle is started; a new handle, here or elsewhere,
 A delivery that no handler wants counts as failed: the settings and the publishers disagree, and only the user can tell
 which of them is right. It is said once per topic, and the key waits.
 
-One file of more than 400 lines, because every end of a delivery is here: that each ends once is seen by reading one file.
+One file of more than 400 lines, because every end of a delivery is here: that each ends once can be read in one place.
 """
 
 import asyncio

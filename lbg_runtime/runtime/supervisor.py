@@ -1,7 +1,7 @@
 """One member's tasks as one tree: a flow runner per queue, the dispatcher's runners, the status ticker.
 
 Leaving has three grades, each with its bound: `stop` gives the queues to other members where there are any, and asks
-every flow to drain, within the drain timeout; then, or when `stop_now` asks for it, handlers are cancelled and the flows
+every flow to drain, within the drain timeout; then, or when `stop_now` asks for it, handlers are cancelled and flows
 unbind; after `TAIL_MS` more the tasks are cancelled, and what a handler still does is left to the end of the process.
 
 One file of more than 400 lines, because it is where a member is put together, and taken apart in the opposite order.

@@ -1,4 +1,4 @@
-"""One administrator's whole story: each test begins where another one ended, with the same broker. Over 400 lines for that."""
+"""What an administrator does with a group, command by command; over 400 lines, as the commands share their steps."""
 
 import asyncio
 from dataclasses import replace
