@@ -123,11 +123,6 @@ class KeyLanes(Generic[Q]):
         """Lanes, which are the keys of which something is held."""
         return len(self._lanes)
 
-    @property
-    def delays(self) -> int:
-        """How often a head was delayed, because its attempt had failed; since the beginning."""
-        return self._delay_count
-
     def look(self, lane_key: LaneKey) -> LaneSight[Q] | None:
         """How a lane stands, or None where nothing of its key is here."""
         lane = self._lanes.get(lane_key)
