@@ -7,7 +7,7 @@
 
    A flow is known by the last argument of its callback, which the client has the address of its receiver for. One lock
    guards the table of flows and what has gathered. Whoever holds it never waits for the interpreter's; flows come and go
-   with both held. */
+   with both held. One file of more than 400 lines, because all that the lock guards is read together. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
