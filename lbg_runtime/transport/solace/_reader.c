@@ -119,13 +119,10 @@ static int reader_init(Reader *self, PyObject *args, PyObject *unused)
         self->failed = self->unreadable = NULL;
         return -1;
     }
-    Py_INCREF(self->message_type);
-    Py_INCREF(self->delivery_type);
-    Py_INCREF(self->publisher_property);
-    Py_INCREF(self->add_property);
-    Py_INCREF(self->foreign_payload);
-    Py_INCREF(self->failed);
-    Py_INCREF(self->unreadable);
+    void *kept[] = {self->message_type,    self->delivery_type, self->publisher_property, self->add_property,
+                    self->foreign_payload, self->failed,        self->unreadable};
+    for (int i = 0; i < 7; i++)
+        Py_INCREF((PyObject *)kept[i]);
     void **functions[9] = {(void **)&self->call.payload,     (void **)&self->call.properties,
                            (void **)&self->call.next_field,  (void **)&self->call.message_id,
                            (void **)&self->call.destination, (void **)&self->call.sent_at,
