@@ -31,6 +31,7 @@ from lbg_runtime.model.errors import (
     SempUnreachable,
     UserError,
 )
+from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
@@ -194,7 +195,11 @@ def spec_of(settings: Settings) -> GroupSpec:
         queue_spool_mb=settings.semp.queue_spool_mb,
         client_profile=settings.semp.client_profile,
         creates_queues=group.provision is Provision.CREATE_MISSING,
-        topics=Topics(group.control_topic_name, settings.ops.journal.republish_topic, settings.semp.publish_topics),
+        topics=Topics(
+            group.control_topic_name,
+            settings.ops.journal.republish_topic,
+            (f"{QUEUE_ADDRESS_PREFIX}{settings.dead_message_queue}", *settings.semp.publish_topics),
+        ),
         publisher=_login(settings.semp.publisher),
         conductor=_login(settings.semp.conductor),
     )

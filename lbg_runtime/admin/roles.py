@@ -48,7 +48,7 @@ class Topics:
     notes: str | None = None
     """On which members tell what they have handled, for who validates as it happens."""
     more: tuple[str, ...] = ()
-    """To which handlers publish."""
+    """To which members publish besides: for their handlers, and to the dead message queue."""
 
 
 NO_TOPICS = Topics()

@@ -49,15 +49,6 @@ def unlimited_is_none(value: object) -> object:
     return None if value == "unlimited" else whole_number(value)
 
 
-def no_rejection(value: object) -> object:
-    """Anything but `dmq`."""
-    if value == "dmq":
-        raise ValueError(
-            "error_queue, with failure.error_queue naming the DMQ: the broker's client cannot reject in key order"
-        )
-    return value
-
-
 def off_is_none(value: object) -> object:
     """None for `off`, else milliseconds."""
     # YAML reads a bare `off` as a boolean.

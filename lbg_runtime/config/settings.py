@@ -18,7 +18,6 @@ from lbg_runtime.config.fields import (
     SettingProblem,
     Text,
     all_is_none,
-    no_rejection,
     off_is_a_word,
     off_is_none,
     off_or_address,
@@ -263,10 +262,12 @@ class FailureSettings(Section):
     """Exceptions, as `module.Name`, that are tried again; where there are any, all others are terminal."""
     terminal: tuple[Text, ...] = ()
     """Exceptions that end the attempts at once."""
-    then: Annotated[Then | None, BeforeValidator(no_rejection)] = None
+    then: Then | None = None
     """What follows the last attempt. None: there is none; terminal failures are tried again as seldom as can be."""
     error_queue: Text | None = None
     """The queue for what is moved away; without it, it is named as its topic, `lbg-errors/<group>`."""
+    dead_message_queue: Text = "#DEAD_MSG_QUEUE"
+    """The queue that `then: dmq` moves to; by default that of the broker."""
 
 
 class JournalSettings(Section):
@@ -366,6 +367,11 @@ class Settings(Section):
     def error_queue(self) -> QueueName:
         """The queue that has to subscribe to `error_topic`, if there is a handler that needs it."""
         return QueueName(self.failure.error_queue or self.error_topic)
+
+    @property
+    def dead_message_queue(self) -> QueueName:
+        """The queue to which messages are moved that end so; it needs no subscription."""
+        return QueueName(self.failure.dead_message_queue)
 
     def with_status_port(self, port: int) -> "Settings":
         """The same settings with another port of `ops.status`; without that they stay as they are."""

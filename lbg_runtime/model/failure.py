@@ -5,6 +5,9 @@ from enum import Enum
 ERROR_TOPIC_PREFIX = "lbg-errors/"
 """Topics of messages that were moved away: this, and the name of their group."""
 
+QUEUE_ADDRESS_PREFIX = "#P2P/QUE/"
+"""Topic of a message for one durable queue: this, and the name of the queue."""
+
 ERROR_TOPIC_PROPERTY = "lbg_error_topic"
 """User property of a moved message: its full topic before."""
 
@@ -32,6 +35,8 @@ class Then(Enum):
 
     ERROR_QUEUE = "error_queue"
     """Published to the error queue, and accepted when that is confirmed."""
+    DMQ = "dmq"
+    """Published to the dead message queue itself, and accepted when that is confirmed."""
     PARK = "park"
     """It and all later ones of its key go to the parking queue, in order, until somebody has them replayed."""
     STOP = "stop"

@@ -261,7 +261,7 @@ class Dispatcher:
         if then is None:
             self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane, handling)
             return
-        if handling.queue in self._replayed and then is not Then.ERROR_QUEUE:
+        if handling.queue in self._replayed and then in (Then.PARK, Then.STOP):
             # It is parked already, and stays so.
             handling.end_report = report_of(failure, Then.PARK, handling.attempts)
             self._lanes.finish(lane)

@@ -1,4 +1,7 @@
-"""Messages whose attempts have ended, moved to the error queue: published there, and let go when that is confirmed."""
+"""Messages whose attempts have ended, moved to another queue: published there, and let go when that is confirmed."""
+
+from collections.abc import Set
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,8 +15,10 @@ from lbg_runtime.model.failure import (
     ERROR_QUEUE_PROPERTY,
     ERROR_STACK_PROPERTY,
     ERROR_TOPIC_PROPERTY,
+    QUEUE_ADDRESS_PREFIX,
+    Then,
 )
-from lbg_runtime.model.ids import Epoch, MemberId
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message, PropertyValue
 from lbg_runtime.runtime.failure_report import FailureReport
 from lbg_runtime.runtime.handling import Handling
@@ -23,12 +28,21 @@ _log = structlog.get_logger(__name__)
 
 
 class ErrorQueue:
-    """One per member; called by the dispatcher, which settles only what `take` has returned from."""
+    """The error queue, the dead message queue, or both. One per member; called by the dispatcher, which settles only
+    what `take` has returned from.
 
-    def __init__(self, session: Session, topic: str, member: MemberId) -> None:
+    Both get a copy that is confirmed before the original is accepted. The dead message queue is not left to the broker
+    and a settlement `REJECTED`: the client sends a rejection ahead of acceptances before it, and a broker drops what it
+    cannot move.
+    """
+
+    def __init__(self, session: Session, settings: Settings, moves: Set[Then], member: MemberId) -> None:
+        """`moves`: which of the two ends some handler asks for."""
         self._session = session
-        self._topic = topic
         self._member = member
+        self._may_create = settings.group.provision is Provision.CREATE_MISSING
+        self._targets = [each for each in _targets(settings) if each.then in moves]
+        self._topics = {each.then: each.topic for each in self._targets}
 
     async def take(self, handling: Handling, report: FailureReport) -> None:
         """Return when the broker has confirmed the message; raises `PublishFailed`.
@@ -54,30 +68,57 @@ class ErrorQueue:
         told.pop(ERROR_KEY_PROPERTY, None)
         if handling.key is not None:
             told[ERROR_KEY_PROPERTY] = handling.key
-        return Message(self._topic, message.payload, told, message.message_id, message.sent_at_ms)
+        return Message(self._topics[report.then], message.payload, told, message.message_id, message.sent_at_ms)
 
+    async def prepare(self) -> None:
+        """See to it that the queues are there, as far as members may: where they create queues, with its subscription.
 
-async def prepare_error_queue(session: Session, settings: Settings) -> None:
-    """See to it that there is one, as far as members may: where they create queues, with its subscription.
+        Raises `ConfigError` where there is none. What the error queue subscribes to cannot be found out by a client:
+        the broker confirms what no queue attracts, so one made by hand without its subscription loses what is moved
+        there. The dead message queue needs none.
+        """
+        for target in self._targets:
+            if self._may_create:
+                await self._provision(target)
+            else:
+                await self._look_at(target)
 
-    Raises `ConfigError` where there is none. What it subscribes to cannot be found out by a client: the broker confirms
-    what no queue attracts, so an error queue made by hand without its subscription loses what is moved there.
-    """
-    queue, topic = settings.error_queue, settings.error_topic
-    if settings.group.provision is Provision.CREATE_MISSING:
+    async def _provision(self, target: "_Target") -> None:
         try:
-            await session.provision(queue, [topic])
+            await self._session.provision(target.queue, target.subscriptions)
         except TransportError as error:
             expected = "a user who may create queues, or one made beforehand"
-            raise ConfigError("failure.error_queue", str(error), expected) from error
-        return
-    try:
-        flow = await session.bind(queue, Epoch(1), lambda _: None)
-    except BindFailed as refusal:
-        if refusal.permanent:
-            found = f"{queue}: {refusal.reason}"
-            expected = f"a queue that may be bound, with a subscription to {topic}"
-            raise ConfigError("failure.error_queue", found, expected) from None
-        _log.warning("error_queue_not_looked_at", queue=queue, reason=refusal.reason)
-        return
-    await flow.unbind()
+            raise ConfigError(target.setting, str(error), expected) from error
+
+    async def _look_at(self, target: "_Target") -> None:
+        try:
+            flow = await self._session.bind(target.queue, Epoch(1), lambda _: None)
+        except BindFailed as refusal:
+            # One that others own and only they may read is there.
+            if refusal.permanent and "Permission Not Allowed" not in refusal.reason:
+                found = f"{target.queue}: {refusal.reason}"
+                wanted = "".join(f", with a subscription to {each}" for each in target.subscriptions)
+                raise ConfigError(target.setting, found, f"a queue that may be bound{wanted}") from None
+            if not refusal.permanent:
+                _log.warning("error_queue_not_looked_at", queue=target.queue, reason=refusal.reason)
+            return
+        await flow.unbind()
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    then: Then
+    setting: str
+    queue: QueueName
+    topic: str
+    """On which it is published."""
+    subscriptions: tuple[str, ...]
+    """What the queue needs to get it."""
+
+
+def _targets(settings: Settings) -> tuple[_Target, _Target]:
+    errors, dead = settings.error_topic, settings.dead_message_queue
+    return (
+        _Target(Then.ERROR_QUEUE, "failure.error_queue", settings.error_queue, errors, (errors,)),
+        _Target(Then.DMQ, "failure.dead_message_queue", dead, f"{QUEUE_ADDRESS_PREFIX}{dead}", ()),
+    )

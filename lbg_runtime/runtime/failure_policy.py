@@ -34,7 +34,7 @@ class FailureArguments(TypedDict, total=False):
     """Where there are any, all others are terminal."""
     terminal: Iterable[type[Exception]]
     """They end the attempts at once."""
-    then: Literal["error_queue", "park", "stop"]
+    then: Literal["error_queue", "dmq", "park", "stop"]
     """What follows the last attempt."""
 
 

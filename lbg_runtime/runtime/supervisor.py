@@ -35,7 +35,7 @@ from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatcher import Dispatcher
-from lbg_runtime.runtime.error_queue import ErrorQueue, prepare_error_queue
+from lbg_runtime.runtime.error_queue import ErrorQueue
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handling import Handling
@@ -122,8 +122,9 @@ class Supervisor:
             called = traced(called, spans)
         policies = policies_of(handlers, settings.failure)
         self._error_queue: ErrorQueue | None = None
-        if any(policy.then is Then.ERROR_QUEUE for policy in policies):
-            self._error_queue = ErrorQueue(session, settings.error_topic, membership.member)
+        moves = {each for each in (Then.ERROR_QUEUE, Then.DMQ) if any(policy.then is each for policy in policies)}
+        if moves:
+            self._error_queue = ErrorQueue(session, settings, moves, membership.member)
         self._dispatcher = Dispatcher(
             called, shape, settings.group.key, settings.dispatch, settings.failure, chance, self._error_queue
         )
@@ -230,7 +231,7 @@ class Supervisor:
         """
         await self._provision()
         if self._error_queue is not None:
-            await prepare_error_queue(self._session, self._settings)
+            await self._error_queue.prepare()
         if self._parking_lot is not None:
             await self._parking_lot.prepare()
         async with self._resources.entered(self._handlers.lifespans):

@@ -218,6 +218,18 @@ class SessionConformance:
         transport = await open_transport(harness)
         await publish(transport, "a", topic="nobody/wants/this")
 
+    async def test_a_message_to_a_queues_address_needs_no_subscription(self, harness: TransportHarness) -> None:
+        harness.broker.create_queue("#dead")
+        transport = await open_transport(harness)
+        await publish(transport, "a", topic="#P2P/QUE/#dead")
+        with pytest.raises(PublishRefused) as refusal:
+            await publish(transport, "b", topic="#P2P/QUE/missing")
+        assert "Unknown Queue" in refusal.value.reason
+        await publish(transport, "c", topic="#P2P/QUE/#dead")
+        _, recorder = await bind(transport, queue=QueueName("#dead"))
+        await recorder.until_received(2)
+        assert recorder.payloads == [b"a", b"c"]
+
     async def test_a_refused_message_fails_alone(self, harness: TransportHarness) -> None:
         harness.broker.create_queue("small", ["small"], settings=QueueSettings(max_message_bytes=1_000))
         transport = await open_transport(harness)

@@ -127,6 +127,10 @@ class Group:
         """What was moved to the error queue, in order; why stands in its properties (`lbg_error` and others)."""
         return self.broker.left_on(self.settings.error_queue)
 
+    def dead_message_queue(self) -> list[Message]:
+        """What was moved to the dead message queue, as `error_queue` says."""
+        return self.broker.left_on(self.settings.dead_message_queue)
+
     def assert_handled(self, expected: Mapping[str, Sequence[Payload]]) -> None:
         """That exactly these payloads were handled, by key, in this order; one that came again counts once."""
         __tracebackhide__ = True

@@ -40,7 +40,7 @@ SPEC = GroupSpec(
     queue_spool_mb=100,
     client_profile=None,
     creates_queues=False,
-    topics=Topics(CONTROL),
+    topics=Topics(CONTROL, more=("#P2P/QUE/#DEAD_MSG_QUEUE",)),
 )
 SHARED = replace(SPEC, username="default")
 
@@ -151,7 +151,7 @@ async def test_a_name_that_is_taken_stops_a_creation_before_the_first_write(brok
     assert await everything(client) == before
 
 
-CHANGES = 1 + 6 + 1 + 1 + 2 + 5 + 2 + 1 + 1
+CHANGES = 1 + 7 + 1 + 1 + 2 + 5 + 2 + 1 + 1
 """ACL profile, topics, client profile, username, queues, subscriptions, queues switched on, settings, username on."""
 
 

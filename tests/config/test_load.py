@@ -165,11 +165,6 @@ def test_hosts_may_be_a_list():
             {"failure": {"attempts": None}},
             "config.yaml: failure.attempts: nothing; expected a whole number, or unlimited",
         ),
-        (
-            {"failure": {"then": "dmq"}},
-            "config.yaml: failure.then: 'dmq'; expected error_queue, with failure.error_queue naming the DMQ: "
-            "the broker's client cannot reject in key order",
-        ),
         ({"handlers": "shop"}, "config.yaml: handlers: 'shop'; expected a list"),
         ({"handlers": [""]}, "config.yaml: handlers.0: ''; expected a text that is not empty"),
         ({"membership": None}, "config.yaml: membership: nothing; expected a section with keys"),

@@ -11,9 +11,11 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 BACKOFF = {"backoff": {"initial": "100ms", "maximum": "1s"}}
+BURY = {"failure": {"attempts": 2, "then": "dmq", **BACKOFF}}
 MOVE = {"failure": {"attempts": 2, "then": "error_queue", **BACKOFF}}
 STOP = {"failure": {"attempts": 2, "then": "stop", **BACKOFF}}
 ERRORS = "lbg-errors/orders"
+DEAD = "#DEAD_MSG_QUEUE"
 
 
 async def _refuse_k1(message):
@@ -103,6 +105,43 @@ async def test_an_error_queue_that_does_not_exist_stops_the_start(trial):
         "failure.error_queue: lbg-errors/orders: Unknown Queue; "
         "expected a queue that may be bound, with a subscription to lbg-errors/orders"
     )
+
+
+async def test_what_cannot_be_handled_lies_on_the_dead_message_queue_which_subscribes_to_nothing(trial):
+    async with trial.running(trial.member(work=_refuse_k1, **BURY)):
+        await _publish(trial, 40)
+        await trial.until(lambda: trial.depths() == [0] * 4)
+    assert trial.sequences()["k1"] == [2, 4, 6, 8, 10]
+    moved = await _read(trial.broker, DEAD)
+    assert [message.key_sequence for message in moved] == [1, 3, 5, 7, 9]
+    assert {message.topic for message in moved} == {f"#P2P/QUE/{DEAD}"}
+    assert moved[0].properties["lbg_error_topic"] == "h/1/orders/new"
+    assert trial.broker.engine.queue_status("default", QueueName(DEAD)).subscriptions == ()
+
+
+async def test_a_dead_message_queue_that_goes_keeps_the_messages_where_they_are(trial):
+    app = trial.member(work=_refuse_k1, **BURY)
+    with capture_logs() as logs:
+        async with trial.running(app):
+            await trial.until(lambda: len(trial.active()) == 4)
+            trial.broker.delete_queue(DEAD)
+            await _publish(trial, 8)
+            await asyncio.sleep(60)
+            assert sum(trial.depths()) == 2
+            trial.broker.create_queue(DEAD, [])
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert any(log["event"] == "move_failed" and "Unknown Queue" in log["reason"] for log in logs)
+    assert trial.sequences()["k1"] == [2]
+    assert [message.key_sequence for message in await _read(trial.broker, DEAD)] == [1]
+
+
+async def test_a_dead_message_queue_that_does_not_exist_stops_the_start(trial):
+    for index in range(4):
+        trial.broker.create_queue(f"orders/{index}", [])
+    failure = {**BURY["failure"], "dead_message_queue": "dead"}
+    with pytest.raises(ConfigError) as caught:
+        await trial.member(work=_refuse_k1, failure=failure, group={"provision": "none"}).run()
+    assert str(caught.value) == "failure.dead_message_queue: dead: Unknown Queue; expected a queue that may be bound"
 
 
 async def test_an_error_queue_of_another_name_is_looked_for_and_let_go(trial):

@@ -133,7 +133,6 @@ def test_attempts_that_nothing_follows_are_refused_where_they_are_said():
         ({"attempts": "many"}, "attempts 'many'"),
         ({"timeout": 5}, "timeout 5; expected a duration such as"),
         ({"then": "explode"}, "then 'explode'"),
-        ({"then": "dmq"}, "then 'dmq'; expected error_queue, with failure.error_queue naming the DMQ"),
         ({"backoff": "1s"}, "backoff '1s'; expected first and longest wait"),
         ({"backoff": ("1m", "1s")}, "backoff.maximum 1000ms; expected at least failure.backoff.initial, 60000ms"),
         ({"terminal": (int,)}, "terminal <class 'int'>; expected types of exceptions"),

@@ -12,6 +12,7 @@ ENDS = {"attempts": 3, **BACKOFF}
 POLICIES = {
     "retry": BACKOFF,
     "error_queue": {**ENDS, "then": "error_queue"},
+    "dmq": {**ENDS, "then": "dmq"},
     "park": {**ENDS, "then": "park"},
     "stop": {**ENDS, "then": "stop"},
 }

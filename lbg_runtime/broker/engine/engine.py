@@ -227,10 +227,10 @@ class Engine:
         """Spool a persistent message in every queue that attracts it, and send it to clients that subscribe directly.
 
         Where it is refused (503 `Spool Over Quota`, 503 `Queue Shutdown`, 400 `Document Is Too Large`, 403 `Publish ACL
-        Denied`) nobody gets it. An id at or below the last one of the flow is a resend: what was accepted is dropped,
-        what was refused is refused again as long as the client may not know of it. A message that nobody wants is
-        accepted and gone, and so it is for a queue that cannot take it and is not to say so. 503 `Service Unavailable`
-        where the flow is not open: not judged then.
+        Denied`, 503 `Unknown Queue` for the address of a queue) nobody gets it. An id at or below the last one of the
+        flow is a resend: what was accepted is dropped, what was refused is refused again as long as the client may not
+        know of it. A message that nobody wants is accepted and gone, and so it is for a queue that cannot take it and
+        is not to say so. 503 `Service Unavailable` where the flow is not open: not judged then.
         """
         client, state = self._open_publisher_flow(flow)
         if not state.judge(message_id):
@@ -249,7 +249,7 @@ class Engine:
         if not client.account.acl.publish.allows(message.topic):
             raise BrokerRefusal(403, "Publish ACL Denied")
         takers: list[Queue] = []
-        for queue in client.vpn.queue_subscriptions.match(message.topic):
+        for queue in client.vpn.queues_for(message.topic):
             refusal = queue.refusal_of(message)
             if refusal is None:
                 takers.append(queue)

@@ -8,9 +8,13 @@ from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherSt
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.subscriptions import Subscriptions
 from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
 from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME = 160
+_ADDRESS = "#P2P/Q"
+"""Begins the topic of a message for one queue: a durable one's is `QUEUE_ADDRESS_PREFIX` and its name, a temporary
+one's its name."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +61,17 @@ class Vpn:
         if client is not None and queue.temporary_of not in (None, client):
             raise BrokerRefusal(403, "Permission Not Allowed")
         return queue
+
+    def queues_for(self, topic: str) -> tuple[Queue, ...]:
+        """Every queue that gets a message on this topic; 503 `Unknown Queue` for the address of one that is not there.
+
+        What another broker would say of such an address was never seen; that it refuses the message is documented.
+        """
+        attracted = self.queue_subscriptions.match(topic)
+        if not topic.startswith(_ADDRESS):
+            return attracted
+        addressed = self.queue(QueueName(topic.removeprefix(QUEUE_ADDRESS_PREFIX)))
+        return tuple(dict.fromkeys((addressed, *attracted)))
 
     def remove_queue(self, queue: Queue) -> None:
         """Take a queue and its subscriptions away; its flows are the caller's to end."""

@@ -31,6 +31,7 @@ POLICIES: dict[str, dict[str, object]] = {
     "no poison": {},
     "retry": {"backoff": BACKOFF},
     "error_queue": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "error_queue"},
+    "dmq": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "dmq"},
     "park": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "park"},
     "stop": {"backoff": BACKOFF, "attempts": ATTEMPTS, "then": "stop"},
 }
@@ -98,8 +99,8 @@ def measure(arm: str, message_count: int, key_count: int) -> dict[str, float]:
         rate, peer_rate = rates_together(spent["moments"], peer.result()["moments"])
         left = broker.ask()
     # A parking queue has the fence of its owner besides.
-    moved = {"error_queue": left["errors"], "park": left["parked"] - 1}.get(arm, 0)
-    if arm in ("error_queue", "park") and not moved:
+    moved = {"error_queue": left["errors"], "dmq": left["dead"], "park": left["parked"] - 1}.get(arm)
+    if moved is not None and moved < 1:
         raise BenchFailed(arm, "nothing of the poisoned key was moved while the others were handled")
     return {
         "rate": rate,
@@ -107,7 +108,7 @@ def measure(arm: str, message_count: int, key_count: int) -> dict[str, float]:
         "cpu_us": spent["cpu_us"],
         "peer_cpu_us": peer.result()["cpu_us"],
         "failed": spent["failed"],
-        "moved": moved,
+        "moved": moved or 0,
     }
 
 

@@ -36,12 +36,14 @@ SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue
 POISONED = 0
 """The number of the poisoned key; it lies in the queue of this index, too."""
 
+DEAD = QueueName("#DEAD_MSG_QUEUE")
 ERRORS = QueueName(f"{ERROR_TOPIC_PREFIX}{SHAPE.name}")
 
 
 def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
     """Of each key in turn, as a hashed publisher stamps them; the message id is the number of the message, from 0."""
     server.create_queue(ERRORS, [ERRORS])
+    server.create_queue(DEAD)
     for index in range(SHAPE.queue_count):
         server.create_queue(SHAPE.queue_name(index), SHAPE.subscriptions(index))
         parking = parking_queue(SHAPE.name, index)
@@ -74,6 +76,7 @@ async def _serve(message_count: int, key_count: int) -> None:
                 {
                     "cpu_s": time.process_time(),
                     "errors": engine.queue_depth(DEFAULT_VPN, ERRORS),
+                    "dead": engine.queue_depth(DEFAULT_VPN, DEAD),
                     "parked": engine.queue_depth(DEFAULT_VPN, parking),
                 }
             )
