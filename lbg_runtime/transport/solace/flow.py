@@ -31,6 +31,10 @@ _log = structlog.get_logger(__name__)
 BIND_PATIENCE_S = 10.0
 """How long the client waits for the broker's answer to a bind."""
 
+ACK_DELAY_S = 0.25
+"""Settlements leave after so long at most: what a crash has handled again. The client's own timer is no such bound:
+with several flows it was seen to keep them for more than two seconds (docs/protocol.md)."""
+
 
 class GhostFlow(BindFailed):
     """The broker may have bound a flow that the client has no handle of: it feeds it, and nobody reads.
@@ -78,6 +82,7 @@ class SolaceFlow:
         self._path = make_path(inbox, self)
         self._state = HandleState.BINDING
         self._intake_open = False
+        self._is_flush_due = False
         self._end_reason = ""
         self._ending: asyncio.Future[None] | None = None
         self._service: Any = None
@@ -152,6 +157,9 @@ class SolaceFlow:
         elif not self._path.accept(delivery_id):
             # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
             self.give_up(f"the client did not take the settlement of {delivery_id}")
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
 
     def stop_intake(self) -> None:
         """See `BoundFlow.stop_intake`."""
@@ -165,6 +173,10 @@ class SolaceFlow:
 
     def flush(self) -> None:
         """See `BoundFlow.flush`. To open or close an intake that is open or closed sends what the client batches."""
+        self._apply_intake()
+
+    def _flush_settled(self) -> None:
+        self._is_flush_due = False
         self._apply_intake()
 
     async def unbind(self) -> None:

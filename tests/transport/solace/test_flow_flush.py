@@ -1,0 +1,53 @@
+"""When settlements leave, on virtual time: what a crash has handled again is what was settled since."""
+
+import asyncio
+from typing import Any, cast
+
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.transport.solace.flow import ACK_DELAY_S, SolaceFlow
+
+
+class Path:
+    """A receive path that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.left: list[tuple[float, list[int]]] = []
+
+    def accept(self, delivery_id: DeliveryId) -> bool:
+        self.waiting.append(delivery_id)
+        return True
+
+    def open_window(self) -> None:
+        if self.waiting:
+            self.left.append((asyncio.get_running_loop().time(), self.waiting))
+            self.waiting = []
+
+    close_window = open_window
+
+
+def _bound() -> tuple[SolaceFlow, Path]:
+    path, nobody = Path(), cast(Any, None)
+    flow = SolaceFlow(nobody, nobody, QueueName("q"), Epoch(1), lambda _: None, lambda *_: cast(Any, path))
+    flow.handed_over()
+    return flow, path
+
+
+async def test_what_is_settled_leaves_in_a_quarter_of_a_second() -> None:
+    flow, path = _bound()
+    start = asyncio.get_running_loop().time()
+    for number in range(1, 9):
+        flow.settle(DeliveryId(number), Outcome.ACCEPTED)
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
+    left = [(round(at - start, 3), ids) for at, ids in path.left]
+    assert left == [(ACK_DELAY_S, [1, 2, 3]), (0.55, [4, 5, 6]), (0.85, [7, 8])]
+
+
+async def test_a_handle_that_died_meanwhile_flushes_nothing() -> None:
+    flow, path = _bound()
+    flow.settle(DeliveryId(1), Outcome.ACCEPTED)
+    flow.silence()
+    await asyncio.sleep(1)
+    assert path.left == []
