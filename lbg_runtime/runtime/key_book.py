@@ -14,8 +14,8 @@ from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
 
-MAX_KEYS_REMEMBERED = 10_000
-"""Keys whose last message is remembered, the newest ones: a few megabytes."""
+MAX_KEYS_REMEMBERED = 5_000
+"""Keys whose last message is remembered, the newest ones: less than two megabytes."""
 
 _MAX_NUMBER = (1 << 63) - 1
 

@@ -3,8 +3,8 @@
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
 
-MAX_KEYS_REMEMBERED = 40_000
-"""Of all queues of the member: about 8 MB."""
+MAX_KEYS_REMEMBERED = 20_000
+"""Of all queues of the member: about 2 MB."""
 
 
 class SeenKeys:
@@ -18,13 +18,17 @@ class SeenKeys:
 
     def __init__(self, capacity: int = MAX_KEYS_REMEMBERED) -> None:
         self._half = max(1, capacity // 2)
+        self._handles: dict[QueueName, tuple[QueueName, Epoch]] = {}
+        """One object for all keys of a handle."""
         # With the handle on which each was met last.
         self._young: dict[LaneKey, tuple[QueueName, Epoch]] = {}
         self._old: dict[LaneKey, tuple[QueueName, Epoch]] = {}
 
     def meet(self, queue: QueueName, epoch: Epoch, key: LaneKey) -> bool:
         """Whether this is the first time in the epoch, as far as it is remembered: never False for a new key."""
-        handle = (queue, epoch)
+        handle = self._handles.get(queue)
+        if handle is None or handle[1] != epoch:
+            handle = self._handles[queue] = (queue, epoch)
         if (before := self._young.get(key)) == handle:
             return False
         if before is None:
