@@ -28,8 +28,8 @@ class BoundFlow(Protocol):
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         """Tell the broker how a delivery of this handle ended. Never blocks; does nothing on a dead handle.
 
-        Kept during an outage and sent after the reconnect. May reach the broker up to the client's ack timer later,
-        but before a following `unbind` ends. Settlements take effect in the order of the calls and without gaps: none
+        Kept during an outage and sent after the reconnect. May reach the broker up to a second later, but before
+        a following `unbind` ends. Settlements take effect in the order of the calls and without gaps: none
         overtakes another, and after a reconnect those that the broken connection may have lost go again, before any
         later one (law L3: what is settled of a key is a prefix; tests/sim/test_laws.py has the story). A transport that
         cannot keep this for an outcome gives the handle up instead: `FlowDown`, and the message comes again.

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 BIND_PATIENCE_S = 10.0
 """How long the client waits for the broker's answer to a bind."""
 
-ACK_DELAY_S = 0.25
+ACK_DELAY_S = 0.5
 """Settlements leave after so long at most: what a crash has handled again. The client's own timer is no such bound:
 with several flows it was seen to keep them for more than two seconds (docs/protocol.md)."""
 
