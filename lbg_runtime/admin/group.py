@@ -22,6 +22,7 @@ from lbg_runtime.admin.spec import GroupSpec, StoredGroup
 from lbg_runtime.admin.state import read_groups, read_rights, read_state
 from lbg_runtime.config.semp_settings import AccountSettings
 from lbg_runtime.config.settings import GroupSource, Provision, Settings
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import (
     ConfigError,
     GroupInUse,
@@ -31,7 +32,8 @@ from lbg_runtime.model.errors import (
     SempUnreachable,
     UserError,
 )
-from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
+from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX, Then
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
@@ -200,9 +202,22 @@ def spec_of(settings: Settings) -> GroupSpec:
             settings.ops.journal.republish_topic,
             (f"{QUEUE_ADDRESS_PREFIX}{settings.dead_message_queue}", *settings.semp.publish_topics),
         ),
+        aside=_aside(settings),
         publisher=_login(settings.semp.publisher),
         conductor=_login(settings.semp.conductor),
     )
+
+
+def _aside(settings: Settings) -> tuple[QueueName, ...]:
+    """What `failure.then` needs; a queue of another name than its topic is others'."""
+    match settings.failure.then:
+        case Then.PARK:
+            group = settings.group.shape()
+            return tuple(parking_queue(group.name, index) for index in range(group.queue_count))
+        case Then.ERROR_QUEUE if settings.error_queue == settings.error_topic:
+            return (settings.error_queue,)
+        case _:
+            return ()
 
 
 def _login(account: AccountSettings | None) -> Login | None:

@@ -123,14 +123,16 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     for role in spec.logins:
         state |= _account(spec, role)
     access = QueueAccess(spec.username, Permission.NO_ACCESS if spec.has_account else Permission.CONSUME)
-    for index, queue in enumerate(spec.shape.queue_names()):
+    subscriptions = {queue: spec.shape.subscriptions(index) for index, queue in enumerate(spec.shape.queue_names())}
+    subscriptions |= {queue: (queue,) for queue in spec.aside}
+    for queue, topics in subscriptions.items():
         state[Ref(ObjectKind.QUEUE, queue)] = {
             **attributes_of_new_queue(access),
             "maxMsgSpoolUsage": spec.queue_spool_mb,
             # It would take messages out of the order of their keys.
             "respectMsgPriorityEnabled": False,
         }
-        for topic in spec.shape.subscriptions(index):
+        for topic in topics:
             state[Ref(ObjectKind.SUBSCRIPTION, topic, queue)] = {}
     state[marker_ref(spec)] = {"physicalName": spec.marker()}
     return state

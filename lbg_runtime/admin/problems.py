@@ -70,7 +70,7 @@ def find_missing_rights(steps: Iterable[Step], rights: Rights) -> Iterator[UserE
 
 def surplus_queues(spec: GroupSpec, actual: State) -> tuple[str, ...]:
     """Queues with a name of the group's that are none of its queues."""
-    wanted = set(spec.shape.queue_names())
+    wanted = {*spec.shape.queue_names(), *spec.aside}
     return tuple(ref.name for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name not in wanted)
 
 

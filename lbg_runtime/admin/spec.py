@@ -10,7 +10,7 @@ from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
-from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.ids import GroupName, QueueName
 
 MARKER_PREFIX = "lbg/"
 """JNDI names of groups begin so."""
@@ -52,6 +52,8 @@ class GroupSpec:
     """Whether members may create queues."""
     topics: Topics = NO_TOPICS
     """Of members' work; empty where nothing is to be made, as for a group that is deleted."""
+    aside: tuple[QueueName, ...] = ()
+    """Queues for what members set aside, for errors or parked; each subscribes to its own name alone."""
     publisher: Login | None = None
     """Publishers' own account; without it they use the members'."""
     conductor: Login | None = None

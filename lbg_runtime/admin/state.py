@@ -12,8 +12,10 @@ from lbg_runtime.admin.objects import (
 )
 from lbg_runtime.admin.problems import Rights
 from lbg_runtime.admin.spec import MARKER_PREFIX, GroupSpec, StoredGroup, read_marker
+from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.errors import SempRefused
-from lbg_runtime.model.ids import GroupName, QueueName
+from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
@@ -29,7 +31,11 @@ async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref,
             state[ref] = found.attributes
             if ref.kind is ObjectKind.ACL_PROFILE:
                 state |= await _topic_rules(client, vpn, ref.name)
-    queues = await _queues_of(client, vpn, spec.shape.name)
+    group = spec.shape.name
+    queues = await _queues_of(client, vpn, f"{group}/") | await _queues_of(client, vpn, f"{PARKING_PREFIX}{group}/")
+    errors = await _get(client, vpn, Ref(ObjectKind.QUEUE, f"{ERROR_TOPIC_PREFIX}{group}"))
+    if errors is not None:
+        queues[QueueName(errors.text("queueName"))] = errors
     state |= {Ref(ObjectKind.QUEUE, queue): found.attributes for queue, found in queues.items()}
     for queue in queues:
         path = ("msgVpns", vpn, ObjectKind.QUEUE.value, queue, ObjectKind.SUBSCRIPTION.value)
@@ -90,9 +96,8 @@ async def _topic_rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, 
     return rules
 
 
-async def _queues_of(client: SempClient, vpn: str, group: GroupName) -> dict[QueueName, SempObject]:
-    """Queues named as queue 0, 1 and so on of the group are, in this order, however many it should have."""
-    prefix = f"{group}/"
+async def _queues_of(client: SempClient, vpn: str, prefix: str) -> dict[QueueName, SempObject]:
+    """Queues of which this and 0, 1 and so on is the name, in this order, however many there should be."""
     found = await client.find_all(
         SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.QUEUE.value), where=(f"{KEY_NAMES[ObjectKind.QUEUE]}=={prefix}*",)
     )

@@ -43,6 +43,7 @@ SPEC = GroupSpec(
     topics=Topics(CONTROL, more=("#P2P/QUE/#DEAD_MSG_QUEUE",)),
 )
 SHARED = replace(SPEC, username="default")
+PARKING = (QueueName("lbg-parked/orders/0"), QueueName("lbg-parked/orders/1"))
 
 
 async def create(client, spec=SPEC):
@@ -335,6 +336,20 @@ async def test_somebody_elses_settings_are_not_overwritten(client):
 # -- deletion
 
 
+async def test_queues_for_what_is_set_aside_come_and_go_with_the_group(broker, client):
+    spec = replace(SPEC, aside=(*PARKING, QueueName("lbg-errors/orders")))
+    admin = await create(client, spec)
+    for queue in spec.aside:
+        assert broker.engine.queue_status("default", queue).subscriptions == (queue,)
+    broker.engine.bind(log_in(broker), PARKING[0])
+    assert (await admin.plan(spec)).is_clean
+    assert (await admin.plan(SPEC)).surplus == spec.aside
+    with pytest.raises(GroupInUse, match=PARKING[0]):
+        await admin.delete(SPEC)
+    await admin.delete(SPEC, force=True)
+    assert broker.engine.queue_names("default") == ()
+
+
 async def test_a_deletion_leaves_what_was_there_before(client):
     before = await everything(client)
     admin = await create(client)
@@ -469,6 +484,13 @@ def test_settings_say_what_a_group_is_to_be():
         "semp": {"url": "http://broker", "queue_spool_mb": 100},
     }
     assert spec_of(parse_settings(sections, "test")) == replace(SPEC, creates_queues=True)
+    for failure, aside in (
+        ({"then": "park"}, PARKING),
+        ({"then": "error_queue"}, ("lbg-errors/orders",)),
+        ({"then": "error_queue", "error_queue": "others"}, ()),
+        ({"then": "dmq"}, ()),
+    ):
+        assert spec_of(parse_settings({**sections, "failure": failure}, "test")).aside == aside
     del sections["semp"]
     with pytest.raises(ConfigError, match="semp"):
         spec_of(parse_settings(sections, "test"))

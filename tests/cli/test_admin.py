@@ -187,6 +187,7 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> No
         "from lbg_runtime import Handlers\nhandlers = Handlers()\n"
         "@handlers.handler('orders/>')\nasync def handle(message):\n    pass\n"
     )
+    stage.settings["failure"] = {"attempts": 1, "then": "park"}
     assert stage.group("create").exit_code == 0
     config = stage.config()
     member, log = stage.start("member", "run", "--config", config, "--member-id", "a")
@@ -199,6 +200,9 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> No
         assert sight["fed"].startswith("orders/a/")
     told = lbg("group", "status", "--config", str(config))
     assert "fed client" in told.stdout
+
+    told = lbg("parked", "list", "--json", "--config", str(config))
+    assert (told.returncode, json.loads(told.stdout)) == (0, {"parked": []}), told.stderr
 
     assert "still in use" in str(stage.group("delete", "orders").exception)
     assert stage.group("evict", "b").exit_code == 1
