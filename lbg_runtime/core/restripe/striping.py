@@ -38,7 +38,11 @@ class Striping:
 
     def index_of(self, shard: int) -> int:
         """Index of the queue that holds the shard's newest messages to be handled."""
-        return shard % (self.target if self.target is not None and shard in self.left else self.queue_count)
+        old = shard % self.queue_count
+        # Of a queue that has finished, who was not there hears nothing of single shards any more.
+        if self.target is not None and (shard in self.left or old in self.finished):
+            return shard % self.target
+        return old
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def test_a_shard_belongs_to_its_new_queue_once_it_has_left_the_old_one() -> None
     striping = under_way(7, 5)
     assert (striping.queue_total, striping.index_of(5), striping.index_of(4)) == (6, 5, 0)
     assert [ended(7).index_of(shard) for shard in (4, 5)] == [4, 5]
+    finished = under_way(7, finished=[0])
+    assert [finished.index_of(shard) for shard in (4, 5, 8)] == [4, 1, 2]
 
 
 class TestWhatOurQueuesSay:
