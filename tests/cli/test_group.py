@@ -153,6 +153,7 @@ def group(tmp_path: Path) -> Iterator[Path]:
             "group": {**GROUP, "provision": "create_missing"},
             "membership": {"settle": "100ms", "heartbeat": "200ms"},
             "rebind": {"drain_timeout": "500ms"},
+            "failure": {"timeout": "10m"},
             "handlers": ["slow_handlers"],
         }
         config.write_text(json.dumps(settings))

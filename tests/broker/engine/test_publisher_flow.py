@@ -68,19 +68,23 @@ def test_a_refusal_is_forgotten_once_the_publisher_must_know_of_it():
     assert state.last_answered_id == WINDOW + 1
 
 
-@given(st.data())
-def test_whatever_is_lost_on_the_way_every_publisher_hears_how_its_message_was_judged(data):
+MESSAGES = 40
+COUNTS = st.integers(0, MESSAGES)
+
+
+@given(st.lists(st.booleans(), max_size=MESSAGES), st.lists(st.tuples(COUNTS, COUNTS), max_size=12))
+def test_whatever_is_lost_on_the_way_every_publisher_hears_how_its_message_was_judged(is_refused, connections):
     state = PublisherState("one", FlowId(1))
-    is_refused = data.draw(st.lists(st.booleans(), max_size=40))
     judged: dict[int, bool] = {}
     heard: dict[int, bool] = {}
-    while len(heard) < len(is_refused):
+    # The last one is whole.
+    for most_sent, most_answers in (*connections, (MESSAGES, MESSAGES)):
         # A connection: what is confirmed by its opening, then what is sent on it; the last answers are lost.
         state.heard_up_to(len(heard))
         for number in range(len(heard) + 1, state.last_answered_id + 1):
             heard[number] = True
         answers = {}
-        sent_to = data.draw(st.integers(len(heard), len(is_refused)))
+        sent_to = min(len(heard) + most_sent, len(is_refused))
         for number in range(len(heard) + 1, sent_to + 1):
             try:
                 if state.judge(number):
@@ -92,6 +96,5 @@ def test_whatever_is_lost_on_the_way_every_publisher_hears_how_its_message_was_j
                 answers[number] = True
             except BrokerRefusal:
                 answers[number] = False
-        arrived = data.draw(st.integers(0, len(answers)))
-        heard |= dict(list(answers.items())[:arrived])
+        heard |= dict(list(answers.items())[:most_answers])
     assert heard == judged
