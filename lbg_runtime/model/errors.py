@@ -172,6 +172,15 @@ class BrokerRefusal(LbgError):
         self.text = text
 
 
+class StoreFailed(LbgError):
+    """The development broker cannot write its store: what was not written may not be confirmed to anybody."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"store {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class SempError(LbgError):
     """Administering the broker over SEMP failed."""
 
@@ -253,6 +262,121 @@ class GroupMissing(SempError):
     def __init__(self, group: str) -> None:
         super().__init__(f"group {group} is not on the broker")
         self.group = group
+
+
+class SparkUnavailable(LbgError):
+    """Spark cannot run here; commands leave with exit code 3. `remedy` is the one line that mends it."""
+
+    def __init__(self, missing: str, remedy: str) -> None:
+        super().__init__(f"{missing}; to mend it: {remedy}")
+        self.missing = missing
+        self.remedy = remedy
+
+
+class SinkRowRefused(LbgError):
+    """A row that is to be published has nothing in a column that it needs; `row` counts within its Spark partition.
+
+    Nothing of that partition was published.
+    """
+
+    def __init__(self, column: str, row: int) -> None:
+        super().__init__(f"row {row} has nothing in column {column!r}, so its partition was not published")
+        self.column = column
+        self.row = row
+
+
+class SinkKeySplit(LbgError):
+    """Keys of one batch were published by several Spark tasks at once, so that their order is not known."""
+
+    def __init__(self, key_count: int) -> None:
+        super().__init__(
+            f"{key_count} keys of one batch were in more than one partition, so their order is not kept; "
+            "repartition by the key column before the sink"
+        )
+        self.key_count = key_count
+
+
+class StreamFailed(LbgError):
+    """A stream ended with an error; what it had committed to `target` stays, and the checkpoint goes on from there."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(f"the stream to {target} failed: {reason}")
+        self.target = target
+        self.reason = reason
+
+
+class PayloadNotText(LbgError):
+    """A payload that is to be read as text is none; the stream stops there, nothing is skipped."""
+
+    def __init__(self, queue: int, broker_id: str) -> None:
+        super().__init__(f"the payload of {broker_id} in queue {queue} is no UTF-8; read it with option decode none")
+        self.queue = queue
+        self.broker_id = broker_id
+
+
+class LakeWriteFailed(LbgError):
+    """Rows of a stream could not be written to a lake; nothing of their batch is in it. `reason` is the system's."""
+
+    retriable = True
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} cannot be written: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class CheckpointForeign(LbgError):
+    """A stream's checkpoint is not of this landing log, or of a version that is not known; `where` names the log."""
+
+    def __init__(self, where: str, found: str) -> None:
+        super().__init__(f"{where}: the checkpoint has {found}; use the log it was made with, or a new checkpoint")
+        self.where = where
+        self.found = found
+
+
+class LandingError(LbgError):
+    """The landing log has something wrong with it, or cannot be written; `path` is the file or folder."""
+
+    def __init__(self, path: str, what: str, remedy: str) -> None:
+        super().__init__(f"{path}: {what}; {remedy}")
+        self.path = path
+        self.what = what
+        self.remedy = remedy
+
+
+class LandingDamaged(LandingError):
+    """Bytes of a segment are not those that were written, or rows that a reader was told of are gone.
+
+    Nothing of the queue beyond the damage is read.
+    """
+
+
+class LandingVersionUnknown(LandingError):
+    """A part of the log was written in a format that this version does not read."""
+
+
+class LandingRowsPruned(LandingError):
+    """Rows were asked for that pruning has removed; the first row of `lane` that is left is `first_row`."""
+
+    def __init__(self, path: str, lane: str, row: int, first_row: int) -> None:
+        super().__init__(
+            path,
+            f"row {row} of {lane} is pruned, the first that is left is {first_row}",
+            "start from the rows that are left, and keep rows longer than readers lag",
+        )
+        self.lane = lane
+        self.row = row
+        self.first_row = first_row
+
+
+class LandingWriteFailed(LandingError):
+    """Rows could not be made durable; nothing of them was acknowledged. `reason` is the system's."""
+
+    retriable = True
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, f"cannot be written: {reason}", "messages stay in the broker until it can")
+        self.reason = reason
 
 
 class InvariantViolated(LbgError):

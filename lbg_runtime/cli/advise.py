@@ -1,0 +1,67 @@
+"""`lbg advise`: what the journals of a run say of the cut of its group."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.hashing import HashFunction
+
+LARGEST = 10_000
+_RANGE = re.compile(r"([0-9]{1,5})\.\.([0-9]{1,5})")
+_COUNTS_FORM = "a range such as 4..32, or counts such as 4,8,16"
+
+
+def advise(
+    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run.")],
+    queues: Annotated[str, typer.Option(help="Queue counts to try: 4..32, or 4,8,16.")] = "2..32",
+    hash_counts: Annotated[
+        str | None, typer.Option(help="Hash counts to try; the group's and likely others without it.")
+    ] = None,
+    hash_function: Annotated[
+        HashFunction | None, typer.Option(help="The group's; found by the keys and shards without it.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="File for the report with plots; one file, nothing else needed.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say how evenly the load was spread, what other hash and queue counts would have made of it, and what to set.
+
+    The keys that were handled are hashed anew for every pair of counts.
+    """
+    queue_counts = _counts("--queues", queues)
+    counts = [] if hash_counts is None else _counts("--hash-counts", hash_counts)
+    try:
+        import pyarrow as _  # noqa: F401
+    except ImportError:
+        raise UserError("lbg advise", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
+    import orjson
+
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.pipeline.advise.analysis import analyse
+    from lbg_runtime.pipeline.advise.report import as_object, as_page, as_text
+
+    advice = analyse(read_run(directory), str(directory), queue_counts, counts, hash_function)
+    if html is not None:
+        try:
+            html.write_text(as_page(advice))
+        except OSError as error:
+            raise UserError("--html", f"{html}: {error.strerror}", "a file that can be written") from None
+    print(orjson.dumps(as_object(advice)).decode() if json else as_text(advice))
+
+
+def _counts(option: str, text: str) -> list[int]:
+    found = _RANGE.fullmatch(text)
+    if found is not None:
+        counts = list(range(int(found[1]), int(found[2]) + 1))
+    else:
+        parts = text.split(",")
+        if not all(part.isascii() and part.isdecimal() and len(part) <= 5 for part in parts):
+            raise UserError(option, repr(text), _COUNTS_FORM)
+        counts = sorted({int(part) for part in parts})
+    if not counts or counts[0] < 1 or counts[-1] > LARGEST:
+        raise UserError(option, repr(text), f"{_COUNTS_FORM}, from 1 to {LARGEST}")
+    return counts

@@ -1,0 +1,56 @@
+"""`lbg bench landing`: members that land under load, and what a reader gets when they are killed, moved, torn, and
+denied the disk. Every published message must be read once, in the order of its key.
+
+Each blow is dealt to a member that has landed something within the last tenth of a second, so that it meets work under
+way. A full disk is made by the limit that the system has for the length of a process's files.
+"""
+
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from lbg_runtime.cli.bench.report import Json, Report, Row, finish, quiet_log, tell
+from lbg_runtime.model.errors import UserError
+
+
+def landing(
+    each: Annotated[int, typer.Option(min=1, max=1_000, help="Blows of each kind.")] = 20,
+    blow: Annotated[
+        list[str] | None, typer.Option(help="Only this kind: kill, move, tear or full; may be given several times.")
+    ] = None,
+    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Messages a second.")] = 600,
+    seed: Annotated[int | None, typer.Option(help="Of the order and the moments; another one each time.")] = None,
+    json: Json = False,
+) -> None:
+    """Deal blows to members that land. Exit 1 where a message is missing, comes twice or out of order."""
+    import uvloop
+
+    from lbg_runtime.cli.bench.landing_trial import Blow, landing_trial
+
+    names = {kind.name.lower(): kind for kind in Blow}
+    unknown = [name for name in blow or () if name not in names]
+    if unknown:
+        raise UserError("--blow", unknown[0], f"one of {', '.join(names)}")
+    quiet_log()
+    seed = random.randrange(1 << 32) if seed is None else seed
+    blows = [kind for name, kind in names.items() if not blow or name in blow] * each
+    random.Random(seed).shuffle(blows)
+
+    def dealt(count: int) -> None:
+        if count % 10 == 0:
+            tell("landing", f"{count} of {len(blows)} blows")
+
+    tell("landing", f"{len(blows)} blows, seed {seed}")
+    with TemporaryDirectory(prefix="lbg-bench-") as folder:
+        trial = uvloop.run(landing_trial(Path(folder) / "group", blows, rate=rate, seed=seed, on_blow=dealt))
+    rows = [Row(kind.value, "blows", [float(count)]) for kind, count in trial.blows.items()]
+    rows += [
+        Row("reader", "messages", [float(trial.rows)]),
+        Row("reader", "missing", [float(trial.published - trial.rows)]),
+        Row("log", "copies", [float(trial.copies)]),
+    ]
+    settings = {"seed": seed, "rate": rate, "published": trial.published}
+    finish(Report("landing", 1, rows, (), settings, wrong=trial.wrong), json=json)

@@ -1,0 +1,239 @@
+"""Members that land under load and are killed, moved, torn and denied the disk, and a reader that follows them."""
+
+import random
+import resource
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import anyio
+
+from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, StepStuck
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
+from lbg_runtime.pipeline.landing.layout import parts_of, read_lane_note
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment
+
+QUEUES = 4
+MEMBERS = 3
+KEYS = 300
+FILE_LIMIT_BYTES = 50_000
+"""How long a file of a member may be while its disk is full, beyond the length of its log, where it says so."""
+SETTLE_S = 30.0
+"""Without anything new to read, what is missing by then is lost."""
+
+
+class Blow(Enum):
+    """What is done to a member while messages come."""
+
+    KILL = "SIGKILL"
+    MOVE = "leaves, and comes again"
+    TEAR = "SIGKILL, and torn tails"
+    FULL = "no room on the disk"
+
+
+@dataclass(slots=True)
+class Follower:
+    """A reader in a chain of offsets, which checks what it gets. `look` as often as there is time."""
+
+    root: Path
+    rows: int = 0
+    copies: int = 0
+    """Rows that landed again, as read so far."""
+    wrong: list[str] = field(default_factory=list)
+    _log: LandingLog | None = None
+    _at: dict[str, int] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _ids: set[str] = field(default_factory=set)
+
+    def look(self, max_rows: int | None = None) -> int:
+        """Read what is new, in parts of so many rows where that is said; the rows that landed, copies and all."""
+        if not (self.root / "landing.json").exists():
+            return 0
+        self._log = log = self._log or LandingLog(self.root)
+        landed = 0
+        for queue in log.queues():
+            end = {name: extent.rows for name, extent in log.lanes(queue).items()}
+            landed += sum(end.values())
+            start = {name: self._at.get(name, 0) for name in end}
+            while any(end[name] > start[name] for name in end):
+                until = end if max_rows is None else dict(log.cut(queue, start, end, max_rows))
+                self._read(log, queue, start, until)
+                start = until
+            self._at.update(end)
+        self.copies = landed - self.rows
+        return landed
+
+    def _read(self, log: LandingLog, queue: int, start: dict[str, int], end: dict[str, int]) -> None:
+        for batch in log.read_queue(queue, start, end):
+            columns = [batch.column(name).to_pylist() for name in ("broker_id", "key", "seq")]
+            for row_id, key, number in zip(*columns, strict=True):
+                self.rows += 1
+                if row_id in self._ids:
+                    self.wrong.append(f"{row_id} came twice")
+                self._ids.add(row_id)
+                expected = self._numbers.get(key, 0) + 1
+                if number != expected:
+                    self.wrong.append(f"key {key}: number {number}, not {expected}")
+                self._numbers[key] = number
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of it."""
+
+    published: int = 0
+    rows: int = 0
+    copies: int = 0
+    blows: Counter[Blow] = field(default_factory=Counter)
+    """Each met a member that was landing."""
+    wrong: list[str] = field(default_factory=list)
+
+
+async def landing_trial(
+    folder: Path,
+    blows: Sequence[Blow],
+    *,
+    rate: int,
+    seed: int,
+    members: int = MEMBERS,
+    on_blow: Callable[[int], None] = lambda _: None,
+) -> Trial:
+    """Deal these blows one after another; every published message must be read once, in the order of its key.
+
+    `on_blow` is told how many were dealt. Raises `StepStuck` and `ProcessEnded`.
+    """
+    chance = random.Random(seed)
+    root = folder / "log"
+    follower = Follower(root)
+    trial = Trial()
+    sections: dict[str, dict[str, object]] = {
+        "membership": {"heartbeat": "100ms"},
+        "rebind": {"standbys": 1},
+        "dispatch": {"max_in_flight": 400},
+    }
+    shape = GroupShape(GroupName("orders"), "orders-hash", 8 * QUEUES, QUEUES)
+    # Queues that are there spare each start of a member the asking for them.
+    group = LiveGroup(folder, shape, sections, on_look=lambda: None, is_administered=True)
+
+    starts: Counter[str] = Counter()
+    torn: set[Path] = set()
+
+    async def land(name: str) -> None:
+        starts[name] += 1
+        small = ("--flush-rows", "100", "--flush-ms", "10", "--member-id", name)
+        # Not where the group looks: a journal that is denied the disk has lines that end in the middle.
+        await group.begin(name, "land", "--dir", str(root), "--journal", str(folder / "landers"), *small)
+
+    async with group:
+        await group.start_broker()
+        for number in range(members):
+            await land(f"lander-{number}")
+        await group.start_publisher(rate, KEYS)
+        await group.until("something has landed", lambda: follower.look() > 0)
+        for count, blow in enumerate(blows, 1):
+            await anyio.sleep(chance.uniform(0.2, 0.8))
+            follower.look(chance.choice([None, 50, 1_000]))
+            name = await _one_that_lands(group, root, list(starts), chance)
+            trial.blows[blow] += 1
+            match blow:
+                case Blow.KILL:
+                    await group.kill(name)
+                case Blow.MOVE:
+                    await group.stop(name)
+                case Blow.TEAR:
+                    await group.kill(name)
+                    _tear(root, name, torn, chance)
+                case Blow.FULL:
+                    log = folder / f"{name}.log"
+                    failed = _count(log, b"flush_failed")
+                    _limit_files(group.pid(name), log.stat().st_size + FILE_LIMIT_BYTES)
+                    await group.until("a flush has failed", lambda: _count(log, b"flush_failed") > failed)  # noqa: B023
+                    await anyio.sleep(chance.uniform(0.2, 1.0))
+                    _limit_files(group.pid(name), None)
+            if blow is not Blow.FULL:
+                await land(name)
+            on_blow(count)
+        await group.stop(PUBLISHER)
+        trial.published = group.published()
+
+        # As long as it goes on: on a busy machine much may lie in the broker.
+        rows = -1
+        while rows < follower.rows < trial.published and not follower.wrong:
+            rows = follower.rows
+            with suppress(StepStuck):
+                await group.until("something more is read", lambda: _has_read(follower, rows), SETTLE_S)  # noqa: B023
+        for name, count in starts.items():
+            # One that still starts knows no signal yet.
+            await group.until(f"{name} has started", lambda: _starts_told(folder, name) == count)  # noqa: B023
+            await group.stop(name)
+    follower.look()
+    trial.rows, trial.copies, trial.wrong = follower.rows, follower.copies, follower.wrong[:10]
+    if trial.rows != trial.published:
+        trial.wrong.append(f"{trial.published} messages were published, and {trial.rows} read")
+    return trial
+
+
+def _has_read(follower: Follower, rows: int) -> bool:
+    follower.look()
+    return follower.rows > rows
+
+
+def _starts_told(folder: Path, name: str) -> int:
+    return _count(folder / f"{name}.log", b'"member_started"')
+
+
+def _count(log: Path, event: bytes) -> int:
+    return log.read_bytes().count(event)
+
+
+async def _one_that_lands(group: LiveGroup, root: Path, names: Sequence[str], chance: random.Random) -> str:
+    """A member that has landed something within the last moments."""
+    landing: list[str] = []
+    before = {name: _landed_by(root, name) for name in names}
+
+    def is_found() -> bool:
+        now = {name: _landed_by(root, name) for name in names}
+        landing[:] = [name for name in names if now[name] > before[name]]
+        before.update(now)
+        return bool(landing)
+
+    await group.until("a member lands", is_found)
+    await anyio.sleep(chance.uniform(0, 0.03))
+    return chance.choice(landing)
+
+
+def _lanes_of(root: Path, member: str) -> list[Path]:
+    found = [path for path in root.glob("queue=*/lane=*") if read_lane_note(path).member == member]
+    return sorted(found, key=lambda path: read_lane_note(path).began_us)
+
+
+def _landed_by(root: Path, member: str) -> int:
+    """Bytes of indices; grows with each flush."""
+    return sum(index.stat().st_size for lane in _lanes_of(root, member) for index in lane.glob(f"*{INDEX_SUFFIX}"))
+
+
+def _tear(root: Path, member: str, torn: set[Path], chance: random.Random) -> None:
+    """What a failure of the power may leave behind, at the ends of a dead member's last lanes, once at each."""
+    lanes = [lane for lane in _lanes_of(root, member)[-QUEUES:] if lane not in torn]
+    torn.update(lanes)
+    for lane in lanes:
+        for first in parts_of(lane)[INDEX_SUFFIX][-1:]:
+            segment = Segment(lane, first)
+            with segment.data_path.open("ab") as file:
+                file.write(chance.randbytes(chance.randint(1, 5_000)))
+            with segment.index_path.open("ab") as file:
+                # A part of an entry, or entries that never got their content.
+                part = chance.randbytes(chance.randrange(ENTRY_BYTES))
+                file.write(chance.choice([part, bytes(2 * ENTRY_BYTES)]))
+
+
+def _limit_files(pid: int, size_bytes: int | None) -> None:
+    """How long files of a process may be: beyond it writing fails, as it does where the disk is full."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size_bytes is None else size_bytes, hard))

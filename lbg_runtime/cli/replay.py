@@ -1,0 +1,186 @@
+"""`lbg replay`: publishes what a landing log holds once more, under another topic."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.cli.landing import readable
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.stop import StopCause, stop_requests
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.pipeline.landing.log import LandingLog
+    from lbg_runtime.pipeline.replay import Replayed, Selection
+
+_CONFIRM_TIMEOUT_MS = 30_000
+_TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC where it does not say"
+
+
+def replay(
+    *,
+    directory: Annotated[Path, typer.Argument(help="Folder of the landing log.")],
+    to_topic: Annotated[str, typer.Option(help="Topic without hash prefix and shard, of the group of the settings.")],
+    from_: Annotated[
+        str | None, typer.Option("--from", help="What landed at this time or later, as 2026-11-21T10:00:00Z.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="What landed before this time.")] = None,
+    key: Annotated[str | None, typer.Option(help="This key alone.")] = None,
+    shard: Annotated[int | None, typer.Option(min=0, help="This shard alone.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Messages a second, at most.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be published, and publish nothing.")
+    ] = False,
+    config: Annotated[Path, typer.Option(help="Settings file of the group to publish to.")] = Path("config.yaml"),
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Publish landed messages again, each confirmed, in the order of each key, as far as the log goes now.
+
+    Their user properties go with them, as text, and `lbg_replay_of` with the id of the row. Stops at the first message
+    that is refused, or may be lost. Exit 1 for that, and where messages had no key and were left out; 130 where it was
+    stopped.
+    """
+    if key is not None and shard is not None:
+        raise UserError("--shard", f"given with --key {key}", "one of the two")
+    try:
+        import pyarrow as _  # noqa: F401
+    except ImportError:
+        raise UserError("lbg replay", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
+    import orjson
+    import uvloop
+
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.pipeline.landing.log import LandingLog
+    from lbg_runtime.pipeline.replay import Replayed, Selection, count, selected
+
+    configure_log()
+    selection = Selection(_time_us("--from", from_), _time_us("--to", to), key, shard)
+    if selection.from_us is not None and selection.until_us is not None and selection.from_us >= selection.until_us:
+        raise UserError("--to", f"{to} is not after --from {from_}", "a later time")
+    with readable(directory):
+        log = LandingLog(directory)
+    is_stopped = False
+    if dry_run:
+        with readable(directory):
+            replayed, seconds = count(selected(log, selection)), 0.0
+    else:
+        settings, replayed = load_group_settings(config), Replayed()
+        began_s = time.monotonic()
+        is_stopped = uvloop.run(_replay(log, selection, settings, to_topic, rate, replayed))
+        seconds = time.monotonic() - began_s
+    is_left = not dry_run and replayed.confirmed < replayed.selected
+    if json:
+        print(orjson.dumps(_as_object(replayed, dry_run=dry_run, seconds=seconds)).decode())
+    else:
+        _tell(replayed, to_topic, dry_run=dry_run)
+    if is_stopped:
+        raise typer.Exit(130)
+    raise typer.Exit(1 if is_left or replayed.failure is not None else 0)
+
+
+async def _replay(
+    log: "LandingLog",
+    selection: "Selection",
+    settings: "Settings",
+    topic: str,
+    rate: float | None,
+    replayed: "Replayed",
+) -> bool:
+    """Whether it was asked to stop before its end."""
+    import anyio
+
+    from lbg_runtime.config.connection_settings import TransportKind
+    from lbg_runtime.pipeline.replay import replay as replay_messages
+    from lbg_runtime.pipeline.replay import selected
+    from lbg_runtime.publisher.hashed import HashedPublisher
+    from lbg_runtime.publisher.identity import new_publisher_id
+    from lbg_runtime.runtime.session import open_session
+
+    publisher_id = new_publisher_id()
+    group = settings.group
+    # As for `lbg publish`.
+    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+    sending = anyio.CancelScope()
+
+    def stop(_: StopCause) -> None:
+        sending.cancel()
+
+    with stop_requests(stop):
+        async with open_session(connection, publisher_id, settings.transport.client_path) as session:
+            publisher = HashedPublisher(session, group.shape(), group.hash_function, publisher_id=publisher_id)
+            with _progress(replayed) as show:
+                try:
+                    with sending:
+                        await replay_messages(selected(log, selection), publisher, topic, rate, replayed, show)
+                finally:
+                    await publisher.close(_CONFIRM_TIMEOUT_MS)
+    return sending.cancelled_caught
+
+
+@contextmanager
+def _progress(replayed: "Replayed") -> Iterator[Callable[[], None]]:
+    """How many are confirmed, while the context lasts and standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True)
+    ) as bar:
+        task = bar.add_task("reading")
+
+        def show() -> None:
+            bar.update(task, description=f"{replayed.sent} sent, {replayed.confirmed} confirmed")
+
+        yield show
+
+
+def _time_us(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(option, repr(text), _TIME_FORM) from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6)
+
+
+def _as_object(replayed: "Replayed", *, dry_run: bool, seconds: float) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "selected": replayed.selected,
+        "without_key": replayed.without_key,
+        "sent": replayed.sent,
+        "confirmed": replayed.confirmed,
+        "from": _text(replayed.first_us),
+        "to": _text(replayed.last_us),
+        "seconds": round(seconds, 3),
+        "failure": None if replayed.failure is None else str(replayed.failure),
+    }
+
+
+def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
+    times = f", landed {_text(replayed.first_us)} to {_text(replayed.last_us)}" if replayed.selected else ""
+    if dry_run:
+        print(f"{replayed.selected - replayed.without_key} messages would be published to {topic}{times}")
+    else:
+        print(f"{replayed.confirmed} of {replayed.selected} messages published to {topic} and confirmed{times}")
+    if replayed.without_key:
+        print(f"lbg: {replayed.without_key} messages have no key and are left out", file=sys.stderr)
+    if replayed.failure is not None:
+        print(f"lbg: {replayed.failure}", file=sys.stderr)
+
+
+def _text(moment_us: int | None) -> str | None:
+    return (
+        None if moment_us is None else datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")
+    )

@@ -1,0 +1,246 @@
+"""From the records of a run to advice."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.pipeline.advise.skew import (
+    Cut,
+    Spread,
+    best_of,
+    cuts,
+    detect,
+    hashes_of,
+    loads_by,
+    queue_loads,
+    spread_of,
+)
+from lbg_runtime.pipeline.advise.timeline import Timeline, timeline_of
+from lbg_runtime.validator.schema import RunTables
+
+HOT_KEYS = 10
+IDLE_SHARE = 0.1
+"""A member that handled less than this part of the mean is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """One of the keys with the most messages."""
+
+    key: str
+    shard: int
+    queue: int
+    messages: int
+    share: float
+    """Of all messages with a key."""
+    busy_share: float
+    """Of the time that handlers took for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """What one member did, in all of its lives."""
+
+    member: str
+    messages: int
+    busy: float
+    """Handlers that ran at a time, on average while it handled anything."""
+    queues: int
+    """Of which it handled something."""
+    is_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What is, and what would be."""
+
+    group: str
+    hash_count: int
+    queue_count: int
+    function: HashFunction
+    messages: int
+    without_key: int
+    """They cannot be spread anew, and are left out of what is."""
+    keys: int
+    shards: Spread
+    queues: Spread
+    shard_messages: Sequence[int]
+    queue_messages: Sequence[int]
+    hot_keys: Sequence[HotKey]
+    members: Sequence[MemberLoad]
+    useful_queues: int
+    """More than so many cannot be kept busy, whatever the cut: one over the share of the hottest key."""
+    now: Cut
+    """The group as it is."""
+    cuts: Sequence[Cut]
+    best: Cut
+    recommendations: Sequence[str]
+    timeline: Timeline
+
+
+def analyse(
+    tables: RunTables,
+    where: str,
+    queue_counts: Sequence[int],
+    hash_counts: Sequence[int],
+    function: HashFunction | None = None,
+) -> Advice:
+    """Advice from a run. `hash_counts` empty: the group's, twice that, and multiples of each queue count near it.
+
+    `function` None: the one that gives the keys their shards. Raises `UserError` where the records do not suffice.
+    """
+    dispatches, journals = tables.dispatches, tables.journals
+    shapes = set(zip(journals["group"].to_pylist(), journals["hash_count"].to_pylist(), strict=True)) - {(None, None)}
+    if not shapes or not dispatches.num_rows:
+        raise UserError(where, "no handled message in the journals", "the journals of members that handled some")
+    if len(shapes) > 1:
+        raise UserError(where, f"journals of {len(shapes)} groups or hash counts", "those of one run")
+    [(group, hash_count)] = shapes
+    queue_count = max(journals["queue_count"].drop_null().to_pylist())
+    keyed = dispatches.filter(pc.and_(pc.is_valid(dispatches["key"]), pc.is_valid(dispatches["shard"])))
+    if not keyed.num_rows:
+        raise UserError(where, "no message with a key in the journals", "messages that are hashed by key")
+    table = _key_table(keyed)
+    names, shards = table["key"].to_pylist(), table["shard"].to_pylist()
+    counts = table["messages"].to_numpy().astype(np.float64)
+    found = function or detect(dict(zip(names[:1_000], shards[:1_000], strict=True)), hash_count)
+    if found is None:
+        raise UserError(
+            where, "keys lie in shards where no hash function puts them", "--hash-function, or our publisher"
+        )
+    hashes = hashes_of(found, names)
+    known = loads_by(np.array(shards), counts, hash_count)
+    now_queues = queue_loads(known, queue_count)
+    candidates = cuts(hashes, counts, hash_counts or likely_hash_counts(hash_count, queue_counts), queue_counts)
+    if not candidates:
+        raise UserError("--hash-counts", "fewer shards than queues in all of them", "at least as many shards as queues")
+    total = float(counts.sum())
+    [now] = cuts(hashes, counts, [hash_count], [queue_count])
+    members = _members(tables)
+    hot = _hot_keys(table, total, queue_count)
+    useful = max(1, int(total / float(counts.max()) + 1e-9))
+    best = best_of(candidates, sum(not each.is_idle for each in members), useful, hash_count)
+    return Advice(
+        group=str(group),
+        hash_count=hash_count,
+        queue_count=queue_count,
+        function=found,
+        messages=dispatches.num_rows,
+        without_key=dispatches.num_rows - keyed.num_rows,
+        keys=len(names),
+        shards=spread_of(known),
+        queues=spread_of(now_queues),
+        shard_messages=known.astype(int).tolist(),
+        queue_messages=now_queues.astype(int).tolist(),
+        hot_keys=hot,
+        members=members,
+        useful_queues=useful,
+        now=now,
+        cuts=candidates,
+        best=best,
+        recommendations=_recommendations(now, best, useful, hot, members),
+        timeline=timeline_of(tables, hash_count),
+    )
+
+
+def likely_hash_counts(hash_count: int, queue_counts: Sequence[int]) -> list[int]:
+    """The group's, twice and four times that, and round ones that many queue counts divide."""
+    largest = max(queue_counts)
+    return sorted({hash_count, 2 * hash_count, 4 * hash_count, *(n for n in (48, 96, 120, 240, 480) if n >= largest)})
+
+
+def _key_table(keyed: pa.Table) -> pa.Table:
+    busy = pc.subtract(keyed["done_mono_ns"], keyed["start_mono_ns"])
+    plain = pa.table({"key": keyed["key"], "shard": keyed["shard"], "busy": busy})
+    grouped = plain.group_by("key").aggregate([("key", "count"), ("shard", "max"), ("busy", "sum")])
+    named = grouped.rename_columns({"key_count": "messages", "shard_max": "shard", "busy_sum": "busy"})
+    return named.sort_by([("messages", "descending"), ("key", "ascending")])
+
+
+def _hot_keys(table: pa.Table, total: float, queue_count: int) -> list[HotKey]:
+    busy = float(pc.sum(table["busy"]).as_py() or 1)
+    return [
+        HotKey(
+            row["key"],
+            row["shard"],
+            row["shard"] % queue_count,
+            row["messages"],
+            row["messages"] / total,
+            row["busy"] / busy,
+        )
+        for row in table.slice(0, HOT_KEYS).to_pylist()
+    ]
+
+
+def _members(tables: RunTables) -> list[MemberLoad]:
+    names = tables.journals["member"].to_pylist()
+    dispatches = tables.dispatches
+    journals = _numpy(dispatches, "journal")
+    start, done = _numpy(dispatches, "start_mono_ns"), _numpy(dispatches, "done_mono_ns")
+    queues = _numpy(dispatches, "queue")
+    found: dict[str, tuple[int, float, float, set[int]]] = {}
+    for number, name in enumerate(names):
+        if name is None:
+            continue
+        mine = journals == number
+        messages, busy, lasted, seen = found.get(name, (0, 0.0, 0.0, set()))
+        if mine.any():
+            messages += int(mine.sum())
+            busy += float((done[mine] - start[mine]).sum())
+            lasted += float(done[mine].max() - start[mine].min())
+            seen = seen | set(np.unique(queues[mine]).tolist())
+        found[name] = messages, busy, lasted, seen
+    mean = sum(messages for messages, *_ in found.values()) / max(1, len(found))
+    return [
+        MemberLoad(name, messages, busy / lasted if lasted else 0.0, len(seen), messages < IDLE_SHARE * mean)
+        for name, (messages, busy, lasted, seen) in sorted(found.items())
+    ]
+
+
+def _numpy(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = table[column].to_numpy()
+    return found
+
+
+def _recommendations(
+    now: Cut, best: Cut, useful: int, hot: Sequence[HotKey], members: Sequence[MemberLoad]
+) -> list[str]:
+    said = []
+    if (best.hash_count, best.queue_count) == (now.hash_count, now.queue_count):
+        said.append(
+            f"Keep {now.queue_count} queues and {now.hash_count} shards: the load keeps {now.busy_queues:.1f} queues "
+            "busy."
+        )
+    else:
+        said.append(
+            f"group.queue_count: {best.queue_count}, group.hash_count: {best.hash_count}: the load would keep "
+            f"{best.busy_queues:.1f} queues busy; it keeps {now.busy_queues:.1f} of {now.queue_count} as it is."
+        )
+    if best.hash_count != now.hash_count:
+        said.append(
+            "The hash count stays for the life of a group: another one needs a new group, beside the old one until "
+            "that is empty. The queue count can be changed at any time (lbg group restripe)."
+        )
+    if useful < max(now.queue_count, best.queue_count):
+        share = hot[0].share
+        said.append(
+            f"More than {useful} queues do not help: key {hot[0].key!r} alone is {share:.1%} of the messages, and one "
+            "key is handled by one member at a time. Split the key, or make its handling shorter."
+        )
+    elif hot[0].share > 1 / (2 * now.queue_count):
+        said.append(
+            f"Key {hot[0].key!r} is {hot[0].share:.1%} of the messages, more than half of an even queue: watch it."
+        )
+    idle = [each.member for each in members if each.is_idle]
+    if idle:
+        active = len(members) - len(idle)
+        said.append(f"Idle: {', '.join(idle)}. {active} members did the work of this load, with these queues.")
+    if not now.is_even:
+        said.append(f"{now.hash_count} shards do not divide evenly among {now.queue_count} queues.")
+    return said

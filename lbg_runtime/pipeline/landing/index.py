@@ -1,0 +1,187 @@
+"""The index of a segment: what of its data file is whole and durable, one entry of 64 bytes for each flush.
+
+An entry is written after the data that it tells of is synced, so a data file that was torn is never wrong: what no
+entry tells of is not there. Little endian throughout; every entry, and the header, ends with a CRC-32 of the rest of
+it. What a power failure leaves of the last entries is nothing, a part of one, or zeros: read as nothing. Anything else
+that has not its CRC is damage.
+"""
+
+import os
+import struct
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown
+from lbg_runtime.pipeline.landing.schema import FORMAT
+
+ENTRY_BYTES = 64
+MAGIC = b"LBGLAND\x00"
+
+NO_LOW, NO_HIGH = 1 << 62, -1
+"""The range of no ids."""
+
+DAMAGE_REMEDY = "the queue is not read beyond it; restore the file, or see docs/landing.md"
+
+_HEADER = struct.Struct("<8sIIQQ28x")
+_ENTRY = struct.Struct("<QQqqqqqI")
+_CRC = struct.Struct("<I")
+
+_ENTRY_TYPE = np.dtype(
+    [
+        ("rows", "<u8"),
+        ("data_bytes", "<u8"),
+        ("low", "<i8"),
+        ("high", "<i8"),
+        ("segment_low", "<i8"),
+        ("segment_high", "<i8"),
+        ("t_land", "<i8"),
+        ("data_crc", "<u4"),
+        ("crc", "<u4"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """Where a segment begins."""
+
+    first_row: int
+    """In its lane."""
+    data_start: int
+    """Bytes of the schema at the begin of the data file."""
+    schema_crc: int
+
+    def encode(self) -> bytes:
+        """As it stands in the file."""
+        return _sealed(_HEADER.pack(MAGIC, FORMAT, self.schema_crc, self.first_row, self.data_start))
+
+
+@dataclass(frozen=True, slots=True)
+class FlushEntry:
+    """What is true of the segment after one flush. Ids are told by the time in front of them, milliseconds."""
+
+    rows: int
+    """Of the lane, up to and with this flush."""
+    data_bytes: int
+    """Of the data file, up to and with this flush."""
+    low: int
+    """Smallest id of the flush; ids of one delivery are left out."""
+    high: int
+    segment_low: int
+    """Smallest id of the segment up to here."""
+    segment_high: int
+    t_land: int
+    """Of the flush, microseconds since the epoch."""
+    data_crc: int
+    """CRC-32 of the flush's bytes in the data file."""
+
+    def encode(self) -> bytes:
+        """As it stands in the file."""
+        return _sealed(
+            _ENTRY.pack(
+                self.rows,
+                self.data_bytes,
+                self.low,
+                self.high,
+                self.segment_low,
+                self.segment_high,
+                self.t_land,
+                self.data_crc,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Some entries of a segment that follow each other."""
+
+    header: SegmentHeader
+    first_row: int
+    """Where the first of them begins, in the lane."""
+    first_byte: int
+    """And in the data file."""
+    table: npt.NDArray[np.void]
+    """With the fields of `FlushEntry`."""
+
+
+def read_header(path: Path) -> SegmentHeader:
+    """Of an index file; raises `LandingDamaged` or `LandingVersionUnknown`, and `OSError`."""
+    with path.open("rb") as file:
+        return _parse_header(path, file.read(ENTRY_BYTES))
+
+
+def read_last_entry(path: Path) -> FlushEntry | None:
+    """What is true of the segment now: one look at the size, one small read. None where nothing is flushed.
+
+    Raises `LandingDamaged` and `OSError`.
+    """
+    with path.open("rb") as file:
+        count = (os.fstat(file.fileno()).st_size - ENTRY_BYTES) // ENTRY_BYTES
+        if count <= 0:
+            return None
+        file.seek(count * ENTRY_BYTES)
+        raw = file.read(ENTRY_BYTES)
+    if not _is_sealed(raw):
+        # The end is torn, or damaged: the whole tells.
+        table = read_entries(path).table
+        return FlushEntry(*table[-1].item()[:-1]) if len(table) else None
+    return FlushEntry(*_ENTRY.unpack(raw[: _ENTRY.size]))
+
+
+def read_entries(path: Path, start_row: int = 0, end_row: int = sys.maxsize) -> Entries:
+    """The entries of the flushes that have rows in this range, in order. Only of these the CRCs are looked at, and of
+    the last entry, which tells how far the segment goes.
+
+    Raises `LandingDamaged`, `LandingVersionUnknown` and `OSError`.
+    """
+    raw = path.read_bytes()
+    header = _parse_header(path, raw[:ENTRY_BYTES])
+    count = max(0, len(raw) // ENTRY_BYTES - 1)
+    while count and not _is_sealed(_entry_of(raw, count)):
+        if any(_entry_of(raw, count)):
+            raise LandingDamaged(str(path), f"entry {count} has a wrong CRC", DAMAGE_REMEDY)
+        count -= 1
+    table = np.frombuffer(raw, _ENTRY_TYPE, count, ENTRY_BYTES)
+    if count and not (np.all(np.diff(table["rows"]) > 0) and np.all(np.diff(table["data_bytes"]) > 0)):
+        raise LandingDamaged(str(path), "entries do not follow each other", DAMAGE_REMEDY)
+    first = int(np.searchsorted(table["rows"], start_row, side="right"))
+    last = min(count, int(np.searchsorted(table["rows"], end_row, side="left")) + 1)
+    # The one before is looked at too: it tells where the first begins.
+    for number in range(max(1, first), last + 1):
+        if not _is_sealed(_entry_of(raw, number)):
+            raise LandingDamaged(str(path), f"entry {number} has a wrong CRC", DAMAGE_REMEDY)
+    if not first:
+        return Entries(header, header.first_row, header.data_start, table[:last])
+    before = table[first - 1]
+    return Entries(header, int(before["rows"]), int(before["data_bytes"]), table[first:last])
+
+
+def _entry_of(raw: bytes, number: int) -> bytes:
+    """By its number, from 1: the header stands in the place of the 0th."""
+    return raw[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES]
+
+
+def _parse_header(path: Path, raw: bytes) -> SegmentHeader:
+    if len(raw) < ENTRY_BYTES or raw[: len(MAGIC)] != MAGIC:
+        raise LandingDamaged(str(path), "no index of a segment", DAMAGE_REMEDY)
+    _, version, schema_crc, first_row, data_start = _HEADER.unpack(raw[: _HEADER.size])
+    if version != FORMAT:
+        raise LandingVersionUnknown(
+            str(path), f"format {version}", f"this version reads format {FORMAT}: use the one that wrote it"
+        )
+    if not _is_sealed(raw):
+        raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
+    return SegmentHeader(first_row, data_start, schema_crc)
+
+
+def _sealed(content: bytes) -> bytes:
+    return content + _CRC.pack(zlib.crc32(content))
+
+
+def _is_sealed(raw: bytes) -> bool:
+    return len(raw) == ENTRY_BYTES and _CRC.unpack(raw[-_CRC.size :])[0] == zlib.crc32(raw[: -_CRC.size])

@@ -1,0 +1,255 @@
+"""`lbg land`: a handler of the runtime like any other, which returns when its message is durable.
+
+So every law of the runtime holds for what lands: one flow feeds a queue, a key is landed in order, a message is settled
+after it is on the disk and not before, and what was not settled comes again. What comes again is landed again, in
+another lane; readers drop the copy.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from lbg_runtime.config.fields import MAX_INTERVAL_MS
+from lbg_runtime.config.settings import MissingKey, Settings
+from lbg_runtime.metrics.reading import SidecarReading
+from lbg_runtime.model.errors import InvariantViolated, LandingError
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
+from lbg_runtime.pipeline.landing.layout import claim_folder
+from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
+from lbg_runtime.pipeline.landing.prune import prune, wall_us
+from lbg_runtime.pipeline.landing.room import Room
+from lbg_runtime.pipeline.landing.rows import row_of
+from lbg_runtime.pipeline.landing.usage import used_bytes
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.runner_pool import aside
+from lbg_runtime.runtime.session import Session
+
+_log = structlog.get_logger(__name__)
+
+THREADS = 4
+"""For flushes: they wait for the disk, each of another lane."""
+
+MEASURE_S = 2.0
+"""Between two looks at what the log holds; other members write into it too."""
+
+PRUNE_S = 60.0
+
+MAX_IN_FLIGHT = 2_500
+"""Per queue, unless the settings say more: a quarter of what a broker leaves unsettled on a flow, as hot keys may have
+four times as many under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandingOptions:
+    """How a member lands."""
+
+    root: Path
+    limits: FlushLimits = field(default_factory=FlushLimits)
+    is_synced: bool = True
+    """Whether a flush is on the disk when it is done, and not with the operating system only."""
+    quota_bytes: int | None = None
+    """Of the whole log: with so many nothing more is taken."""
+    retention_ms: int | None = None
+    """Rows that landed longer ago are pruned. None: they stay until `lbg landing prune`."""
+    segment_bytes: int = SEGMENT_BYTES
+
+
+def lander_app(
+    settings: Settings,
+    options: LandingOptions,
+    *,
+    member_index: int | None = None,
+    member_count: int | None = None,
+    member_id: str | None = None,
+    session: Session | None = None,
+) -> tuple[App, "Lander"]:
+    """A member that lands the messages of its group; of the settings, handlers, sidecar and what follows their
+    failures have no part in it, and no message is refused for want of a key.
+
+    The other parameters as for `App`. Raises as `App`, and as `claim_folder`.
+    """
+    claim_folder(options.root, settings.group.shape())
+    lander = Lander(settings, options)
+    # A flush can be full only where so many messages are under way; the second half gathers while it is written.
+    wanted = min(2 * options.limits.rows, MAX_IN_FLIGHT)
+    in_flight = max(settings.dispatch.max_in_flight, wanted)
+    # What handlers fail with has no part in it, nor what has no key: everything lands.
+    missing_key = settings.dispatch.missing_key
+    if missing_key is MissingKey.ERROR:
+        missing_key = MissingKey.SHARD
+    dispatch = settings.dispatch.model_copy(update={"max_in_flight": in_flight, "missing_key": missing_key})
+    failure = settings.failure.model_copy(update={"attempts": None, "then": None, "retriable": (), "terminal": ()})
+    app = App(
+        lander.handlers,
+        settings.model_copy(update={"handlers": (), "sidecar": None, "dispatch": dispatch, "failure": failure}),
+        member_index=member_index,
+        member_count=member_count,
+        member_id=member_id,
+        session=session,
+        companion=lander,
+    )
+    lander.member = app.membership.member
+    return app, lander
+
+
+class Lander:
+    """The `Companion` of one member, and its handlers. Made anywhere, attended on the member's loop, once."""
+
+    def __init__(self, settings: Settings, options: LandingOptions, clock_us: Callable[[], int] = wall_us) -> None:
+        """`member` is to be set before it is attended."""
+        self.member = MemberId("")
+        self.landed_count = 0
+        """Messages that this member has landed."""
+        self.handlers = Handlers()
+        # Attempts have no end, and as good as no time: what a message waits for is the disk, whoever is to blame.
+        self.handlers.handler(
+            ">", attempts="unlimited", timeout=f"{MAX_INTERVAL_MS}ms", backoff=("100ms", "5s"), retriable=(Exception,)
+        )(self._land)
+        self.handlers.on_revoked(self._close_lane)
+        self._group = settings.group.shape()
+        self._options = options
+        self._clock_us = clock_us
+        self._born_us = clock_us()
+        self._room = Room(options.quota_bytes)
+        self._lanes: dict[tuple[QueueName, Epoch], OpenLane] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    # -- Companion
+
+    @asynccontextmanager
+    async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
+        """See `Companion.attend`."""
+        # A lander that has no room keeps its queues: the others have none either, as the log is theirs too.
+        del session, on_able
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
+        if self._options.quota_bytes is not None:
+            await self._measure()
+        chores = []
+        if self._options.quota_bytes is not None:
+            chores.append(asyncio.create_task(self._every(MEASURE_S, self._measure)))
+        if self._options.retention_ms is not None:
+            chores.append(asyncio.create_task(self._every(PRUNE_S, self._prune)))
+        try:
+            yield
+        finally:
+            for each in chores:
+                each.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            self._room.close()
+            for lane in self._lanes.values():
+                await lane.close()
+            self._threads.shutdown(wait=True)
+
+    def reading(self) -> SidecarReading | None:
+        """See `Companion.reading`."""
+        return None
+
+    async def until_ready(self) -> None:
+        """See `Companion.until_ready`."""
+
+    def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
+        """See `Companion.flow_changed`."""
+        self._room.flow_changed(queue, epoch, is_kept=is_kept)
+
+    def leave(self) -> None:
+        """See `Companion.leave`."""
+
+    # -- handlers
+
+    async def _land(self, message: Message) -> None:
+        handling = CURRENT_HANDLING.get()
+        delivery = handling.delivery
+        queue, epoch = delivery.queue, delivery.epoch
+        row = row_of(
+            message,
+            handling.shard,
+            handling.key,
+            lane=f"{self.member}-{epoch}.{self._born_us:x}",
+            delivery_id=delivery.delivery_id,
+            redelivered=delivery.redelivered,
+        )
+        # Another runner takes the place of this one while it waits, so that others come to be in the same flush.
+        with aside():
+            is_landed = False
+            while not is_landed:
+                if self._room.is_closed(queue):
+                    await self._room.wait(queue, epoch)
+                try:
+                    await self._lane(queue, epoch).land(delivery.delivery_id, row)
+                except LandingError:
+                    # The flush has said so, once for all that were in it.
+                    self._room.flush_failed(queue)
+                else:
+                    is_landed = True
+        self._room.flush_succeeded(queue)
+        self.landed_count += 1
+
+    async def _close_lane(self, queue: QueueName, epoch: Epoch) -> None:
+        # Handlings of older epochs have ended too, by now.
+        for handle in [each for each in self._lanes if each[0] == queue and each[1] <= epoch]:
+            await self._lanes.pop(handle).close()
+
+    def _lane(self, queue: QueueName, epoch: Epoch) -> OpenLane:
+        lane = self._lanes.get((queue, epoch))
+        if lane is None:
+            if self._threads is None:
+                raise InvariantViolated("a message came before the lander was attended")
+            index = int(queue.removeprefix(f"{self._group.name}/"))
+            lane = self._lanes[queue, epoch] = OpenLane(
+                index,
+                partial(self._make_writer, index, epoch),
+                self._options.limits,
+                self._threads,
+                self._clock_us,
+                self._count_written,
+            )
+        return lane
+
+    def _make_writer(self, queue: int, epoch: Epoch) -> LaneWriter:
+        """On a thread."""
+        writer = LaneWriter(
+            self._options.root,
+            queue,
+            self.member,
+            epoch,
+            clock_us=self._clock_us,
+            is_synced=self._options.is_synced,
+            segment_bytes=self._options.segment_bytes,
+        )
+        _log.info("lane_begun", queue=queue, epoch=epoch, lane=writer.name)
+        return writer
+
+    # -- chores
+
+    async def _every(self, interval_s: float, chore: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await chore()
+
+    def _count_written(self, size_bytes: int) -> None:
+        if self._options.quota_bytes is not None:
+            self._room.count(self._room.used_bytes + size_bytes)
+
+    async def _measure(self) -> None:
+        found = await asyncio.to_thread(used_bytes, self._options.root)
+        self._room.count(found)
+
+    async def _prune(self) -> None:
+        before_us = self._clock_us() - (self._options.retention_ms or 0) * 1_000
+        try:
+            pruned = await asyncio.to_thread(lambda: list(prune(self._options.root, before_us)))
+        except (LandingError, OSError) as error:
+            _log.error("prune_failed", reason=str(error))
+            return
+        if pruned:
+            _log.info("landing_pruned", segments=len(pruned), bytes=sum(each.bytes for each in pruned))

@@ -1,0 +1,144 @@
+"""Writes one lane: the rows that one flow handle of one member has landed, in the order in which they landed.
+
+Two things are promised to the readers, and `log.py` rests on both: no id is in a lane twice, for which whoever hands
+rows over answers, and a lane is begun only when its flow handle was given a first message. After an error a lane is not
+gone on with: what of the last flush is on the disk is not known, so it would be there twice. A new lane is begun.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from lbg_runtime.model.errors import InvariantViolated, LandingWriteFailed
+from lbg_runtime.pipeline.landing.layout import (
+    LANE_NOTE,
+    LaneNote,
+    lane_names,
+    queue_folder,
+    read_lane_note,
+    write_note,
+)
+from lbg_runtime.pipeline.landing.segment import SegmentWriter, sync_folder
+
+SEGMENT_BYTES = 64 << 20
+"""A segment that has so many is the last one's last flush; the next goes into a new one."""
+
+
+class LaneWriter:
+    """One lane, written from one thread at a time. Whoever makes it closes it."""
+
+    def __init__(
+        self,
+        root: Path,
+        queue: int,
+        member: str,
+        epoch: int,
+        *,
+        clock_us: Callable[[], int],
+        is_synced: bool = True,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Begin the lane. Raises `LandingWriteFailed`, and as `read_lane_note` for those that are there."""
+        self._is_synced = is_synced
+        self._segment_bytes = segment_bytes
+        self._segment: SegmentWriter | None = None
+        self._rows = 0
+        self.bytes = 0
+        """Written to its segments so far."""
+        folder = root / queue_folder(queue)
+        try:
+            folder.mkdir(exist_ok=True)
+            # Read after the first message came, so that every lane of which something was acknowledged before it came
+            # is among these.
+            orders = [_order_of(root / name) for name in lane_names(root, queue)]
+            note = LaneNote(queue, member, epoch, 1 + max(orders, default=0), clock_us(), socket.gethostname())
+            self._folder = folder / f"lane={member}-{epoch}.{note.began_us:x}"
+            draft = folder / f".{self._folder.name}"
+            draft.mkdir()
+            write_note(draft / LANE_NOTE, note)
+            self._lock: int | None = _lock(draft / LANE_NOTE)
+            # Fails where there is such a lane with anything in it.
+            draft.rename(self._folder)
+            sync_folder(folder)
+            sync_folder(root)
+        except OSError as error:
+            raise LandingWriteFailed(str(folder), error.strerror or str(error)) from error
+
+    @property
+    def name(self) -> str:
+        """`queue=003/lane=...`, as in `LandingLog.lanes`."""
+        return f"{self._folder.parent.name}/{self._folder.name}"
+
+    @property
+    def rows(self) -> int:
+        """Rows that are durable."""
+        return self._rows
+
+    def append(self, batch: pa.RecordBatch) -> int:
+        """Flush rows; on return they are durable. The number of rows of the lane.
+
+        Raises `LandingWriteFailed`; the lane is closed then.
+        """
+        if self._lock is None:
+            raise InvariantViolated(f"{self._folder} was written after its end")
+        try:
+            if self._segment is None or self._segment.bytes >= self._segment_bytes:
+                if self._segment is not None:
+                    self._segment.close()
+                self._segment = SegmentWriter(self._folder, self._rows, is_synced=self._is_synced)
+            before = self._segment.bytes
+            self._rows = self._segment.append(batch)
+            self.bytes += self._segment.bytes - before
+        except BaseException:
+            self.close()
+            raise
+        return self._rows
+
+    def close(self) -> None:
+        """Write nothing more. Idempotent; raises nothing."""
+        if self._segment is not None:
+            self._segment.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with suppress(OSError):
+                os.close(lock)
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether the writer of a lane lives, and has not closed it. Raises `OSError`."""
+    file = os.open(folder / LANE_NOTE, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def remove_lane(folder: Path) -> None:
+    """Remove a lane with all that is in it. Raises `OSError`."""
+    gone = folder.with_name(f".gone-{folder.name}")
+    folder.rename(gone)
+    shutil.rmtree(gone)
+
+
+def _order_of(folder: Path) -> int:
+    try:
+        return read_lane_note(folder).order
+    except FileNotFoundError:
+        # Pruned away meanwhile.
+        return 0
+
+
+def _lock(path: Path) -> int:
+    """The lock goes with its process, however that ends."""
+    file = os.open(path, os.O_RDONLY)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file

@@ -1,0 +1,194 @@
+"""Names and notes in the folder of a landing log, and who may have them.
+
+    landing.json                          the group
+    queue=003/                            one folder for each queue
+      lane=<member>-<epoch>.<begin>/      one for each flow handle that landed something: its lane
+        lane.json                         the lane; locked for as long as its writer lives
+        000000000000.arrow, .index        a segment
+        000000000000.ids                  what is left of a pruned segment
+
+A lane has one writer, ever. Its folder appears at once, with its note in it, before anything is landed there.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown, UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
+from lbg_runtime.pipeline.landing.schema import FORMAT
+from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, sync_folder
+
+GROUP_NOTE = "landing.json"
+LANE_NOTE = "lane.json"
+IDS_SUFFIX = ".ids"
+
+_QUEUE_FOLDER = re.compile(r"queue=([0-9]{3,})")
+_LANE_FOLDER = re.compile(r"lane=[^/]+")
+_PART_NAME = re.compile(r"([0-9]{12,})(\.arrow|\.index|\.ids)")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNote:
+    """Of whom the log is."""
+
+    group: str
+    hash_prefix: str
+    hash_count: int
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNote:
+    """Whose lane it is, and its place among those of its queue."""
+
+    queue: int
+    member: str
+    epoch: int
+    order: int
+    """One more than the highest that the queue had when this lane was begun; lanes that were begun at the same time
+    may have the same."""
+    began_us: int
+    """Wall clock, microseconds since the epoch."""
+    host: str
+    format: int = FORMAT
+
+
+def queue_folder(queue: int) -> str:
+    """Name of the folder of a queue."""
+    return f"queue={queue:03d}"
+
+
+def queue_of(name: str) -> int | None:
+    """The queue whose folder has this name, or that a lane is of; None for any other name."""
+    found = _QUEUE_FOLDER.fullmatch(name.partition("/")[0])
+    return None if found is None else int(found[1])
+
+
+def lane_names(root: Path, queue: int) -> list[str]:
+    """The lanes of a queue, `queue=003/lane=...`, in no order that means something. Raises `OSError`."""
+    folder = queue_folder(queue)
+    try:
+        with os.scandir(root / folder) as entries:
+            return sorted(f"{folder}/{each.name}" for each in entries if _LANE_FOLDER.fullmatch(each.name))
+    except FileNotFoundError:
+        return []
+
+
+def queues_of(root: Path) -> list[int]:
+    """The queues of which anything was landed. Raises `OSError`."""
+    with os.scandir(root) as entries:
+        found = [_QUEUE_FOLDER.fullmatch(each.name) for each in entries]
+    return sorted(int(each[1]) for each in found if each is not None)
+
+
+def parts_of(folder: Path) -> dict[str, list[int]]:
+    """First rows of the parts of a lane, by suffix, ascending. Raises `OSError`."""
+    parts: dict[str, list[int]] = {".arrow": [], INDEX_SUFFIX: [], IDS_SUFFIX: []}
+    with os.scandir(folder) as entries:
+        for each in entries:
+            found = _PART_NAME.fullmatch(each.name)
+            if found is not None:
+                parts[found[2]].append(int(found[1]))
+    return {suffix: sorted(rows) for suffix, rows in parts.items()}
+
+
+def foreign_files(root: Path) -> Iterator[Path]:
+    """What lies in the log and is none of its parts. Raises `OSError`."""
+    for path in sorted(root.iterdir()):
+        if path.name != GROUP_NOTE and not (path.is_dir() and _QUEUE_FOLDER.fullmatch(path.name)):
+            yield path
+    for queue in queues_of(root):
+        folder = root / queue_folder(queue)
+        yield from (each for each in sorted(folder.iterdir()) if not _LANE_FOLDER.fullmatch(each.name))
+        for lane in lane_names(root, queue):
+            for part in sorted((root / lane).iterdir()):
+                if part.name != LANE_NOTE and not _PART_NAME.fullmatch(part.name):
+                    yield part
+
+
+def read_group_note(root: Path) -> GroupNote:
+    """Of whom the log is. Raises `UserError` where there is none, `LandingDamaged` or `LandingVersionUnknown`."""
+    path = root / GROUP_NOTE
+    try:
+        found = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"no {GROUP_NOTE} in it" if root.is_dir() else "no such folder"
+        raise UserError(str(root), what, "the folder of a landing log, which `lbg land` makes") from None
+    except OSError as error:
+        raise UserError(str(path), str(error.strerror), "a file that can be read") from None
+    try:
+        return GroupNote(str(found["group"]), str(found["hash_prefix"]), int(str(found["hash_count"])))
+    except (KeyError, ValueError):
+        raise _damaged(path) from None
+
+
+def claim_folder(root: Path, shape: GroupShape) -> None:
+    """Make the folder that of a group's log, if it is not yet.
+
+    Raises `UserError` where it is another group's, holds something else, or cannot be written, and as
+    `read_group_note`.
+    """
+    note = GroupNote(shape.name, shape.hash_prefix, shape.hash_count)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not (root / GROUP_NOTE).exists():
+            if any(not each.name.startswith(".") for each in root.iterdir()) and not (root / GROUP_NOTE).exists():
+                raise UserError(str(root), "not empty, and no landing log", "an empty folder, or that of a log")
+            write_note(root / GROUP_NOTE, note)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise UserError(str(root), "may not be written", "a folder that this user may write")
+    except OSError as error:
+        raise UserError(str(root), str(error.strerror), "a folder that can be made and written") from None
+    found = read_group_note(root)
+    if found != note:
+        expected = f"that of group {shape.name}, prefix {shape.hash_prefix}, {shape.hash_count} shards"
+        raise UserError(
+            str(root), f"the log of {found.group}, prefix {found.hash_prefix}, {found.hash_count} shards", expected
+        )
+
+
+def read_lane_note(folder: Path) -> LaneNote:
+    """Raises `LandingDamaged`, `LandingVersionUnknown`, and `OSError` where there is none."""
+    path = folder / LANE_NOTE
+    found = _read(path)
+    try:
+        numbers = {name: int(str(found[name])) for name in ("queue", "epoch", "order", "began_us")}
+        return LaneNote(member=str(found["member"]), host=str(found["host"]), **numbers)
+    except (KeyError, ValueError):
+        raise _damaged(path) from None
+
+
+def write_note(path: Path, note: GroupNote | LaneNote) -> None:
+    """Write it so that it is there as a whole or not at all; raises `OSError`."""
+    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    with draft.open("wb") as file:
+        file.write(orjson.dumps(asdict(note)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        raise _damaged(path) from None
+    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+        raise _damaged(path)
+    if found["format"] != FORMAT:
+        raise LandingVersionUnknown(
+            str(path), f"format {found['format']}", f"this version reads format {FORMAT}: use the one that wrote it"
+        )
+    return found
+
+
+def _damaged(path: Path) -> LandingDamaged:
+    return LandingDamaged(str(path), "not as it was written", DAMAGE_REMEDY)

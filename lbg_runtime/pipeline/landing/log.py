@@ -1,0 +1,194 @@
+"""The reading side of a landing log: what is there, and the rows between two offsets.
+
+What is said here needs no lock and no word with whoever writes: a reader sees what is durable, as far as it has come.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from lbg_runtime.model.errors import InvariantViolated, LandingRowsPruned
+from lbg_runtime.pipeline.landing.lane_view import LaneExtent, LaneView
+from lbg_runtime.pipeline.landing.layout import (
+    GroupNote,
+    lane_names,
+    queue_of,
+    queues_of,
+    read_group_note,
+    read_lane_note,
+)
+from lbg_runtime.pipeline.landing.merge import merged
+
+__all__ = ["LandingLog", "LaneExtent"]
+
+
+class LandingLog:
+    """The landing log of a group. Cheap to make; for one thread at a time. Lanes are named `queue=003/lane=...`."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises `UserError` where there is no landing log, `LandingDamaged` or `LandingVersionUnknown`."""
+        self.path = Path(path)
+        self.group: GroupNote = read_group_note(self.path)
+        """Of whom it is."""
+        self._views: dict[str, LaneView] = {}
+
+    def queues(self) -> list[int]:
+        """The queues, by their index, of which anything was landed; ascending."""
+        return queues_of(self.path)
+
+    def lanes(self, queue: int | None = None) -> Mapping[str, LaneExtent]:
+        """How far every lane goes, of all queues or of one; those before which others were begun come first.
+
+        Taken together the numbers of rows are an offset that `read_queue` can end with: closed, as `merge.py` says it,
+        for each queue. One look into the folder, one at a size and one small read for each lane. Raises
+        `LandingDamaged` or `LandingVersionUnknown`.
+        """
+        extents: dict[str, LaneExtent] = {}
+        for each in self.queues() if queue is None else [queue]:
+            extents.update(self._extents(each))
+        return extents
+
+    def read(self, lane: str, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a lane from one to before another, as they landed, copies and all; views of mapped memory.
+
+        Raises `LandingRowsPruned` where some are pruned; `LandingDamaged` where their CRC is wrong or they are not
+        there, once what lies before is read; `LandingVersionUnknown`.
+        """
+        view = self._view(lane)
+        if view is None:
+            if start_row < end_row:
+                raise _gone(self.path, lane, start_row, end_row)
+            return
+        yield from view.read(start_row, end_row)
+
+    def read_queue(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
+        """The rows of a queue between two offsets: lanes merged, each message once, the order of each key kept.
+
+        Offsets are rows by lane. A lane that `start` does not name is at 0 there; one that `end` does not name gives no
+        rows, and what `start` counts of it is known as read. Lanes of other queues are passed over. The same offsets
+        always give the same rows; of any chain of offsets each message is in exactly one part, and where they are of
+        `lanes` and `cut`, the order of each key is that of its first handling. `merge.py` has the reasons, and the
+        rules of it. A copy that lands more than seven days after its message was pruned counts as new (`prune.py`).
+
+        Raises as `read`; `LandingRowsPruned` also where `start` lies before what is left of a lane: what had been
+        there could not be told from what is new.
+        """
+        views = []
+        for name in dict.fromkeys((*start, *end)):
+            if queue_of(name) != queue:
+                continue
+            first, last = start.get(name, 0), end.get(name, 0)
+            view = self._view(name)
+            if view is None:
+                if first < last:
+                    raise _gone(self.path, name, first, last)
+                continue
+            view.check(first, max(first, last))
+            views.append(view)
+        yield from merged(sorted(views, key=lambda view: view.place), start, end)
+
+    def cut(
+        self,
+        queue: int,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        max_rows: int,
+        max_bytes: int | None = None,
+    ) -> Mapping[str, int]:
+        """An offset between two of a queue, with at most so many rows, copies counted, after the first.
+
+        Of the lanes of that queue which either names. Closed where the two are, which an offset made in any other way
+        is not: `read_queue` then might give the rows of a key in another order. With `max_bytes` it holds about as many
+        at most, as they lie on the disk. Where there are rows, it holds at least one. Raises as `read_queue`.
+        """
+        if max_rows < 1 or (max_bytes is not None and max_bytes < 1):
+            raise InvariantViolated(f"a part of {max_rows} rows and {max_bytes} bytes was asked for")
+        names = [name for name in dict.fromkeys((*start, *end)) if queue_of(name) == queue]
+        reached = {name: start.get(name, 0) for name in names}
+        views = [view for name in names if (view := self._view(name)) is not None]
+        rows_left, bytes_left = max_rows, max_bytes
+        for view in sorted(views, key=lambda view: view.place):
+            first, last = reached[view.name], end.get(view.name, 0)
+            if first >= last:
+                continue
+            view.check(first, last)
+            row, is_full = first, False
+            for flush in view.all_flushes(first, last):
+                size = flush.bytes // (flush.rows - flush.first_row) or 1
+                wanted = min(flush.rows, last) - row
+                taken = min(wanted, rows_left)
+                if bytes_left is not None:
+                    taken = min(taken, bytes_left // size)
+                    bytes_left -= taken * size
+                row += taken
+                rows_left -= taken
+                is_full = taken < wanted
+                if is_full:
+                    break
+            reached[view.name] = row
+            if is_full:
+                break
+        if max_bytes is not None and rows_left == max_rows and any(end.get(name, 0) > reached[name] for name in names):
+            # The first row alone is larger.
+            return self.cut(queue, start, end, 1)
+        return reached
+
+    def before(self, queue: int, time_us: int) -> Mapping[str, int]:
+        """The offset before the first row that landed at that time or later, microseconds since the epoch.
+
+        Closed as far as the clocks of the members that landed agree. Raises as `lanes`.
+        """
+        offsets = {}
+        for name, extent in self.lanes(queue).items():
+            row = extent.first_row
+            view = self._view(name)
+            for flush in () if view is None else view.all_flushes(row, extent.rows):
+                if flush.t_land >= time_us:
+                    break
+                row = min(flush.rows, extent.rows)
+            offsets[name] = row
+        return offsets
+
+    def view(self, lane: str) -> LaneView:
+        """One lane, for those who look closer. Raises `LandingRowsPruned` where it is gone."""
+        view = self._view(lane)
+        if view is None:
+            raise _gone(self.path, lane, 0, 0)
+        return view
+
+    def _extents(self, queue: int) -> dict[str, LaneExtent]:
+        # Two looks at the folder: what was begun before any lane of the first look is sure to be in the second. And
+        # younger lanes before older ones: what had landed when a younger one was begun is then sure to be counted.
+        highest = max((view.note.order for view in self._views_of(queue)), default=0)
+        views = [view for view in self._views_of(queue) if view.note.order <= highest]
+        found: list[tuple[str, LaneExtent]] = []
+        for view in sorted(views, key=lambda view: view.place, reverse=True):
+            try:
+                found.append((view.name, view.extent()))
+            except FileNotFoundError:
+                # Removed, long after it was pruned.
+                self._views.pop(view.name, None)
+        return dict(reversed(found))
+
+    def _views_of(self, queue: int) -> list[LaneView]:
+        found = (self._view(name) for name in lane_names(self.path, queue))
+        return [view for view in found if view is not None]
+
+    def _view(self, name: str) -> LaneView | None:
+        view = self._views.get(name)
+        if view is None or not view.folder.is_dir():
+            # Removed, or never seen.
+            self._views.pop(name, None)
+            if queue_of(name) is None:
+                return None
+            try:
+                note = read_lane_note(self.path / name)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            view = self._views[name] = LaneView(self.path, name, note)
+        return view
+
+
+def _gone(root: Path, lane: str, row: int, end_row: int) -> LandingRowsPruned:
+    return LandingRowsPruned(str(root), lane, row, end_row)

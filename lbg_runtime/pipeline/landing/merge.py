@@ -1,0 +1,91 @@
+"""The rows of a queue between two offsets: its lanes one after another, each message once, the order of each key kept.
+
+An offset says of each lane how many of its rows lie before it. Between two of them comes, lane by lane in the order in
+which the lanes were begun, every row of which no copy was *earlier*: none lies before the first offset, in whatever
+lane, and none came before it in the same walk. That depends on what lies before the second offset alone, which never
+changes; so the same two offsets give the same rows, whatever is appended. And whatever the steps, of the copies of a
+message one is not preceded by another: each message comes out once.
+
+Why not by what landed last, as "drop what is below the highest id": ids do not land in order. Several keys are handled
+side by side; and a message that a member was given and never landed comes again, behind others that it had landed.
+
+Why the order of each key is kept. For a key, the rows of a lane are a run without gaps of the queue's messages, in
+order: a handle is given them in order, each is handled after the one before has ended, and a failed one is tried until
+it lands. The first of the run is the first that was not settled when the handle was fed, and what is settled had landed
+before, in a lane that was begun before, as a lane is begun by its first message. So, lane by lane in the order of their
+beginnings, each run begins no later than one past what came before it, and goes on from there: what is new in it comes
+in order. A member that lost its flow and still writes only adds copies, or what its successor is about to land, in
+order too. The offsets must be *closed* for this: what landed before a lane was begun must not be missing where rows of
+that lane are counted. `LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from lbg_runtime.model.errors import LandingRowsPruned
+from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
+
+Offsets = Mapping[str, int]
+"""Rows by lane; a lane that is not named is at 0."""
+
+
+def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets) -> Iterator[pa.RecordBatch]:
+    """See the module. `lanes` are those of one queue that either offset names, in the order of their beginnings.
+
+    No batch is empty. Raises as `LandingLog.read`.
+    """
+    for position, lane in enumerate(lanes):
+        first, last = start.get(lane.name, 0), end.get(lane.name, 0)
+        if first >= last:
+            continue
+        flushes = list(lane.all_flushes(first, last))
+        others = [
+            (each, max(start.get(each.name, 0), end.get(each.name, 0) if number < position else 0))
+            for number, each in enumerate(lanes)
+            if each is not lane
+        ]
+        earlier = _Earlier(flushes, others)
+        for batch in lane.read(first, last):
+            kept = earlier.without(batch)
+            if kept.num_rows:
+                yield kept
+
+
+class _Earlier:
+    """The ids of other lanes that may be those of some flushes of one lane; read when they are needed."""
+
+    def __init__(self, flushes: Sequence[Flush], others: Sequence[tuple[LaneView, int]]) -> None:
+        """`others`: each with the number of its rows that are earlier."""
+        low = min((each.low for each in flushes), default=1)
+        high = max((each.high for each in flushes), default=0)
+        self._seen: set[str] = set()
+        if low > high:
+            return
+        for lane, rows in others:
+            self._take(lane, rows, low, high)
+
+    def _take(self, lane: LaneView, rows: int, low: int, high: int) -> None:
+        tries_left = 3
+        while True:
+            try:
+                for each in lane.flushes(0, rows, low, high):
+                    for batch in lane.read(each.first_row, min(each.rows, rows)):
+                        self._seen.update(batch.column("broker_id").to_pylist())
+                # After the rows: what is pruned in between is here then.
+                for pruned in lane.pruned(low, high):
+                    self._seen.update(pruned.ids().to_pylist())
+            except (LandingRowsPruned, FileNotFoundError):
+                # Pruned between two looks; nobody has asked for these rows.
+                tries_left -= 1
+                if not tries_left:
+                    raise
+            else:
+                return
+
+    def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that have no copy among these."""
+        if not self._seen:
+            return batch
+        is_new = [each not in self._seen for each in batch.column("broker_id").to_pylist()]
+        return batch if all(is_new) else batch.filter(pa.array(is_new))

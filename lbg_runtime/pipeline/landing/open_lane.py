@@ -1,0 +1,155 @@
+"""A lane while its member lands: gathers what the handlers bring, and flushes it on a thread."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import structlog
+
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.pipeline.landing.lane import LaneWriter
+from lbg_runtime.pipeline.landing.rows import LandingRow, to_batches
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLimits:
+    """When what has gathered is flushed: at so many rows, or so long after the first of them."""
+
+    rows: int = 1_000
+    wait_ms: int = 20
+
+
+class OpenLane:
+    """The rows of one flow handle, on the member's loop. One flush at a time; what comes meanwhile gathers.
+
+    No delivery is written into one lane twice, however often its handler is started: see the law of `lane.py`. After a
+    flush that failed, the rows go into a new lane when their handlers bring them again.
+    """
+
+    def __init__(
+        self,
+        queue: int,
+        make_writer: Callable[[], LaneWriter],
+        limits: FlushLimits,
+        threads: Executor,
+        clock_us: Callable[[], int],
+        on_written: Callable[[int], None],
+    ) -> None:
+        """`make_writer` is called on a thread, with the first rows; `on_written` on the loop, with the bytes."""
+        self._queue = queue
+        self._make_writer = make_writer
+        self._limits = limits
+        self._threads = threads
+        self._clock_us = clock_us
+        self._on_written = on_written
+        self._loop = asyncio.get_running_loop()
+        self._rows: list[LandingRow] = []
+        """Those that wait for a flush to begin."""
+        self._answers: list[asyncio.Future[None]] = []
+        """What their handlers wait for; cancelled where one is gone, whose row lands all the same."""
+        self._outcome: asyncio.Future[bool] = self._loop.create_future()
+        """Of the flush that they are for: whether it has succeeded."""
+        self._unclaimed: dict[DeliveryId, asyncio.Future[bool]] = {}
+        """Outcomes for rows whose handlers are gone, by delivery; the next attempt finds its row there."""
+        self._first_at_s = 0.0
+        """When the first of those that wait came."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush: asyncio.Future[int] | None = None
+        self._is_flushing = False
+        self._writer: LaneWriter | None = None
+        """Touched by the thread of a flush while there is one, else by the loop."""
+
+    async def land(self, delivery_id: DeliveryId, row: LandingRow) -> None:
+        """Return when the row is durable. Raises `LandingError` where it is not; it may be there all the same then.
+
+        Cancelled while its flush is under way, the row may be there too; it counts as not landed by this member.
+        """
+        if self._unclaimed and await self._landed_before(delivery_id):
+            return
+        answer = self._loop.create_future()
+        if not self._rows:
+            self._first_at_s = self._loop.time()
+        self._rows.append(row)
+        self._answers.append(answer)
+        outcome = self._outcome
+        if not self._is_flushing:
+            if len(self._rows) >= self._limits.rows:
+                self._begin_flush()
+            elif self._timer is None:
+                self._timer = self._loop.call_later(self._limits.wait_ms / 1_000, self._begin_flush)
+        try:
+            # No bound: the disk has as long as it takes, and who wants the flow back cancels.
+            await answer
+        except asyncio.CancelledError:
+            self._unclaimed[delivery_id] = outcome
+            raise
+
+    async def close(self) -> None:
+        """Wait for the flush that is under way, and write nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._flush is not None:
+            # No bound: as above.
+            await asyncio.wait((self._flush,))
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _landed_before(self, delivery_id: DeliveryId) -> bool:
+        """Whether the row of an earlier attempt is on the disk."""
+        outcome = self._unclaimed.get(delivery_id)
+        if outcome is None:
+            return False
+        # No bound: as above. Not awaited itself, as a cancellation would be its.
+        await asyncio.wait((outcome,))
+        del self._unclaimed[delivery_id]
+        return outcome.result()
+
+    def _begin_flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rows, answers, outcome = self._rows, self._answers, self._outcome
+        self._rows, self._answers, self._outcome = [], [], self._loop.create_future()
+        self._is_flushing = True
+        self._flush = self._loop.run_in_executor(self._threads, self._write, rows)
+        self._flush.add_done_callback(lambda flush: self._conclude(answers, outcome, flush))
+
+    def _write(self, rows: list[LandingRow]) -> int:
+        """On a thread. The bytes of the lane that this flush has added."""
+        if self._writer is None:
+            self._writer = self._make_writer()
+        writer = self._writer
+        before = writer.bytes
+        try:
+            for batch in to_batches(self._queue, rows, self._clock_us()):
+                writer.append(batch)
+        except BaseException:
+            self._writer = None
+            writer.close()
+            raise
+        return writer.bytes - before
+
+    def _conclude(
+        self, answers: "list[asyncio.Future[None]]", outcome: "asyncio.Future[bool]", flush: "asyncio.Future[int]"
+    ) -> None:
+        self._is_flushing = False
+        error = asyncio.CancelledError() if flush.cancelled() else flush.exception()
+        if error is None:
+            self._on_written(flush.result())
+        else:
+            _log.error("flush_failed", queue=self._queue, rows=len(answers), reason=str(error))
+        outcome.set_result(error is None)
+        for answer in answers:
+            if not answer.done():
+                if error is None:
+                    answer.set_result(None)
+                else:
+                    answer.set_exception(error)
+        if len(self._rows) >= self._limits.rows:
+            self._begin_flush()
+        elif self._rows:
+            passed_s = self._loop.time() - self._first_at_s
+            self._timer = self._loop.call_later(self._limits.wait_ms / 1_000 - passed_s, self._begin_flush)

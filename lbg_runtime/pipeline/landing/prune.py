@@ -1,0 +1,129 @@
+"""Removes what is old from a landing log, and keeps of it what tells late copies from new messages.
+
+Whole segments go, from the begin of a lane; of each the ids stay, in its place. They stay for `IDS_KEPT_US`, and no
+more than the last `IDS_KEPT` of a lane. The second bound is the broker's own: on a flow no more messages can be
+unsettled than that, settlements take effect in order, so what can still come again of a lane are its last rows. The
+first is ours: a message that was landed, never settled, and lay in a queue that nobody consumed for that long after its
+row was pruned counts as new. The last segment of a lane stays while its writer lives.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbg_runtime.pipeline.landing.index import read_last_entry
+from lbg_runtime.pipeline.landing.lane import is_being_written, remove_lane
+from lbg_runtime.pipeline.landing.lane_view import LaneView
+from lbg_runtime.pipeline.landing.layout import (
+    IDS_SUFFIX,
+    LANE_NOTE,
+    lane_names,
+    parts_of,
+    queue_folder,
+    queues_of,
+    read_lane_note,
+)
+from lbg_runtime.pipeline.landing.pruned_ids import read_pruned, write_pruned
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, sync_folder
+
+IDS_KEPT_US = 7 * 24 * 3_600 * 1_000_000
+IDS_KEPT = 1_000_000
+"""As many as `maxDeliveredUnackedMsgsPerFlow` of a queue can be."""
+
+DRAFT_KEPT_S = 3_600.0
+"""A folder that is being made for longer belongs to a process that died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A segment that was removed, or would be."""
+
+    lane: str
+    first_row: int
+    rows: int
+    """Of the lane, up to and with its last."""
+    bytes: int
+
+
+def wall_us() -> int:
+    """Microseconds since the epoch."""
+    return time.time_ns() // 1_000
+
+
+def prune(
+    root: Path, before_us: int, *, clock_us: Callable[[], int] = wall_us, is_dry: bool = False
+) -> Iterator[Pruned]:
+    """Remove the segments whose last row landed before a time, one after another; told when it is done.
+
+    Any process may, also several at a time, and beside those that write and read. `is_dry`: remove nothing. Raises
+    `LandingDamaged`, where ids cannot be kept because they cannot be read, and `LandingVersionUnknown`, `OSError`.
+    """
+    for queue in queues_of(root):
+        for name in lane_names(root, queue):
+            with suppress(FileNotFoundError):
+                # Another process prunes too.
+                yield from _prune_lane(root, name, before_us, clock_us(), is_dry=is_dry)
+        if not is_dry:
+            _remove_drafts(root / queue_folder(queue))
+
+
+def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: bool) -> Iterator[Pruned]:
+    folder = root / name
+    view = LaneView(root, name, read_lane_note(folder))
+    # Before the files are looked at: a lane that is not written now never is again.
+    is_live = is_being_written(folder)
+    lane_rows = view.extent().rows
+    segments = parts_of(folder)[INDEX_SUFFIX]
+    for first in segments[:-1] if is_live else segments:
+        segment = Segment(folder, first)
+        last = read_last_entry(segment.index_path)
+        if last is not None and last.t_land >= before_us:
+            break
+        rows = first if last is None else last.rows
+        size = segment.data_path.stat().st_size + segment.index_path.stat().st_size
+        if not is_dry:
+            _prune_segment(view, segment, rows, lane_rows, now_us)
+        yield Pruned(name, first, rows, size)
+    if not is_dry:
+        _remove_rests(folder, now_us, is_live=is_live)
+
+
+def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, now_us: int) -> None:
+    first_kept = max(segment.first_row, lane_rows - IDS_KEPT)
+    ids = [each for batch in view.read(first_kept, rows) for each in batch.column("broker_id").to_pylist()]
+    write_pruned(view.folder, segment.first_row, rows, ids, now_us)
+    # The index first: without it the rows are not there, with it they must be.
+    segment.index_path.unlink(missing_ok=True)
+    segment.data_path.unlink(missing_ok=True)
+    sync_folder(view.folder)
+
+
+def _remove_rests(folder: Path, now_us: int, *, is_live: bool) -> None:
+    parts = parts_of(folder)
+    segments, pruned = parts[INDEX_SUFFIX], parts[IDS_SUFFIX]
+    old = [first for first in pruned if read_pruned(folder, first).pruned_us <= now_us - IDS_KEPT_US]
+    if not is_live and not segments and old == pruned:
+        note_age_us = now_us - int((folder / LANE_NOTE).stat().st_mtime_ns // 1_000)
+        if pruned or note_age_us > IDS_KEPT_US:
+            remove_lane(folder)
+        return
+    if not segments:
+        # How far the lane went is told by the last of them.
+        old = [first for first in old if first != pruned[-1]]
+    for first in old:
+        (folder / read_pruned(folder, first).path.name).unlink(missing_ok=True)
+    for first in parts[DATA_SUFFIX]:
+        # What a process left behind that died between two steps.
+        if first not in segments and (not is_live or (segments and first < segments[-1])):
+            Segment(folder, first).data_path.unlink(missing_ok=True)
+
+
+def _remove_drafts(folder: Path) -> None:
+    with os.scandir(folder) as entries:
+        for each in entries:
+            if each.name.startswith((".lane=", ".gone-")) and each.stat().st_mtime < time.time() - DRAFT_KEPT_S:
+                shutil.rmtree(each.path, ignore_errors=True)

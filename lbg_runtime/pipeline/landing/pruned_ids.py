@@ -1,0 +1,88 @@
+"""What is left of a pruned segment: the ids of its rows, so that a copy that lands later is still known as one.
+
+64 bytes of header, then an Arrow file of one column, `broker_id`, compressed: about a tenth of what the ids had, which
+is a hundredth of rows of a kilobyte. The header has the rows, the range of the ids, when it was pruned, and CRCs.
+"""
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW
+from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX
+from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
+from lbg_runtime.pipeline.landing.segment import segment_name, sync_folder
+
+_MAGIC = b"LBGIDS\x00\x00"
+_HEADER = struct.Struct("<8sIIQQqqQ4x")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = _HEADER.size + _CRC.size
+
+_COLUMN = pa.schema([pa.field("broker_id", pa.string(), nullable=False)])
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedSegment:
+    """The rows that a pruned segment had. `low` and `high` as in the index."""
+
+    path: Path
+    first_row: int
+    rows: int
+    """Of the lane, up to and with the last of the segment."""
+    low: int
+    high: int
+    pruned_us: int
+    """When, microseconds since the epoch."""
+    content_crc: int
+
+    def ids(self) -> pa.Array:
+        """Those that other rows may have too. Raises `LandingDamaged` and `OSError`."""
+        content = self.path.read_bytes()[_HEADER_BYTES:]
+        if zlib.crc32(content) != self.content_crc:
+            raise LandingDamaged(str(self.path), "its ids have a wrong CRC", DAMAGE_REMEDY)
+        return pa.ipc.open_file(io.BytesIO(content)).read_all().column("broker_id").combine_chunks()
+
+
+def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], now_us: int) -> None:
+    """Keep the ids of a segment that is about to be removed, those of one delivery left out. Raises `OSError`."""
+    kept = [each for each in ids if may_have_copies(each)]
+    times = [time_of_id(each) for each in kept]
+    low, high = (min(times), max(times)) if times else (NO_LOW, NO_HIGH)
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, _COLUMN, options=options) as writer:
+        writer.write_batch(pa.record_batch([pa.array(kept, pa.string())], schema=_COLUMN))
+    content = sink.getvalue()
+    header = _HEADER.pack(_MAGIC, FORMAT, zlib.crc32(content), first_row, rows, low, high, now_us)
+    path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
+    draft = path.with_name(f".{path.name}")
+    with draft.open("wb") as file:
+        file.write(header + _CRC.pack(zlib.crc32(header)) + content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(folder)
+
+
+def read_pruned(folder: Path, first_row: int) -> PrunedSegment:
+    """Raises `LandingDamaged`, `LandingVersionUnknown` and `OSError`."""
+    path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
+    with path.open("rb") as file:
+        raw = file.read(_HEADER_BYTES)
+    if len(raw) < _HEADER_BYTES or raw[: len(_MAGIC)] != _MAGIC:
+        raise LandingDamaged(str(path), "no ids of a pruned segment", DAMAGE_REMEDY)
+    _, version, crc, first, rows, low, high, pruned_us = _HEADER.unpack(raw[: _HEADER.size])
+    if version != FORMAT:
+        raise LandingVersionUnknown(
+            str(path), f"format {version}", f"this version reads format {FORMAT}: use the one that wrote it"
+        )
+    if _CRC.unpack(raw[_HEADER.size :])[0] != zlib.crc32(raw[: _HEADER.size]):
+        raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
+    return PrunedSegment(path, first, rows, low, high, pruned_us, crc)

@@ -1,0 +1,109 @@
+"""Where messages wait while they cannot land: nothing is dropped, the queue keeps what is not taken."""
+
+import asyncio
+
+import structlog
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack
+
+_log = structlog.get_logger(__name__)
+
+Handle = tuple[QueueName, Epoch]
+
+PAUSE_MIN_S = 0.1
+PAUSE_MAX_S = 5.0
+"""After a flush that failed, growing with each that follows."""
+
+
+class Room:
+    """Closed to all while the log has reached its quota, and to a queue for a while after its flush has failed.
+
+    On the member's loop. Handlers that wait here keep their deliveries in flight, so that the broker sends no more.
+    Where their flow handle is being given up, or gone, they go back.
+    """
+
+    def __init__(self, quota_bytes: int | None) -> None:
+        """`quota_bytes` None: there is always room."""
+        self.quota_bytes = quota_bytes
+        self.used_bytes = 0
+        self._waiting: dict[asyncio.Future[None], Handle] = {}
+        self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
+        """Epoch of the newest handle, and whether that is kept."""
+        self._was_full = False
+        self._pauses: dict[QueueName, asyncio.TimerHandle] = {}
+        self._pause_s: dict[QueueName, float] = {}
+        """The next one's length, where a flush has failed and none has gone well since."""
+
+    def is_closed(self, queue: QueueName) -> bool:
+        """Whether nothing more of the queue is taken now."""
+        return queue in self._pauses or self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return self.quota_bytes is not None and self.used_bytes >= self.quota_bytes
+
+    def count(self, used_bytes: int) -> None:
+        """The log has so many bytes now."""
+        self.used_bytes = used_bytes
+        if self._is_full != self._was_full:
+            self._was_full = self._is_full
+            event = "landing_quota_reached" if self._is_full else "landing_goes_on"
+            (_log.warning if self._is_full else _log.info)(event, used_bytes=used_bytes, quota_bytes=self.quota_bytes)
+        self._let_in()
+
+    def flush_failed(self, queue: QueueName) -> None:
+        """What waited for the flush comes here, and tries again when it is let in."""
+        if queue in self._pauses:
+            return
+        pause_s = self._pause_s.get(queue, PAUSE_MIN_S)
+        self._pause_s[queue] = min(2 * pause_s, PAUSE_MAX_S)
+        self._pauses[queue] = asyncio.get_running_loop().call_later(pause_s, self._end_pause, queue)
+
+    def flush_succeeded(self, queue: QueueName) -> None:
+        """The next failure is a first one."""
+        self._pause_s.pop(queue, None)
+
+    async def wait(self, queue: QueueName, epoch: Epoch) -> None:
+        """Return when there is room; raises `GivenBack`."""
+        handling = CURRENT_HANDLING.get(None)
+        while self.is_closed(queue):
+            if self._is_given_up((queue, epoch)):
+                raise GivenBack
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting[turn] = queue, epoch
+            if handling is not None:
+                handling.is_put_off = True
+            try:
+                # No bound: that there is no room is no fault of the message.
+                await turn
+            finally:
+                del self._waiting[turn]
+                if handling is not None:
+                    handling.is_put_off = False
+
+    def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
+        """See `Companion.flow_changed`."""
+        self._flows[queue] = epoch, is_kept
+        for turn, handle in self._waiting.items():
+            if not turn.done() and self._is_given_up(handle):
+                turn.set_exception(GivenBack())
+
+    def close(self) -> None:
+        """The member has left."""
+        for timer in self._pauses.values():
+            timer.cancel()
+
+    def _end_pause(self, queue: QueueName) -> None:
+        del self._pauses[queue]
+        self._let_in()
+
+    def _let_in(self) -> None:
+        for turn, (queue, _) in self._waiting.items():
+            if not turn.done() and not self.is_closed(queue):
+                turn.set_result(None)
+
+    def _is_given_up(self, handle: Handle) -> bool:
+        queue, epoch = handle
+        newest, is_kept = self._flows.get(queue, (epoch, True))
+        return newest > epoch or (newest == epoch and not is_kept)

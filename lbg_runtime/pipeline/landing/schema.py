@@ -1,0 +1,70 @@
+"""The row of the landing log, and the id by which copies of one message are known.
+
+A row's id has the time in front at which the message was sent: 13 hexadecimal digits, milliseconds since the epoch,
+then a dot. So ids sort by time, and the index of a segment can say which ids a flush may hold in two numbers.
+
+Every copy of a message has the same id, whichever member lands it from whichever flow: of messages that our publisher
+stamped, it is made of the publisher, its number of the message within the key, and the key. Other publishers stamp
+nothing that is sure to differ from message to message. Theirs get an id of the one delivery, so that no two rows are
+ever taken for copies of each other: nothing is lost, and what is delivered twice is there twice.
+"""
+
+import pyarrow as pa
+
+from lbg_runtime.model.ids import DeliveryId
+
+FORMAT = 1
+"""Of the folder, of segments and of their indices; raised with any change that an older reader would misread."""
+
+LANDING_SCHEMA = pa.schema(
+    [
+        pa.field("queue", pa.int32(), nullable=False, metadata={"doc": "index of the queue in the group"}),
+        pa.field("shard", pa.int32(), metadata={"doc": "null for a topic that is none of the group's"}),
+        pa.field("key", pa.string(), metadata={"doc": "by the rule of group.key; null where there is none"}),
+        pa.field("topic", pa.string(), nullable=False, metadata={"doc": "in full, hash prefix and shard included"}),
+        pa.field("seq", pa.int64(), metadata={"doc": "the publisher's number of the message within the key, from 1"}),
+        pa.field("broker_id", pa.string(), nullable=False, metadata={"doc": "the same in every copy of a message"}),
+        pa.field("redelivered", pa.bool_(), nullable=False),
+        pa.field("t_enqueue", pa.timestamp("us", "UTC"), metadata={"doc": "when its sender sent it"}),
+        pa.field("t_land", pa.timestamp("us", "UTC"), nullable=False, metadata={"doc": "when its flush began"}),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("headers", pa.map_(pa.string(), pa.string()), metadata={"doc": "user properties, as text"}),
+    ]
+)
+
+TIME_DIGITS = 13
+"""Of the time in front of an id."""
+
+FOREIGN_MARK = "!"
+"""Behind the dot of an id that is of one delivery and not of a message."""
+
+LARGEST_TIME = (1 << 4 * TIME_DIGITS) - 1
+
+
+def row_id_of(
+    sent_at_ms: int | None,
+    publisher: object,
+    number: int | None,
+    key: object,
+    lane: str,
+    delivery_id: DeliveryId,
+) -> str:
+    """The id of a message as the module says, by what is stamped; `lane` and `delivery_id` name the one delivery."""
+    if sent_at_ms is None or not 0 <= sent_at_ms <= LARGEST_TIME:
+        sent_at_ms = 0
+    # A publisher of ours never has a slash, and with one the parts could not be told from each other.
+    if number is None or type(publisher) is not str or type(key) is not str or "/" in publisher:
+        return f"{sent_at_ms:013x}.{FOREIGN_MARK}{lane}/{delivery_id}"
+    return f"{sent_at_ms:013x}.{number}/{publisher}/{key}"
+
+
+def may_have_copies(row_id: str) -> bool:
+    """Whether another row may have the same id; False for those of one delivery."""
+    return row_id[TIME_DIGITS + 1 : TIME_DIGITS + 2] != FOREIGN_MARK
+
+
+def time_of_id(row_id: str) -> int:
+    """The time in front of an id, milliseconds since the epoch; raises `ValueError` for what is no id."""
+    if row_id[TIME_DIGITS : TIME_DIGITS + 1] != ".":
+        raise ValueError(f"{row_id[:40]!r} is no id of a landing row")
+    return int(row_id[:TIME_DIGITS], 16)

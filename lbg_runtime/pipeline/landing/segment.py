@@ -1,0 +1,203 @@
+"""A segment: rows of one lane in a data file of Arrow messages, and the index that says what of it is durable.
+
+The data file begins with the schema, so that up to any entry of the index it is an Arrow stream that other tools read.
+`<first row>.arrow` and `<first row>.index`, with twelve digits, lie in the folder of their lane.
+
+The law of the writer: data is written and synced, then its entry is written and synced; only then is a flush said to be
+done. After an error a segment is never written again, as nobody knows what of it is on the disk.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.model.errors import InvariantViolated, LandingDamaged, LandingVersionUnknown, LandingWriteFailed
+from lbg_runtime.pipeline.landing.index import (
+    DAMAGE_REMEDY,
+    NO_HIGH,
+    NO_LOW,
+    FlushEntry,
+    SegmentHeader,
+    read_entries,
+)
+from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA, may_have_copies, time_of_id
+
+DATA_SUFFIX = ".arrow"
+INDEX_SUFFIX = ".index"
+
+_SCHEMA_BYTES = LANDING_SCHEMA.serialize().to_pybytes()
+
+
+def segment_name(first_row: int) -> str:
+    """Of both files, without their suffixes; names sort as rows do."""
+    return f"{first_row:012d}"
+
+
+class SegmentWriter:
+    """Writes one new segment, from one thread at a time. Whoever makes it closes it."""
+
+    def __init__(self, folder: Path, first_row: int, *, is_synced: bool) -> None:
+        """Begin the files; `is_synced` False leaves it to the system when they reach the disk.
+
+        Raises `LandingWriteFailed`, also where the segment exists.
+        """
+        self.rows = first_row
+        """Of the lane, up to and with the last flush that is done."""
+        self.bytes = len(_SCHEMA_BYTES)
+        """Of the data file that an entry tells of."""
+        self.first_row = first_row
+        self._is_synced = is_synced
+        self._is_broken = False
+        self._low, self._high = NO_LOW, NO_HIGH
+        self._data: int | None = None
+        self._index: int | None = None
+        self._path = folder / f"{segment_name(first_row)}{DATA_SUFFIX}"
+        header = SegmentHeader(first_row, self.bytes, zlib.crc32(_SCHEMA_BYTES))
+        try:
+            self._data = _create(self._path)
+            _write(self._data, _SCHEMA_BYTES)
+            self._sync(self._data)
+            self._index = _create(self._path.with_suffix(INDEX_SUFFIX))
+            _write(self._index, header.encode())
+            self._sync(self._index)
+            if is_synced:
+                sync_folder(folder)
+        except OSError as error:
+            self.close()
+            raise LandingWriteFailed(str(self._path), error.strerror or str(error)) from error
+
+    def append(self, batch: pa.RecordBatch) -> int:
+        """Flush rows; on return they are durable, and the number of rows of the lane is returned.
+
+        `batch` has `LANDING_SCHEMA` and at least one row. Raises `LandingWriteFailed`; the segment is done with then.
+        """
+        if self._is_broken or self._data is None or self._index is None:
+            raise InvariantViolated(f"{self._path} was written after its end")
+        low, high = range_of_ids(batch)
+        encoded = batch.serialize()
+        entry = FlushEntry(
+            rows=self.rows + batch.num_rows,
+            data_bytes=self.bytes + encoded.size,
+            low=low,
+            high=high,
+            segment_low=min(low, self._low),
+            segment_high=max(high, self._high),
+            t_land=batch.column("t_land")[-1].value,
+            data_crc=zlib.crc32(encoded),
+        )
+        # Until the end: whatever interrupts this, nothing may follow it.
+        self._is_broken = True
+        try:
+            _write(self._data, encoded)
+            self._sync(self._data)
+            _write(self._index, entry.encode())
+            self._sync(self._index)
+        except OSError as error:
+            raise LandingWriteFailed(str(self._path), error.strerror or str(error)) from error
+        self._is_broken = False
+        self.rows, self.bytes = entry.rows, entry.data_bytes
+        self._low, self._high = entry.segment_low, entry.segment_high
+        return self.rows
+
+    def close(self) -> None:
+        """Let go of the files. Idempotent; raises nothing."""
+        for file in (self._data, self._index):
+            if file is not None:
+                with suppress(OSError):
+                    os.close(file)
+        self._data = self._index = None
+
+    def _sync(self, file: int) -> None:
+        if self._is_synced:
+            # On Linux this also brings what is needed to find the data, its size for one.
+            os.fdatasync(file)
+
+
+class Segment:
+    """Reads one segment; cheap to make. What is appended later is seen by calling again."""
+
+    def __init__(self, folder: Path, first_row: int) -> None:
+        self.first_row = first_row
+        self.data_path = folder / f"{segment_name(first_row)}{DATA_SUFFIX}"
+        self.index_path = folder / f"{segment_name(first_row)}{INDEX_SUFFIX}"
+
+    def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
+        """The rows from one to before another, numbered in their lane; those that are not in this segment are not told.
+
+        Batches are views of the file, mapped into memory. Raises `LandingDamaged`, `LandingVersionUnknown`, `OSError`.
+        """
+        entries = read_entries(self.index_path, start_row, end_row)
+        if start_row >= end_row or not len(entries.table):
+            return
+        first, begin = entries.first_row, entries.first_byte
+        told = (entries.table[name].tolist() for name in ("rows", "data_bytes", "data_crc"))
+        with pa.memory_map(str(self.data_path)) as file:
+            check_schema(self.data_path, file.read_buffer(entries.header.data_start), entries.header.schema_crc)
+            for last, end, crc in zip(*told, strict=True):
+                if first >= end_row:
+                    return
+                if file.size() < end:
+                    raise self._damaged(f"{file.size()} bytes, and the index knows of {end}")
+                file.seek(begin)
+                raw = file.read_buffer(end - begin)
+                if zlib.crc32(raw) != crc:
+                    raise self._damaged(f"rows {first} to {last - 1} at byte {begin} have a wrong CRC")
+                batch = pa.ipc.read_record_batch(raw, LANDING_SCHEMA)
+                if batch.num_rows != last - first:
+                    raise self._damaged(f"{batch.num_rows} rows at byte {begin}, not {last - first}")
+                offset = max(0, start_row - first)
+                yield batch.slice(offset, min(end_row, last) - first - offset)
+                first, begin = last, end
+
+    def _damaged(self, what: str) -> LandingDamaged:
+        return LandingDamaged(str(self.data_path), what, DAMAGE_REMEDY)
+
+
+def range_of_ids(batch: pa.RecordBatch) -> tuple[int, int]:
+    """The smallest and the largest id, by the times in front of them; those of one delivery are left out.
+
+    Raises `ValueError` for what is no id.
+    """
+    ids = batch.column("broker_id")
+    bounds = pc.min_max(ids).as_py()
+    low, high = time_of_id(bounds["min"]), time_of_id(bounds["max"])
+    if may_have_copies(bounds["min"]) and may_have_copies(bounds["max"]):
+        return low, high
+    times = [time_of_id(each) for each in ids.to_pylist() if may_have_copies(each)]
+    return (min(times), max(times)) if times else (NO_LOW, NO_HIGH)
+
+
+def check_schema(path: Path, raw: pa.Buffer, crc: int) -> None:
+    """Raises `LandingDamaged` or `LandingVersionUnknown` where a data file does not begin as this version writes it."""
+    if zlib.crc32(raw) != crc:
+        raise LandingDamaged(str(path), "its schema has a wrong CRC", DAMAGE_REMEDY)
+    found = pa.ipc.read_schema(raw)
+    if not found.equals(LANDING_SCHEMA):
+        other = [field.name for field in found if field not in list(LANDING_SCHEMA)] or ["a column less"]
+        raise LandingVersionUnknown(
+            str(path), f"another schema, with {other[0]}", "read it with the version that wrote it"
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable; raises `OSError`."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+
+
+def _write(file: int, content: bytes | pa.Buffer) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]

@@ -1,0 +1,167 @@
+"""Walks through a landing log and says what is wrong with it: every CRC, every id, every row against its lane."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from lbg_runtime.model.errors import LandingError
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header, read_last_entry
+from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, foreign_files, parts_of
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.pruned_ids import read_pruned
+from lbg_runtime.pipeline.landing.schema import may_have_copies
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
+
+
+class Grade(Enum):
+    """How bad it is."""
+
+    DAMAGE = "damage"
+    """Rows are lost or cannot be trusted; reading the queue ends there."""
+    NOTE = "note"
+    """As it can be; nothing of it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was written."""
+
+    grade: Grade
+    path: str
+    what: str
+
+
+@dataclass(slots=True)
+class Walked:
+    """What was looked at."""
+
+    lanes: int = 0
+    segments: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
+    """All that is wrong, lane by lane; `walked` grows meanwhile, and `on_progress` is told of bytes.
+
+    Whoever writes meanwhile is no hindrance: what is there when its lane is looked at is looked at. Raises `OSError`.
+    """
+    for path in foreign_files(log.path):
+        yield Finding(Grade.NOTE, str(path), "no part of a landing log")
+    for queue in log.queues():
+        try:
+            lanes = log.lanes(queue)
+        except LandingError as error:
+            yield _damage(error)
+            continue
+        for name in lanes:
+            walked.lanes += 1
+            try:
+                yield from _verify_lane(log, name, queue, walked, on_progress)
+            except LandingError as error:
+                yield _damage(error)
+
+
+def _verify_lane(
+    log: LandingLog, name: str, queue: int, walked: Walked, on_progress: Callable[[int], None]
+) -> Iterator[Finding]:
+    folder = log.path / name
+    view = log.view(name)
+    parts = parts_of(folder)
+    hashes = array("q")
+    expected: int | None = None
+    is_damaged = False
+    for first in parts[IDS_SUFFIX]:
+        pruned = read_pruned(folder, first)
+        hashes.extend(hash(each) for each in pruned.ids().to_pylist())
+        expected = pruned.rows
+    for number, first in enumerate(parts[INDEX_SUFFIX]):
+        segment = Segment(folder, first)
+        try:
+            if not any(segment.index_path.read_bytes()[:ENTRY_BYTES]):
+                yield Finding(Grade.NOTE, str(segment.index_path), "an index without a header: its writer died early")
+                continue
+            if expected is not None and first != expected and (number or first < expected):
+                yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
+                is_damaged = True
+            last = read_last_entry(segment.index_path)
+            expected = first if last is None else last.rows
+            yield from _verify_segment(segment, queue, expected, walked, hashes)
+            yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
+            on_progress(segment.data_path.stat().st_size)
+        except LandingError as error:
+            # What lies behind it is looked at all the same.
+            is_damaged = True
+            yield _damage(error)
+        except FileNotFoundError as error:
+            if view.extent().first_row <= first:
+                is_damaged = True
+                yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
+            # Else it was pruned meanwhile.
+    for first in parts[DATA_SUFFIX]:
+        if first not in parts[INDEX_SUFFIX]:
+            path = Segment(folder, first).data_path
+            yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
+    if view.note.queue != queue:
+        yield Finding(Grade.DAMAGE, str(folder), f"its note is of queue {view.note.queue}")
+    if is_damaged:
+        return
+    twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
+    if twice is not None:
+        yield Finding(Grade.DAMAGE, str(folder), f"id {twice} is in it twice")
+
+
+def _verify_segment(segment: Segment, queue: int, rows: int, walked: Walked, hashes: "array[int]") -> Iterator[Finding]:
+    walked.segments += 1
+    if read_header(segment.index_path).first_row != segment.first_row:
+        yield Finding(Grade.DAMAGE, str(segment.index_path), "its name is not that of its first row")
+    walked.bytes += segment.data_path.stat().st_size
+    for batch in segment.read(segment.first_row, rows):
+        walked.rows += batch.num_rows
+        hashes.extend(hash(each) for each in batch.column("broker_id").to_pylist())
+        if pc.any(pc.not_equal(batch.column("queue"), queue)).as_py():
+            yield Finding(Grade.DAMAGE, str(segment.data_path), f"holds rows of another queue than {queue}")
+
+
+def _torn_ends(segment: Segment, data_bytes: int) -> Iterator[Finding]:
+    rest = segment.index_path.stat().st_size % ENTRY_BYTES
+    if rest:
+        yield Finding(Grade.NOTE, str(segment.index_path), f"a torn entry of {rest} bytes at its end")
+    beyond = segment.data_path.stat().st_size - data_bytes
+    if data_bytes and beyond > 0:
+        yield Finding(Grade.NOTE, str(segment.data_path), f"{beyond} bytes of a flush that was not completed")
+
+
+def _twice(hashes: "array[int]", log: LandingLog, name: str, first_row: int) -> str | None:
+    """An id that is in the lane twice. Compared by their hashes first, which fit into memory."""
+    ordered = np.sort(np.frombuffer(hashes, np.int64)) if hashes else np.zeros(0, np.int64)
+    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    if not suspects:
+        return None
+    seen: set[str] = set()
+    row_id: str
+    view = log.view(name)
+    pruned = (each for part in view.pruned(0, 1 << 62) for each in part.ids().to_pylist())
+    landed = (
+        each for batch in view.read(first_row, view.extent().rows) for each in batch.column("broker_id").to_pylist()
+    )
+    for row_id in (*pruned, *landed):
+        if hash(row_id) in suspects and may_have_copies(row_id):
+            if row_id in seen:
+                return row_id
+            seen.add(row_id)
+    return None
+
+
+def _damage(error: LandingError) -> Finding:
+    return Finding(Grade.DAMAGE, error.path, error.what)
+
+
+def folder_bytes(root: Path) -> int:
+    """Of all data files, for the progress."""
+    return sum(path.stat().st_size for path in root.glob(f"queue=*/lane=*/*{DATA_SUFFIX}"))

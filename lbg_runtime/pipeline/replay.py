@@ -1,0 +1,171 @@
+"""Publishes what has landed once more: a stretch of time, one key or one shard, in the order of each key.
+
+Of a key all rows lie in one queue at a time. A re-striping moves it to another, whose member lands it only after the
+last of it has landed from the first; so rows of several queues are taken by the time at which they landed, and within a
+queue in the order in which `LandingLog.read_queue` gives them.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.model.errors import PublishFailed
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.publisher.confirmation import Confirmation
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.pace import Pace
+
+REPLAY_PROPERTY = "lbg_replay_of"
+"""User property with the id of the row that a message is a replay of."""
+
+TICK_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows. Times are those at which they landed, microseconds since the epoch."""
+
+    from_us: int | None = None
+    until_us: int | None = None
+    """The first that is not meant."""
+    key: str | None = None
+    shard: int | None = None
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are meant, in their order."""
+        wanted = []
+        moments = batch.column("t_land").cast(pa.int64())
+        if self.from_us is not None:
+            wanted.append(pc.greater_equal(moments, self.from_us))
+        if self.until_us is not None:
+            wanted.append(pc.less(moments, self.until_us))
+        if self.key is not None:
+            wanted.append(pc.fill_null(pc.equal(batch.column("key"), self.key), fill_value=False))
+        if self.shard is not None:
+            wanted.append(pc.fill_null(pc.equal(batch.column("shard"), self.shard), fill_value=False))
+        for mask in wanted[1:]:
+            wanted[0] = pc.and_(wanted[0], mask)
+        return batch.filter(wanted[0]) if wanted else batch
+
+
+@dataclass(frozen=True, slots=True)
+class LandedMessage:
+    """What is published again of a row."""
+
+    row_id: str
+    key: str | None
+    payload: bytes
+    headers: Mapping[str, str]
+    t_land_us: int
+
+
+@dataclass(slots=True)
+class Replayed:
+    """How far a replay has come."""
+
+    selected: int = 0
+    """Messages that were meant, so far."""
+    without_key: int = 0
+    """Of these, those that no publisher can give a shard; they are not published."""
+    sent: int = 0
+    confirmed: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
+    """When they landed."""
+    failure: PublishFailed | None = None
+    """Of the first message that was refused, or may be lost; nothing more was sent after it was known."""
+
+
+def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:
+    """The messages, as far as the log goes now, each once, those of each key in their order. Raises as `read_queue`."""
+    streams = [_of_queue(log, queue, selection) for queue in log.queues()]
+    yield from (message for _, _, message in heapq.merge(*streams, key=lambda entry: entry[:2]))
+
+
+def count(messages: Iterator[LandedMessage]) -> Replayed:
+    """What a replay would publish."""
+    replayed = Replayed()
+    for message in messages:
+        _note(replayed, message)
+    return replayed
+
+
+async def replay(
+    messages: Iterator[LandedMessage],
+    publisher: HashedPublisher,
+    topic: str,
+    rate_per_s: float | None,
+    replayed: Replayed,
+    on_progress: Callable[[], None] = lambda: None,
+) -> None:
+    """Publish them under a topic of the publisher's group, and return when all are confirmed or one has failed.
+
+    Waits while too much is unconfirmed. `replayed` grows meanwhile, also where this is cancelled. Raises as
+    `selected`, and as `HashedPublisher.submit`.
+    """
+    loop = asyncio.get_running_loop()
+    pace = None if rate_per_s is None else Pace(rate_per_s, loop.time())
+    unanswered: set[asyncio.Future[Confirmation]] = set()
+
+    def conclude(answer: "asyncio.Future[Confirmation]") -> None:
+        unanswered.discard(answer)
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, PublishFailed):
+            replayed.failure = replayed.failure or error
+        elif error is None and not answer.cancelled():
+            replayed.confirmed += 1
+
+    due = 1
+    for message in messages:
+        _note(replayed, message)
+        if message.key is None:
+            continue
+        while pace is not None and due == 0:
+            await asyncio.sleep(TICK_S)
+            due = pace.due(loop.time())
+        if replayed.failure is not None:
+            break
+        properties = {**message.headers, REPLAY_PROPERTY: message.row_id}
+        answer = await publisher.submit(topic, message.payload, key=message.key, properties=properties)
+        unanswered.add(answer)
+        answer.add_done_callback(conclude)
+        replayed.sent += 1
+        due -= pace is not None
+        if replayed.sent % 100 == 0:
+            on_progress()
+            # Reading and sending alone would keep the loop from the confirms.
+            await asyncio.sleep(0)
+    if unanswered:
+        # No bound: the transport answers each, or its owner closes the publisher.
+        await asyncio.wait(unanswered)
+    on_progress()
+
+
+def _note(replayed: Replayed, message: LandedMessage) -> None:
+    replayed.selected += 1
+    replayed.without_key += message.key is None
+    replayed.first_us = min(message.t_land_us, replayed.first_us or message.t_land_us)
+    replayed.last_us = max(message.t_land_us, replayed.last_us or message.t_land_us)
+
+
+def _of_queue(log: LandingLog, queue: int, selection: Selection) -> Iterator[tuple[int, int, LandedMessage]]:
+    """With the latest time so far in front, so that it never steps back, and the queue."""
+    extents = log.lanes(queue)
+    start = {name: extent.first_row for name, extent in extents.items()}
+    end = {name: extent.rows for name, extent in extents.items()}
+    latest = 0
+    for batch in log.read_queue(queue, start, end):
+        chosen = selection.of(batch)
+        if not chosen.num_rows:
+            continue
+        columns = [chosen.column(name) for name in ("broker_id", "key", "payload", "headers", "t_land")]
+        moments = columns.pop().cast(pa.int64()).to_pylist()
+        for moment, (row_id, key, payload, headers) in zip(
+            moments, zip(*(column.to_pylist() for column in columns), strict=True), strict=True
+        ):
+            latest = max(latest, moment)
+            yield latest, queue, LandedMessage(row_id, key, payload, dict(headers or ()), moment)

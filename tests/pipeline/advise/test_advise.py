@@ -1,0 +1,203 @@
+"""Advice from the journals of a run, as object, text and page."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.advise import _counts
+from lbg_runtime.cli.main import app
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.record import DispatchRecord, JournalHeader
+from lbg_runtime.pipeline.advise.analysis import Advice, analyse
+from lbg_runtime.pipeline.advise.report import as_page, as_text
+
+HASH_COUNT, QUEUE_COUNT = 16, 4
+MS = 1_000_000
+
+
+def write_journal(
+    folder: Path, member: str, keys: list[str | None], *, function: HashFunction = HashFunction.CRC32, at_ms: int = 0
+) -> None:
+    """A member that handled these one after another, 10 ms each, of which 4 ms waiting."""
+    writer = RecordWriter(folder / f"{member}.member.jsonl")
+    writer.write(JournalHeader("run", "orders", "hp", HASH_COUNT, QUEUE_COUNT, member, 1, "host", 1, 0))
+    for number, key in enumerate(keys, 1):
+        shard = None if key is None else shard_of(function, key, HASH_COUNT)
+        done_ms = at_ms + 10 * number
+        writer.write(
+            DispatchRecord(
+                queue=0 if shard is None else shard % QUEUE_COUNT,
+                bind_epoch=1,
+                shard=shard,
+                key=key,
+                topic="hp/0/orders",
+                publisher="p",
+                seq=number,
+                message_id=None,
+                delivery_id=number,
+                redelivered=False,
+                attempts=1,
+                local_seq=number,
+                receive_mono_ns=(done_ms - 10) * MS,
+                start_mono_ns=(done_ms - 6) * MS,
+                done_mono_ns=done_ms * MS,
+                t_done=done_ms * 1_000,
+                t_settle=done_ms * 1_000,
+                outcome="accepted",
+                size_bytes=1,
+            )
+        )
+    writer.close(clean=True)
+
+
+def advice_of(folder: Path, queue_counts: list[int] | None = None) -> Advice:
+    return analyse(read_run(folder), str(folder), queue_counts or [2, 4, 8], [16])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """600 messages of 60 keys and a hot one with 200 more, handled by a and then by b; c handled next to nothing."""
+    write_journal(tmp_path, "a", [f"key-{number % 60}" for number in range(600)])
+    write_journal(tmp_path, "b", [*["hot"] * 200, None], at_ms=6_000)
+    write_journal(tmp_path, "c", ["key-1"], at_ms=6_000)
+    return tmp_path
+
+
+def test_the_load_is_counted_by_key_shard_and_queue(run: Path) -> None:
+    advice = advice_of(run)
+    assert (advice.messages, advice.keys, advice.without_key) == (802, 61, 1)
+    assert advice.function is HashFunction.CRC32
+    assert sum(advice.queue_messages) == sum(advice.shard_messages) == 801
+    first = advice.hot_keys[0]
+    shard = shard_of(HashFunction.CRC32, "hot", HASH_COUNT)
+    assert (first.key, first.shard, first.queue, first.messages) == ("hot", shard, shard % QUEUE_COUNT, 200)
+    assert first.share == pytest.approx(200 / 801)
+    assert first.busy_share == pytest.approx(200 / 801)
+
+
+def test_no_more_queues_are_of_use_than_the_hottest_key_allows(run: Path) -> None:
+    advice = advice_of(run)
+    assert advice.useful_queues == 4
+    assert all(cut.busy_queues <= 801 / 200 for cut in advice.cuts)
+    assert advice.best.queue_count <= 4
+    assert advice.now == next(cut for cut in advice.cuts if cut.queue_count == QUEUE_COUNT)
+
+
+def test_the_hot_key_is_told_where_it_is_in_the_way(run: Path) -> None:
+    text = as_text(advice_of(run))
+    assert "Key 'hot' is 25.0% of the messages" in text
+    assert "useful queues: 4 at most" in text
+
+
+def test_idle_members_are_told(run: Path) -> None:
+    advice = advice_of(run)
+    assert [(each.member, each.messages, each.is_idle) for each in advice.members] == [
+        ("a", 600, False),
+        ("b", 201, False),
+        ("c", 1, True),
+    ]
+    assert advice.members[0].busy == pytest.approx(0.6, rel=0.01)
+    assert "Idle: c. 2 members did the work" in as_text(advice)
+
+
+def test_the_time_line_says_who_handled_what_and_how_long_it_took(run: Path) -> None:
+    timeline = advice_of(run).timeline
+    assert list(timeline.members) == ["a", "b", "c"]
+    assert int(timeline.messages.sum()) == 801
+    hot = shard_of(HashFunction.CRC32, "hot", HASH_COUNT)
+    assert set(timeline.owner[hot, -10:].tolist()) <= {1, -1}
+    assert timeline.overall_ms == pytest.approx((10.0, 10.0, 10.0))
+
+
+class Links(HTMLParser):
+    """What a page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [f"{name}={value}" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag == "script":
+            self.found.append(tag)
+
+
+def test_the_page_needs_nothing_else_and_shows_names_as_text(tmp_path: Path) -> None:
+    write_journal(tmp_path, "a", ["<b>bold</b>"] * 50)
+    page = as_page(advice_of(tmp_path))
+    links = Links()
+    links.feed(page)
+    assert links.found == []
+    assert "url(" not in page
+    assert "<b>bold" not in page
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page
+    assert "$" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
+def test_the_page_has_its_plots(run: Path) -> None:
+    page = as_page(advice_of(run))
+    assert page.count("<svg") == 4
+    for title in ("Who handled which shard", "Time from receipt", "Messages of each queue", "Queues that can be busy"):
+        assert f'aria-label="{title}' in page
+    assert "by a</title>" in page
+
+
+def test_many_members_and_one_message_make_a_page_too(tmp_path: Path) -> None:
+    for number in range(12):
+        write_journal(tmp_path, f"m{number:02}", [f"key-{number}"])
+    assert "4 others" in as_page(advice_of(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "counts"), [("4..7", [4, 5, 6, 7]), ("8", [8]), ("8,4,8", [4, 8]), ("1..1", [1])])
+def test_counts_are_a_range_or_a_list(text: str, counts: list[int]) -> None:
+    assert _counts("--queues", text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "4..", "7..4", "0..3", "four", "4;5", "1..99999", "-1"])
+def test_other_counts_are_the_users_mistake(text: str) -> None:
+    with pytest.raises(UserError, match="--queues"):
+        _counts("--queues", text)
+
+
+def invoke(*command: str) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["advise", *command])
+    if isinstance(ended.exception, UserError):
+        raise ended.exception
+    return ended.exit_code, ended.stdout
+
+
+def test_the_command_prints_one_object_and_writes_the_page(run: Path) -> None:
+    page = run / "report.html"
+    code, text = invoke(str(run), "--queues", "2..8", "--hash-counts", "16,32", "--html", str(page), "--json")
+    told = json.loads(text)
+    assert code == 0
+    assert (told["useful_queues"], told["members"][2]["is_idle"], len(told["cuts"])) == (4, True, 14)
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_what_cannot_be_advised_on_is_the_users_mistake(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(UserError, match="no such directory"):
+        invoke(str(run / "nowhere"))
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(UserError, match="no handled message"):
+        invoke(str(empty))
+    with pytest.raises(UserError, match="fewer shards than queues"):
+        invoke(str(run), "--queues", "20..30", "--hash-counts", "16")
+    with pytest.raises(UserError, match=r"--html: .* Is a directory"):
+        invoke(str(run), "--html", str(run))
+    write_journal(empty, "a", [f"k{number}" for number in range(20)], function=HashFunction.JAVA_STRING)
+    assert analyse(read_run(empty), "", [4], []).function is HashFunction.JAVA_STRING
+
+
+def test_keys_without_any_are_the_users_mistake(tmp_path: Path) -> None:
+    write_journal(tmp_path, "a", [None, None])
+    with pytest.raises(UserError, match="no message with a key"):
+        advice_of(tmp_path)

@@ -1,0 +1,16 @@
+"""A log for each test that asks for one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.landing.landed import LogOnDisk
+
+
+@pytest.fixture
+def log_on_disk(tmp_path: Path) -> Iterator[LogOnDisk]:
+    """Empty; its lanes are closed after the test."""
+    log = LogOnDisk(tmp_path / "log")
+    yield log
+    log.close()

@@ -1,0 +1,324 @@
+"""Members that land, on a memory broker: what is settled is on the disk, what is not comes again."""
+
+import asyncio
+import errno
+import os
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Message,
+)
+from lbg_runtime.pipeline.landing import lander as lander_module
+from lbg_runtime.pipeline.landing.lander import LandingOptions, lander_app
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.open_lane import FlushLimits
+from lbg_runtime.runtime.app import App
+from lbg_runtime.transport.memory.broker import MemoryBroker
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+QUEUES = 2
+PATIENCE_S = 300
+
+
+def settings_of(**sections: object) -> Settings:
+    group = {
+        "name": "orders",
+        "hash_prefix": "h",
+        "hash_count": 4,
+        "queue_count": QUEUES,
+        "provision": "create_missing",
+    }
+    return parse_settings({"group": group, **sections}, "test", {})
+
+
+class Trial:
+    """Landers and a publisher on one broker."""
+
+    def __init__(self, root: Path) -> None:
+        self.broker = MemoryBroker()
+        self.options = LandingOptions(root, is_synced=False)
+        self.numbers: Counter[str] = Counter()
+        self.sessions: dict[str, MemoryTransport] = {}
+        self._publisher: MemoryTransport | None = None
+
+    def lander(self, name: str, **sections: object) -> App:
+        session = self.sessions[name] = MemoryTransport(self.broker, name)
+        app, _ = lander_app(settings_of(**sections), self.options, member_id=name, session=session)
+        return app
+
+    @asynccontextmanager
+    async def running(self, *apps: App) -> AsyncIterator[None]:
+        tasks = [asyncio.ensure_future(app.run()) for app in apps]
+        try:
+            await self.until(lambda: len(self.fed()) == QUEUES)
+            yield
+        finally:
+            for app in apps:
+                app.stop()
+            await asyncio.wait(tasks, timeout=120)
+
+    async def publish(self, count: int, keys: int = 5) -> None:
+        if self._publisher is None:
+            self._publisher = MemoryTransport(self.broker, "publisher")
+            await self._publisher.open()
+        for number in range(count):
+            key = f"k{number % keys}"
+            self.numbers[key] += 1
+            stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: self.numbers[key]}
+            topic = f"h/{number % keys % 4}/orders/new"
+            await self._publisher.send(Message(topic, f"{key} {self.numbers[key]}".encode(), stamps, sent_at_ms=number))
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not reached():  # noqa: ASYNC110 - the disk tells nobody
+                await asyncio.sleep(0.05)
+
+    def fed(self) -> list[str]:
+        engine = self.broker.engine
+        return [
+            queue
+            for queue in engine.queue_names("default")
+            if any(flow.active for flow in engine.queue_flows("default", queue))
+        ]
+
+    def depth(self) -> int:
+        """Messages that are not settled."""
+        names = [QueueName(f"orders/{index}") for index in range(QUEUES)]
+        return sum(self.broker.engine.queue_depth("default", name) for name in names)
+
+    async def all_landed(self) -> None:
+        await self.until(lambda: self.depth() == 0)
+
+    def landed(self) -> dict[str, list[int]]:
+        """Numbers by key, as a reader gets them."""
+        log = LandingLog(self.options.root)
+        found: dict[str, list[int]] = defaultdict(list)
+        for queue in log.queues():
+            end = {name: extent.rows for name, extent in log.lanes(queue).items()}
+            for batch in log.read_queue(queue, {}, end):
+                for row in batch.to_pylist():
+                    assert row["payload"].decode() == f"{row['key']} {row['seq']}"
+                    assert (row["queue"], row["topic"]) == (queue, f"h/{row['shard']}/orders/new")
+                    found[row["key"]].append(row["seq"])
+        return dict(found)
+
+    def rows(self) -> int:
+        """All that landed, copies counted."""
+        return sum(extent.rows for extent in LandingLog(self.options.root).lanes().values())
+
+    def assert_all_once_in_order(self) -> None:
+        assert self.landed() == {key: list(range(1, count + 1)) for key, count in self.numbers.items()}
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial(tmp_path / "log")
+
+
+async def test_what_was_published_is_in_the_log_once_and_in_order(trial: Trial) -> None:
+    async with trial.running(trial.lander("a"), trial.lander("b")):
+        await trial.publish(300)
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+    assert trial.rows() == 300
+
+
+async def test_nothing_is_settled_before_it_is_durable(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial.options = replace(trial.options, is_synced=True)
+    depths: list[tuple[int, int]] = []
+    sync = os.fdatasync
+
+    def watched(file: int) -> None:
+        depths.append((trial.depth(), trial.rows()))
+        sync(file)
+
+    async with trial.running(trial.lander("a")):
+        monkeypatch.setattr(os, "fdatasync", watched)
+        await trial.publish(40)
+        await trial.all_landed()
+    assert len(depths) > 2
+    # Whoever is not in the log yet is still on its queue.
+    assert all(depth + rows >= 40 for depth, rows in depths[2:])
+
+
+async def test_a_full_flush_does_not_wait(trial: Trial) -> None:
+    trial.options = replace(trial.options, limits=FlushLimits(rows=10, wait_ms=10_000))
+    async with trial.running(trial.lander("a")):
+        before_s = asyncio.get_running_loop().time()
+        await trial.publish(20, keys=20)
+        await trial.all_landed()
+        assert asyncio.get_running_loop().time() - before_s < 5
+    trial.assert_all_once_in_order()
+
+
+async def test_a_member_that_dies_leaves_what_it_had_not_settled_to_others(trial: Trial) -> None:
+    first, second = trial.lander("a"), trial.lander("b")
+    async with trial.running(first, second):
+        for _ in range(4):
+            await trial.publish(60)
+            trial.sessions["a"].drop_connection(3)
+            await asyncio.sleep(2)
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+async def test_a_disk_that_refuses_costs_time_and_nothing_else(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    refused: list[int] = []
+
+    def full(file: int, content: memoryview) -> int:
+        if len(content) > 100 and len(refused) < 3:
+            refused.append(len(content))
+            # A part of it was written.
+            write(file, content[:50])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, content)
+
+    async with trial.running(trial.lander("a")):
+        await trial.publish(20)
+        await trial.all_landed()
+        monkeypatch.setattr(os, "write", full)
+        await trial.publish(60)
+        await trial.all_landed()
+    assert len(refused) == 3
+    trial.assert_all_once_in_order()
+
+
+async def test_an_entry_that_is_written_and_not_synced_makes_a_copy_that_no_reader_sees(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.options = replace(trial.options, is_synced=True)
+    syncs: list[int] = []
+
+    def sync(file: int) -> None:
+        syncs.append(file)
+        if len(syncs) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+
+    async with trial.running(trial.lander("a")):
+        await trial.publish(20)
+        await trial.all_landed()
+        monkeypatch.setattr(os, "fdatasync", sync)
+        await trial.publish(20)
+        await trial.all_landed()
+    assert trial.rows() > 40
+    trial.assert_all_once_in_order()
+
+
+async def test_a_full_log_stops_the_intake_until_there_is_room(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [10]
+    monkeypatch.setattr(lander_module, "used_bytes", lambda _: used[0])
+    trial.options = replace(trial.options, quota_bytes=100)
+    async with trial.running(trial.lander("a")):
+        used[0] = 100
+        await asyncio.sleep(5)
+        await trial.publish(50)
+        await asyncio.sleep(60)
+        assert (trial.depth(), trial.rows()) == (50, 0)
+        used[0] = 10
+        # Counts what it writes by itself until it looks again.
+        await trial.until(lambda: trial.rows() > 0)
+        used[0] = 0
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+async def test_a_member_whose_log_is_full_leaves_without_waiting_for_room(trial: Trial) -> None:
+    async with trial.running(trial.lander("a")):
+        await trial.publish(10)
+        await trial.all_landed()
+    trial.options = replace(trial.options, quota_bytes=1)
+    app = trial.lander("b")
+    async with trial.running(app):
+        await trial.publish(50)
+        await asyncio.sleep(5)
+        before_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - before_s < 5
+    assert trial.depth() == 50
+    trial.options = replace(trial.options, quota_bytes=None)
+    async with trial.running(trial.lander("c")):
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+async def test_old_rows_are_pruned_while_it_lands(trial: Trial) -> None:
+    trial.options = replace(trial.options, retention_ms=0, segment_bytes=1)
+    async with trial.running(trial.lander("a")):
+        await trial.publish(50)
+        await trial.all_landed()
+        log = LandingLog(trial.options.root)
+        await trial.until(lambda: sum(extent.first_row for extent in log.lanes().values()) > 30)
+    # The last segment of a lane that lives stays.
+    assert all(extent.first_row < extent.rows for extent in log.lanes().values())
+    assert trial.rows() == 50
+
+
+async def test_messages_of_other_publishers_land_with_their_headers(trial: Trial) -> None:
+    async with trial.running(trial.lander("a")):
+        publisher = MemoryTransport(trial.broker, "other")
+        await publisher.open()
+        properties = {"n": 7, "ok": True, "raw": b"\x01\xff", "none": None, PARTITION_KEY_PROPERTY: "k"}
+        for _ in range(2):
+            await publisher.send(Message("h/1/orders/new", b"\x00", properties, "same-id"))
+        await trial.all_landed()
+        await publisher.close()
+    log = LandingLog(trial.options.root)
+    end = {name: extent.rows for name, extent in log.lanes().items()}
+    rows = [row for batch in log.read_queue(1, {}, end) for row in batch.to_pylist()]
+    assert len(rows) == len({row["broker_id"] for row in rows}) == 2
+    assert dict(rows[0]["headers"]) == {
+        "n": "7", "ok": "true", "raw": "01ff", "none": "", PARTITION_KEY_PROPERTY: "k", "lbg_message_id": "same-id",
+    }  # fmt: skip
+    assert (rows[0]["key"], rows[0]["seq"], rows[0]["t_enqueue"]) == ("k", None, None)
+
+
+def _make_others(root: Path) -> None:
+    root.mkdir()
+    note = '{"group":"others","hash_prefix":"h","hash_count":4,"format":1}'
+    (root / "landing.json").write_text(note)
+
+
+async def test_what_the_settings_say_of_failures_and_keys_keeps_nothing_from_landing(trial: Trial) -> None:
+    app = trial.lander(
+        "a",
+        failure={"attempts": 1, "then": "park", "timeout": "1s"},
+        dispatch={"missing_key": "error"},
+        handlers=["no.such.module"],
+    )
+    async with trial.running(app):
+        publisher = MemoryTransport(trial.broker, "other")
+        await publisher.open()
+        for _ in range(3):
+            await publisher.send(Message("h/1/orders/new", b"without a key", {}))
+        await trial.all_landed()
+        await publisher.close()
+    assert trial.rows() == 3
+
+
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        (lambda root: (root.mkdir(), (root / "mine.txt").write_text("x")), "not empty, and no landing log"),
+        (lambda root: root.write_text("a file"), "File exists"),
+        (_make_others, "the log of others, prefix h, 4 shards"),
+    ],
+)
+def test_a_folder_that_is_not_this_groups_is_the_users_mistake(
+    trial: Trial, prepare: Callable[[Path], object], problem: str
+) -> None:
+    prepare(trial.options.root)
+    with pytest.raises(UserError, match=problem):
+        trial.lander("a")

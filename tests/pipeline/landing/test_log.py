@@ -1,0 +1,177 @@
+"""The reading side: what is there, what is asked for in vain, and what is said of it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, LandingVersionUnknown, UserError
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
+from lbg_runtime.pipeline.landing.layout import LANE_NOTE
+from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
+from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
+
+
+def test_lanes_are_told_with_how_far_they_go(log_on_disk: LogOnDisk) -> None:
+    first, second = log_on_disk.lane("a", 1), log_on_disk.lane("b", 4, queue=1)
+    first.append(rows([id_of("k", 1), id_of("k", 2)]))
+    second.append(rows([id_of("q", 1)], queue=1))
+    log = LandingLog(log_on_disk.root)
+    assert log.queues() == [1, 3]
+    assert dict(log.lanes()) == {second.name: LaneExtent(0, 1), first.name: LaneExtent(0, 2)}
+    assert first.name == "queue=003/lane=a-1.1"
+    first.append(rows([id_of("k", 3)]))
+    assert dict(log.lanes(3)) == {first.name: LaneExtent(0, 3)}
+
+
+def test_rows_are_read_across_segments(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in range(1, 10):
+        lane.append(rows([id_of("k", number)]))
+    log = LandingLog(log_on_disk.root)
+    assert len(list((log_on_disk.root / lane.name).glob(f"*{INDEX_SUFFIX}"))) == 9
+    assert ids_of(log.read(lane.name, 3, 7)) == [id_of("k", number) for number in range(4, 8)]
+
+
+def test_a_lane_that_has_landed_nothing_is_empty(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    log = LandingLog(log_on_disk.root)
+    assert dict(log.lanes()) == {lane.name: LaneExtent(0, 0)}
+    assert list(log.read_queue(3, {}, {lane.name: 0})) == []
+
+
+def test_a_lane_that_has_no_segment_yet_is_no_hindrance(log_on_disk: LogOnDisk) -> None:
+    lane, empty = log_on_disk.lane("a"), log_on_disk.lane("b")
+    lane.append(rows([id_of("k", 1)]))
+    log = LandingLog(log_on_disk.root)
+    end = {name: extent.rows for name, extent in log.lanes().items()}
+    assert end == {lane.name: 1, empty.name: 0}
+    assert ids_of(log.read_queue(3, {}, end)) == [id_of("k", 1)]
+
+
+def test_offsets_of_other_queues_are_passed_over(log_on_disk: LogOnDisk) -> None:
+    lane, other = log_on_disk.lane(), log_on_disk.lane(queue=1)
+    lane.append(rows([id_of("k", 1)]))
+    other.append(rows([id_of("q", 1)], queue=1))
+    log = LandingLog(log_on_disk.root)
+    end = {name: extent.rows for name, extent in log.lanes().items()}
+    assert ids_of(log.read_queue(1, {}, end)) == [id_of("q", 1)]
+    assert set(log.cut(1, {}, end, 10)) == {other.name}
+
+
+def test_a_message_that_one_member_never_landed_is_not_lost_behind_later_ones(log_on_disk: LogOnDisk) -> None:
+    first, second = log_on_disk.lane("a"), log_on_disk.lane("b")
+    first.append(rows([id_of("k", 1), id_of("q", 3), id_of("r", 4)]))
+    # The member died with the second one of k under way.
+    second.append(rows([id_of("k", 2), id_of("r", 4)]))
+    log = LandingLog(log_on_disk.root)
+    half = {first.name: 3}
+    assert ids_of(log.read_queue(3, half, {**half, second.name: 2})) == [id_of("k", 2)]
+
+
+def test_copies_of_messages_of_other_publishers_are_all_there(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    ids = [f"{5:013x}.!{lane.name}/1", f"{5:013x}.!{lane.name}/2"]
+    lane.append(rows(ids))
+    log = LandingLog(log_on_disk.root)
+    assert ids_of(log.read_queue(3, {}, {lane.name: 2})) == ids
+
+
+def test_a_torn_entry_is_as_if_the_flush_had_not_been(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1)]))
+    index = next((log_on_disk.root / lane.name).glob(f"*{INDEX_SUFFIX}"))
+    with index.open("ab") as file:
+        file.write(bytes(ENTRY_BYTES - 1))
+    assert LandingLog(log_on_disk.root).lanes()[lane.name] == LaneExtent(0, 1)
+
+
+def test_a_segment_whose_writer_died_when_it_began_it_is_empty(log_on_disk: LogOnDisk) -> None:
+    dead, other = log_on_disk.lane("a"), log_on_disk.lane("b")
+    dead.append(rows([id_of("k", 0)]))
+    for suffix in (".arrow", INDEX_SUFFIX):
+        (log_on_disk.root / dead.name / f"000000000001{suffix}").write_bytes(b"")
+    other.append(rows([id_of("k", 0), id_of("k", 1)]))
+    log = LandingLog(log_on_disk.root)
+    end = {name: extent.rows for name, extent in log.lanes().items()}
+    assert end == {dead.name: 1, other.name: 2}
+    assert ids_of(log.read_queue(3, {}, end)) == [id_of("k", 0), id_of("k", 1)]
+
+
+def test_more_rows_than_there_are_is_damage(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1)]))
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingDamaged, match="row 4 is asked for, and it ends with row 0"):
+        list(log.read(lane.name, 0, 5))
+    with pytest.raises(LandingDamaged, match="the offsets are of another log"):
+        list(log.read_queue(3, {lane.name: 5}, {lane.name: 5}))
+
+
+def test_a_segment_in_the_middle_that_is_gone_is_damage(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in range(1, 5):
+        lane.append(rows([id_of("k", number)]))
+    for part in (log_on_disk.root / lane.name).glob("000000000002.*"):
+        part.unlink()
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingDamaged, match="the segment of row 2 is missing"):
+        list(log.read(lane.name, 0, 4))
+
+
+def test_a_lane_that_is_not_there_is_pruned(log_on_disk: LogOnDisk) -> None:
+    log = LandingLog(log_on_disk.root)
+    assert list(log.read_queue(3, {"queue=003/lane=x-1.1": 7}, {"queue=003/lane=x-1.1": 7})) == []
+    with pytest.raises(LandingRowsPruned) as caught:
+        list(log.read_queue(3, {"queue=003/lane=x-1.1": 6}, {"queue=003/lane=x-1.1": 7}))
+    assert (caught.value.lane, caught.value.row) == ("queue=003/lane=x-1.1", 6)
+
+
+def test_rows_before_a_time(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    for number in range(1, 5):
+        lane.append(rows([id_of("k", number)], t_land=number * 100))
+    log = LandingLog(log_on_disk.root)
+    assert [log.before(3, time)[lane.name] for time in (0, 100, 101, 250, 1_000)] == [0, 0, 1, 2, 4]
+
+
+def test_a_part_is_at_least_one_row_and_at_most_what_was_asked_for(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows(id_of("k", number) for number in range(1, 11)))
+    log = LandingLog(log_on_disk.root)
+    end = {lane.name: 10}
+    assert log.cut(3, {}, end, 4) == {lane.name: 4}
+    assert log.cut(3, {lane.name: 8}, end, 4) == {lane.name: 10}
+    assert log.cut(3, {}, end, 4, max_bytes=1) == {lane.name: 1}
+    assert log.cut(3, end, end, 4) == end
+
+
+def test_no_log_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder; expected the folder of a landing log"):
+        LandingLog(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no landing\.json in it"):
+        LandingLog(tmp_path)
+
+
+def test_a_log_of_another_version_is_told(log_on_disk: LogOnDisk) -> None:
+    note = log_on_disk.root / "landing.json"
+    note.write_bytes(note.read_bytes().replace(b'"format":1', b'"format":2'))
+    with pytest.raises(LandingVersionUnknown, match=r"landing\.json: format 2"):
+        LandingLog(log_on_disk.root)
+
+
+def test_a_lane_whose_note_is_damaged_is_told(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    (log_on_disk.root / lane.name / LANE_NOTE).write_text("{")
+    with pytest.raises(LandingDamaged, match="not as it was written"):
+        LandingLog(log_on_disk.root).lanes()
+
+
+def test_what_lies_in_the_folders_besides_is_passed_over(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1)]))
+    (log_on_disk.root / "queue=3x").mkdir()
+    (log_on_disk.root / lane.name / "notes.txt").write_text("mine")
+    shutil.copytree(log_on_disk.root / lane.name, log_on_disk.root / "queue=003/.draft")
+    assert dict(LandingLog(log_on_disk.root).lanes()) == {lane.name: LaneExtent(0, 1)}

@@ -1,0 +1,165 @@
+"""The lane of a flow handle while its member lands: no delivery twice in a lane, whatever its handler goes through."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.model.errors import LandingWriteFailed
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.pipeline.landing import lane as lane_module
+from lbg_runtime.pipeline.landing.lane import LaneWriter
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
+from lbg_runtime.pipeline.landing.rows import LandingRow, row_of
+from tests.pipeline.landing.landed import LogOnDisk, ids_of
+
+
+def row(number: int) -> LandingRow:
+    properties = {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+    message = Message("hp/3/orders", b"x", properties, sent_at_ms=number)
+    return row_of(message, 3, "k", lane="m-1", delivery_id=DeliveryId(number), redelivered=False)
+
+
+class Bench:
+    """An open lane, and the gate that its flushes wait at."""
+
+    def __init__(self, log: LogOnDisk, threads: ThreadPoolExecutor, limits: FlushLimits) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.log = log
+        self.written: list[int] = []
+        self.open = OpenLane(3, self._make_writer, limits, threads, lambda: 1, self.written.append)
+
+    def _make_writer(self) -> LaneWriter:
+        self.gate.wait(30)
+        return self.log.lane()
+
+    async def land(self, number: int) -> None:
+        await self.open.land(DeliveryId(number), row(number))
+
+    def begin(self, number: int) -> "asyncio.Task[None]":
+        return asyncio.create_task(self.land(number))
+
+    def lanes(self) -> list[list[int]]:
+        """The numbers in each lane, as they lie there, copies and all."""
+        log = LandingLog(self.log.root)
+        return [
+            [int(each.split(".")[1].split("/")[0]) for each in ids_of(log.read(name, 0, extent.rows))]
+            for name, extent in log.lanes().items()
+        ]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+@pytest.fixture
+async def bench(log_on_disk: LogOnDisk, threads: ThreadPoolExecutor) -> Bench:
+    return Bench(log_on_disk, threads, FlushLimits(rows=3, wait_ms=20))
+
+
+async def test_rows_that_come_together_are_flushed_together(bench: Bench) -> None:
+    await asyncio.gather(*(bench.land(number) for number in range(1, 6)))
+    assert bench.lanes() == [[1, 2, 3, 4, 5]]
+    assert len(bench.written) == 2
+    await bench.open.close()
+
+
+async def test_the_first_row_waits_no_longer_than_it_is_said(bench: Bench) -> None:
+    began_s = asyncio.get_running_loop().time()
+    await bench.land(1)
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.02)
+    await bench.open.close()
+
+
+async def test_a_handler_that_is_cancelled_before_the_flush_lands_its_row_once(bench: Bench) -> None:
+    first = bench.begin(1)
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait((first,))
+    await bench.land(1)
+    await bench.land(2)
+    assert bench.lanes() == [[1, 2]]
+    await bench.open.close()
+
+
+async def test_so_does_one_that_is_cancelled_while_it_is_written(bench: Bench) -> None:
+    bench.gate.clear()
+    first = bench.begin(1)
+    await asyncio.sleep(0.02)
+    first.cancel()
+    await asyncio.wait((first,))
+    again = bench.begin(1)
+    await asyncio.sleep(0)
+    bench.gate.set()
+    await again
+    assert bench.lanes() == [[1]]
+    await bench.open.close()
+
+
+async def test_and_one_that_is_cancelled_twice(bench: Bench) -> None:
+    bench.gate.clear()
+    # After the first of them the flush is under way, and time stands still while a thread works.
+    for delay_s in (0.02, 0):
+        handler = bench.begin(1)
+        await asyncio.sleep(delay_s)
+        handler.cancel()
+        await asyncio.wait((handler,))
+    bench.gate.set()
+    await bench.land(1)
+    assert bench.lanes() == [[1]]
+    await bench.open.close()
+
+
+async def test_after_a_flush_that_failed_another_lane_is_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.land(1)
+    append = lane_module.SegmentWriter.append
+
+    def fail(self: lane_module.SegmentWriter, batch: object) -> int:
+        append(self, batch)
+        raise LandingWriteFailed("lane", "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lane_module.SegmentWriter, "append", fail)
+        with pytest.raises(LandingWriteFailed):
+            await bench.land(2)
+    await bench.land(2)
+    await bench.land(3)
+    assert bench.lanes() == [[1, 2], [2, 3]]
+    await bench.open.close()
+
+
+async def test_a_row_whose_handler_was_cancelled_and_whose_flush_failed_is_written_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> LaneWriter:
+        bench.gate.wait(30)
+        raise LandingWriteFailed("lane", "No space left on device")
+
+    bench.gate.clear()
+    monkeypatch.setattr(bench.open, "_make_writer", fail)
+    first = bench.begin(1)
+    await asyncio.sleep(0.02)
+    first.cancel()
+    await asyncio.wait((first,))
+    again = bench.begin(1)
+    await asyncio.sleep(0)
+    monkeypatch.undo()
+    bench.gate.set()
+    await again
+    assert bench.lanes() == [[1]]
+    await bench.open.close()
+
+
+def test_a_lane_is_begun_once(log_on_disk: LogOnDisk, tmp_path: Path) -> None:
+    log_on_disk.lane().close()
+    log_on_disk.ticks = iter([1])  # type: ignore[assignment]  # the same moment again
+    with pytest.raises(LandingWriteFailed):
+        log_on_disk.lane()

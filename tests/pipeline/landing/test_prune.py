@@ -1,0 +1,145 @@
+"""Pruning: what is old goes, what is known of it stays, and readers are told."""
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from lbg_runtime.model.errors import LandingRowsPruned
+from lbg_runtime.pipeline.landing import lane_view, merge
+from lbg_runtime.pipeline.landing import prune as prune_module
+from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, prune
+from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
+
+
+def pruned(log: LogOnDisk, before_us: int, now_us: int = 1_000, *, is_dry: bool = False) -> list[int]:
+    """The first rows of the segments that went."""
+    return [each.first_row for each in prune(log.root, before_us, clock_us=lambda: now_us, is_dry=is_dry)]
+
+
+def filled(log: LogOnDisk, member: str = "m", count: int = 5) -> str:
+    """A lane of segments of one row, which landed at 100, 200 and so on."""
+    lane = log.lane(member, segment_bytes=1)
+    for number in range(1, count + 1):
+        lane.append(rows([id_of("k", number)], t_land=number * 100))
+    return lane.name
+
+
+def ends(log: LandingLog) -> Mapping[str, int]:
+    return {name: extent.rows for name, extent in log.lanes().items()}
+
+
+def test_segments_go_whose_rows_are_all_older(log_on_disk: LogOnDisk) -> None:
+    lane = filled(log_on_disk)
+    assert pruned(log_on_disk, 300, is_dry=True) == pruned(log_on_disk, 300) == [0, 1]
+    log = LandingLog(log_on_disk.root)
+    assert log.lanes()[lane] == LaneExtent(2, 5)
+    assert ids_of(log.read(lane, 2, 5)) == [id_of("k", number) for number in (3, 4, 5)]
+    assert pruned(log_on_disk, 300) == []
+
+
+def test_the_last_segment_stays_while_its_writer_lives(log_on_disk: LogOnDisk) -> None:
+    lane = filled(log_on_disk)
+    assert pruned(log_on_disk, 10_000) == [0, 1, 2, 3]
+    log_on_disk.lanes[0].append(rows([id_of("k", 6)]))
+    log_on_disk.close()
+    assert pruned(log_on_disk, 10_000_000) == [4, 5]
+    assert LandingLog(log_on_disk.root).lanes()[lane] == LaneExtent(6, 6)
+
+
+def test_pruned_rows_that_are_asked_for_are_an_error_with_a_name(log_on_disk: LogOnDisk) -> None:
+    lane = filled(log_on_disk)
+    pruned(log_on_disk, 300)
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingRowsPruned, match=r"row 1 of .* is pruned, the first that is left is 2") as caught:
+        list(log.read(lane, 1, 5))
+    assert (caught.value.lane, caught.value.row, caught.value.first_row) == (lane, 1, 2)
+    for start in ({}, {lane: 1}):
+        with pytest.raises(LandingRowsPruned):
+            list(log.read_queue(3, start, ends(log)))
+    assert len(ids_of(log.read_queue(3, {lane: 2}, ends(log)))) == 3
+
+
+def test_a_copy_that_lands_after_its_message_was_pruned_is_dropped(log_on_disk: LogOnDisk) -> None:
+    first = filled(log_on_disk, "a")
+    log_on_disk.close()
+    assert pruned(log_on_disk, 10_000) == [0, 1, 2, 3, 4]
+    start = ends(LandingLog(log_on_disk.root))
+    assert start == {first: 5}
+    second = log_on_disk.lane("b")
+    second.append(rows([id_of("k", number) for number in (4, 5, 6)]))
+    log = LandingLog(log_on_disk.root)
+    assert ids_of(log.read_queue(3, start, ends(log))) == [id_of("k", 6)]
+
+
+def test_the_same_offsets_give_the_same_rows_after_pruning(log_on_disk: LogOnDisk) -> None:
+    filled(log_on_disk, "a")
+    start = ends(LandingLog(log_on_disk.root))
+    second = log_on_disk.lane("b")
+    second.append(rows([id_of("k", number) for number in (2, 5, 6)], t_land=900))
+    log = LandingLog(log_on_disk.root)
+    end = ends(log)
+    before = ids_of(log.read_queue(3, start, end))
+    pruned(log_on_disk, 500)
+    assert ids_of(LandingLog(log_on_disk.root).read_queue(3, start, end)) == before == [id_of("k", 6)]
+
+
+def test_rows_that_are_pruned_while_others_are_read_are_known_all_the_same(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(log_on_disk, "a")
+    start = ends(LandingLog(log_on_disk.root))
+    log_on_disk.lane("b").append(rows([id_of("k", number) for number in (2, 6)], t_land=900))
+    log = LandingLog(log_on_disk.root)
+    flushes = lane_view.LaneView.flushes
+    calls: list[int] = []
+
+    def pruned_meanwhile(view, *asked):
+        found = list(flushes(view, *asked))
+        calls.append(len(found))
+        if len(calls) == 1:
+            pruned(log_on_disk, 500)
+        return iter(found)
+
+    monkeypatch.setattr(merge.LaneView, "flushes", pruned_meanwhile)
+    assert ids_of(log.read_queue(3, start, ends(log))) == [id_of("k", 6)]
+    assert len(calls) == 2
+
+
+def test_ids_are_forgotten_after_a_week_and_the_lane_with_them(log_on_disk: LogOnDisk) -> None:
+    lane = filled(log_on_disk)
+    log_on_disk.close()
+    pruned(log_on_disk, 10_000, now_us=5)
+    pruned(log_on_disk, 10_000, now_us=IDS_KEPT_US + 4)
+    log = LandingLog(log_on_disk.root)
+    assert log.lanes()[lane] == LaneExtent(5, 5)
+    pruned(log_on_disk, 10_000, now_us=IDS_KEPT_US + 5)
+    assert dict(log.lanes()) == {}
+    assert list(log.read_queue(3, {lane: 5}, {lane: 5})) == []
+    # The next one is younger than any that is left.
+    assert log_on_disk.lane("b").name.startswith("queue=003/lane=b-1.")
+
+
+def test_ids_are_kept_of_the_last_rows_of_a_lane_alone(log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prune_module, "IDS_KEPT", 2)
+    lane = filled(log_on_disk)
+    log_on_disk.close()
+    pruned(log_on_disk, 10_000)
+    view = LandingLog(log_on_disk.root).view(lane)
+    found = [each for part in view.pruned(0, 1 << 60) for each in part.ids().to_pylist()]
+    assert found == [id_of("k", 4), id_of("k", 5)]
+
+
+def test_what_a_process_left_that_died_while_it_pruned_is_removed(log_on_disk: LogOnDisk) -> None:
+    lane = filled(log_on_disk)
+    folder = log_on_disk.root / lane
+    copy = (folder / "000000000000.arrow").read_bytes()
+    pruned(log_on_disk, 200)
+    (folder / "000000000000.arrow").write_bytes(copy)
+    draft = log_on_disk.root / "queue=003/.lane=x-1.1"
+    draft.mkdir()
+    os.utime(draft, (0, 0))
+    pruned(log_on_disk, 200)
+    assert not (folder / "000000000000.arrow").exists()
+    assert not draft.exists()

@@ -1,0 +1,140 @@
+"""`lbg landing` and what it finds."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.prune import prune
+from lbg_runtime.pipeline.landing.verify import Finding, Grade, Walked, verify
+from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
+
+
+@pytest.fixture
+def lane(log_on_disk: LogOnDisk) -> Path:
+    """Of three segments with two rows each."""
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in range(1, 7, 2):
+        lane.append(rows([id_of("k", number), id_of("k", number + 1)], t_land=number * 1_000_000))
+    return log_on_disk.root / lane.name
+
+
+def found(log: LogOnDisk) -> list[Finding]:
+    return list(verify(LandingLog(log.root), Walked()))
+
+
+def damage(log: LogOnDisk) -> list[str]:
+    return [each.what for each in found(log) if each.grade is Grade.DAMAGE]
+
+
+def test_a_whole_log_has_no_findings(log_on_disk: LogOnDisk, lane: Path) -> None:
+    walked = Walked()
+    assert list(verify(LandingLog(log_on_disk.root), walked)) == []
+    assert (walked.lanes, walked.segments, walked.rows) == (1, 3, 6)
+
+
+def test_so_has_one_that_is_pruned(log_on_disk: LogOnDisk, lane: Path) -> None:
+    assert len(list(prune(log_on_disk.root, 4_000_000))) == 2
+    assert found(log_on_disk) == []
+
+
+def test_a_flipped_bit_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+    data = lane / "000000000002.arrow"
+    content = bytearray(data.read_bytes())
+    content[-9] ^= 1
+    data.write_bytes(content)
+    [what] = damage(log_on_disk)
+    assert what.startswith("rows 2 to 3 at byte")
+
+
+def test_damage_does_not_hide_what_lies_behind_it(log_on_disk: LogOnDisk, lane: Path) -> None:
+    (lane / "000000000000.arrow").unlink()
+    content = bytearray((lane / "000000000004.arrow").read_bytes())
+    content[-9] ^= 1
+    (lane / "000000000004.arrow").write_bytes(content)
+    [first, second] = damage(log_on_disk)
+    assert first == "it is missing"
+    assert second.startswith("rows 4 to 5 at byte")
+
+
+def test_a_missing_segment_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+    (lane / "000000000002.index").unlink()
+    assert damage(log_on_disk) == ["begins with row 4, not 2"]
+
+
+def test_an_id_that_is_in_a_lane_twice_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+    log_on_disk.lanes[0].append(rows([id_of("k", 2)]))
+    assert damage(log_on_disk) == [f"id {id_of('k', 2)} is in it twice"]
+
+
+def test_rows_of_another_queue_are_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+    log_on_disk.lanes[0].append(rows([id_of("k", 9)], queue=1))
+    assert damage(log_on_disk) == ["holds rows of another queue than 3"]
+
+
+def test_what_the_dead_leave_behind_is_noted(log_on_disk: LogOnDisk, lane: Path) -> None:
+    with (lane / "000000000004.arrow").open("ab") as file:
+        file.write(b"torn")
+    with (lane / "000000000004.index").open("ab") as file:
+        file.write(b"torn")
+    (lane / "000000000006.arrow").write_bytes(b"")
+    (lane / "000000000007.arrow").write_bytes(b"")
+    (lane / "000000000007.index").write_bytes(bytes(64))
+    (log_on_disk.root / "mine.txt").write_text("mine")
+    assert [(each.grade, each.what) for each in found(log_on_disk)] == [
+        (Grade.NOTE, "no part of a landing log"),
+        (Grade.NOTE, "a torn entry of 4 bytes at its end"),
+        (Grade.NOTE, "4 bytes of a flush that was not completed"),
+        (Grade.NOTE, "an index without a header: its writer died early"),
+        (Grade.NOTE, "a segment without an index: its writer died when it began it"),
+    ]
+
+
+def run(*command: str) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["landing", *command])
+    if isinstance(ended.exception, UserError):
+        raise ended.exception
+    return ended.exit_code, ended.stdout
+
+
+def test_ls_shows_every_lane(log_on_disk: LogOnDisk, lane: Path) -> None:
+    code, text = run("ls", str(log_on_disk.root))
+    assert code == 0
+    assert text.startswith("queue=003/lane=m-1.1: 6 rows, ")
+    assert "1970-01-01T00:00:01.000+00:00 to 1970-01-01T00:00:05.000+00:00 (being written)" in text
+    told = json.loads(run("ls", str(log_on_disk.root), "--json")[1])
+    assert (told["group"], [each["rows"] for each in told["lanes"]]) == ("orders", [6])
+
+
+def test_verify_ends_with_1_where_something_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
+    code, text = run("verify", str(log_on_disk.root))
+    assert (code, text) == (0, "whole: 6 rows in 3 segments of 1 lanes\n")
+    (lane / "000000000000.arrow").write_bytes(b"")
+    code, text = run("verify", str(log_on_disk.root), "--json")
+    told = json.loads(text)
+    assert (code, told["whole"], told["findings"][0]["grade"]) == (1, False, "damage")
+
+
+def test_prune_says_what_would_go_before_it_goes(log_on_disk: LogOnDisk, lane: Path) -> None:
+    code, text = run("prune", str(log_on_disk.root), "--keep", "1h", "--dry-run")
+    assert code == 0
+    assert "\n2 segments, " in text
+    assert text.endswith(", would go\n")
+    told = json.loads(run("prune", str(log_on_disk.root), "--keep", "1h", "--json")[1])
+    assert [each["first_row"] for each in told["segments"]] == [0, 2]
+    assert not (lane / "000000000000.arrow").exists()
+
+
+@pytest.mark.parametrize("command", [("ls",), ("verify",), ("prune", "--keep", "1h")])
+def test_a_folder_that_is_no_log_is_the_users_mistake(command: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no landing\.json in it"):
+        run(*command, str(tmp_path))
+
+
+def test_a_length_of_time_that_is_none_is_the_users_mistake(log_on_disk: LogOnDisk) -> None:
+    with pytest.raises(UserError, match="--keep: 'soon'"):
+        run("prune", str(log_on_disk.root), "--keep", "soon")

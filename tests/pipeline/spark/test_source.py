@@ -1,0 +1,221 @@
+"""The contract of the readers, called as Spark calls them, without a JVM."""
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText, UserError
+from lbg_runtime.pipeline.spark.data_source import LbgDataSource
+from lbg_runtime.pipeline.spark.source import LbgStreamReader
+from lbg_runtime.pipeline.spark.source_options import read_source_options
+from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
+from tests.pipeline.spark.logs import fill, not_once
+
+T = TypeVar("T")
+Offset = dict[str, object]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogOnDisk]:
+    found = LogOnDisk(tmp_path / "log")
+    yield found
+    found.close()
+
+
+def stream_reader(root: Path, **options: str) -> LbgStreamReader:
+    return LbgStreamReader(read_source_options({"path": str(root), **options}))
+
+
+def through_json(offset: Offset) -> Offset:
+    found: Offset = orjson.loads(orjson.dumps(offset))
+    return found
+
+
+def through_pickle(value: T) -> T:
+    found: T = pickle.loads(pickle.dumps(value))  # noqa: S301  # made here
+    return found
+
+
+def read(reader: DataSourceReader | LbgStreamReader, *offsets: Offset) -> list[str]:
+    """The ids of a batch, planned and read as Spark does it: reader and partitions go through pickle."""
+    found: list[str] = []
+    far = through_pickle(reader)
+    for partition in reader.partitions(*offsets):
+        for batch in far.read(through_pickle(partition)):
+            found += batch.column("broker_id").to_pylist()
+    return found
+
+
+def batches(reader: LbgStreamReader, start: Offset | None = None) -> Iterator[tuple[Offset, list[str]]]:
+    """All batches of a stream up to now: their ends and their ids."""
+    at = through_json(reader.initialOffset()) if start is None else start
+    while (end := through_json(reader.latestOffset(at, reader.getDefaultReadLimit()))) != at:
+        yield end, read(reader, at, end)
+        at = end
+
+
+def test_every_message_is_in_one_batch_and_keys_keep_their_order(tmp_path: Path) -> None:
+    fill(tmp_path / "log", 5, 200)
+    reader = stream_reader(tmp_path / "log", maxRowsPerBatch="70")
+    found = [each for _, batch in batches(reader) for each in batch]
+    assert not not_once(Counter(found), 5, 200)
+    of_keys: dict[str, list[int]] = {}
+    for each in found:
+        _, _, identity = each.partition(".")
+        number, _, key = identity.split("/")
+        of_keys.setdefault(key, []).append(int(number))
+    assert all(numbers == sorted(numbers) for numbers in of_keys.values())
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows_whatever_came_meanwhile(log: LogOnDisk) -> None:
+    lane = log.lane()
+    lane.append(rows([id_of("k", 1), id_of("k", 2)]))
+    reader = stream_reader(log.root)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    first = read(reader, start, end)
+    lane.append(rows([id_of("k", 3)]))
+    log.lane("b", 2).append(rows([id_of("k", 2), id_of("q", 1)]))
+    assert first == [id_of("k", 1), id_of("k", 2)]
+    assert read(stream_reader(log.root), through_json(start), through_json(end)) == first
+
+
+def test_a_lane_that_a_checkpoint_does_not_know_is_read_from_its_begin(log: LogOnDisk) -> None:
+    log.lane("a", queue=0).append(rows([id_of("k", 1)], queue=0))
+    reader = stream_reader(log.root)
+    ((end, _),) = batches(reader)
+    log.lane("b", queue=2).append(rows([id_of("q", 1)], queue=2))
+    assert [found for _, found in batches(stream_reader(log.root), end)] == [[id_of("q", 1)]]
+
+
+def test_an_offset_without_news_stays_and_plans_nothing(log: LogOnDisk) -> None:
+    log.lane().append(rows([id_of("k", 1)]))
+    reader = stream_reader(log.root)
+    ((end, _),) = batches(reader)
+    assert reader.latestOffset(end, ReadMaxRows(10)) == end
+    assert list(reader.partitions(end, end)) == []
+
+
+def test_limits_of_rows_and_of_bytes_hold_and_all_available_has_none(log: LogOnDisk) -> None:
+    log.lane().append(rows([id_of("k", number) for number in range(1, 101)]))
+    reader = stream_reader(log.root)
+    start = reader.initialOffset()
+    assert len(read(reader, start, reader.latestOffset(start, ReadMaxRows(30)))) == 30
+    of_bytes = read(reader, start, reader.latestOffset(start, ReadMaxBytes(2_000)))
+    assert 1 <= len(of_bytes) < 30
+    small = stream_reader(log.root, maxRowsPerBatch="3")
+    assert len(read(small, start, small.latestOffset(start, ReadAllAvailable()))) == 100
+
+
+def test_available_now_ends_where_the_log_ended_when_it_began(log: LogOnDisk) -> None:
+    lane = log.lane()
+    lane.append(rows([id_of("k", 1)]))
+    reader = stream_reader(log.root)
+    reader.prepareForTriggerAvailableNow()
+    lane.append(rows([id_of("k", 2)]))
+    assert [found for _, found in batches(reader)] == [[id_of("k", 1)]]
+    assert reader.reportLatestOffset()["lanes"] == {lane.name: 2}
+
+
+def test_streams_begin_where_they_are_told_to(log: LogOnDisk) -> None:
+    lane = log.lane()
+    for second in (1, 2, 3):
+        lane.append(rows([id_of("k", second)], t_land=second * 1_000_000))
+    latest = stream_reader(log.root, startingOffsets="latest")
+    assert list(batches(latest)) == []
+    from_two = stream_reader(log.root, startingOffsets="1970-01-01T00:00:02")
+    assert [found for _, found in batches(from_two)] == [[id_of("k", 2), id_of("k", 3)]]
+
+
+def test_only_the_queues_asked_for_are_read_and_packed_into_tasks(tmp_path: Path) -> None:
+    fill(tmp_path / "log", 8, 10)
+    reader = stream_reader(tmp_path / "log", queues="1,2,4,5,7", queuesPerPartition="2")
+    start = reader.initialOffset()
+    planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    assert [[queue for queue, _, _ in each.value] for each in planned] == [[1, 5], [2, 7], [4]]
+
+
+def prune(log: LogOnDisk, lane: str) -> None:
+    """The first segment of a lane goes, as by hand."""
+    for path in (log.root / lane).glob("000000000000.*"):
+        path.unlink()
+
+
+def test_rows_that_are_gone_are_a_named_error_unless_asked_otherwise(log: LogOnDisk) -> None:
+    lane = log.lane(segment_bytes=1)
+    lane.append(rows([id_of("k", 1)]))
+    lane.append(rows([id_of("k", 2)]))
+    reader = stream_reader(log.root)
+    start = reader.initialOffset()
+    prune(log, lane.name)
+    with pytest.raises(LandingRowsPruned) as raised:
+        reader.latestOffset(start, ReadMaxRows(10))
+    assert (raised.value.lane, raised.value.first_row) == (lane.name, 1)
+    careless = stream_reader(log.root, failOnDataLoss="false")
+    assert read(careless, start, careless.latestOffset(start, ReadMaxRows(10))) == [id_of("k", 2)]
+
+
+def test_a_checkpoint_of_another_log_is_named(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        log = LogOnDisk(tmp_path / name)
+        log.lane(name).append(rows([id_of("k", 1)]))
+        log.close()
+    end = stream_reader(tmp_path / "one").reportLatestOffset()
+    with pytest.raises(CheckpointForeign, match="the log has none of them"):
+        stream_reader(tmp_path / "other").latestOffset(end, ReadMaxRows(10))
+
+
+def test_the_batch_reader_reads_what_was_there(tmp_path: Path) -> None:
+    fill(tmp_path / "log", 3, 40)
+    source = LbgDataSource({"path": str(tmp_path / "log")})
+    assert not not_once(Counter(read(source.reader(source.schema()))), 3, 40)
+    assert isinstance(source.streamReader(source.schema()), DataSourceStreamReader)
+
+
+def test_payloads_become_text_or_name_the_one_that_is_none(log: LogOnDisk) -> None:
+    log.lane().append(rows([id_of("k", 1)]))
+    source = LbgDataSource({"path": str(log.root), "decode": "utf8"})
+    assert source.schema()["payload"].dataType.typeName() == "string"
+    reader = source.reader(source.schema())
+    (batch,) = reader.read(reader.partitions()[0])
+    assert batch.column("payload").to_pylist() == [id_of("k", 1)]
+    flush = rows([id_of("k", 2), id_of("k", 3)])
+    column = flush.schema.get_field_index("payload")
+    log.lane("b", 2).append(flush.set_column(column, flush.schema.field(column), pa.array([b"good", b"\xff"])))
+    with pytest.raises(PayloadNotText) as raised:
+        read(reader)
+    assert raised.value.broker_id == id_of("k", 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("maxRowsPerBatch", "0", "a whole number, at least 1"),
+        ("maxBytesPerBatch", "64MB", "a whole number, at least 1"),
+        ("queues", "1,x", "numbers of queues"),
+        ("queuesPerPartition", "many", "a whole number, at least 1"),
+        ("startingOffsets", "noon", "earliest, latest, or a time"),
+        ("failOnDataLoss", "no", "true or false"),
+        ("decode", "xml", "none or utf8"),
+        ("group", "bills", "orders, which is what"),
+    ],
+)
+def test_a_wrong_option_is_named(log: LogOnDisk, option: str, value: str, expected: str) -> None:
+    with pytest.raises(UserError, match=expected) as raised:
+        read_source_options({"path": str(log.root), option.lower(): value})
+    assert option in raised.value.where
+
+
+def test_a_folder_that_is_no_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no landing\.json in it"):
+        read_source_options({"path": str(tmp_path)})
+    with pytest.raises(UserError, match="option path: missing"):
+        read_source_options({})

@@ -1,0 +1,147 @@
+"""Replays: what is meant is published, once, in the order of each key, and nothing after a failure."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import PublishRefused, UserError
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.message import Message
+from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, Replayed, Selection, count, replay, selected
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.transport.memory.broker import MemoryBroker
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Iterator[LogOnDisk]:
+    """Three keys in two queues; `k` moves from queue 1 to queue 3 in between, and some of it lands twice."""
+    log = LogOnDisk(tmp_path / "log")
+    first, second, third = log.lane("a", queue=1), log.lane("b", queue=3), log.lane("c", queue=3)
+    first.append(rows([id_of("k", 1), id_of("q", 1)], queue=1, t_land=100))
+    second.append(rows([id_of("r", 1)], t_land=150))
+    first.append(rows([id_of("k", 2)], queue=1, t_land=200))
+    second.append(rows([id_of("k", 3)], t_land=300))
+    third.append(rows([id_of("k", 3), id_of("r", 2)], t_land=400))
+    third.append(rows([id_of("k", 4)], t_land=500))
+    yield log
+    log.close()
+
+
+def found(log: LogOnDisk, **selection: int | str) -> list[str]:
+    chosen = selected(LandingLog(log.root), Selection(**selection))  # type: ignore[arg-type]
+    return [f"{each.key}{each.row_id.split('.')[1].split('/')[0]}" for each in chosen]
+
+
+def test_everything_comes_once_as_it_landed(landed: LogOnDisk) -> None:
+    assert found(landed) == ["k1", "q1", "r1", "k2", "k3", "r2", "k4"]
+
+
+def test_a_stretch_of_time_has_its_begin_and_not_its_end(landed: LogOnDisk) -> None:
+    assert found(landed, from_us=150, until_us=400) == ["r1", "k2", "k3"]
+
+
+def test_one_key_comes_in_order_through_its_queues(landed: LogOnDisk) -> None:
+    assert found(landed, key="k") == ["k1", "k2", "k3", "k4"]
+
+
+def test_one_shard_alone(landed: LogOnDisk) -> None:
+    assert found(landed, shard=1) == ["k1", "q1", "k2"]
+
+
+def test_a_dry_run_counts(landed: LogOnDisk) -> None:
+    counted = count(selected(LandingLog(landed.root), Selection(key="k")))
+    assert (counted.selected, counted.sent, counted.first_us, counted.last_us) == (4, 0, 100, 500)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[MemoryTransport]:
+    broker = MemoryBroker()
+    broker.create_queue("all", [">"])
+    session = MemoryTransport(broker, "replayer")
+    await session.open()
+    yield session
+    await session.close()
+
+
+def publisher_on(session: MemoryTransport) -> HashedPublisher:
+    return HashedPublisher(session, SHAPE, HashFunction.CRC32, publisher_id="again")
+
+
+async def test_what_is_published_has_its_payload_key_and_where_it_is_from(
+    landed: LogOnDisk, session: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Message] = []
+    send = session.send
+
+    def watched(message: Message):
+        sent.append(message)
+        return send(message)
+
+    monkeypatch.setattr(session, "send", watched)
+    replayed = Replayed()
+    await replay(selected(LandingLog(landed.root), Selection()), publisher_on(session), "again", None, replayed)
+    assert (replayed.selected, replayed.sent, replayed.confirmed, replayed.failure) == (7, 7, 7, None)
+    of_k = [message for message in sent if message.key == "k"]
+    assert [message.properties[REPLAY_PROPERTY] for message in of_k] == [id_of("k", number) for number in (1, 2, 3, 4)]
+    assert [message.key_sequence for message in of_k] == [1, 2, 3, 4]
+    assert [message.payload.decode() for message in of_k] == [id_of("k", number) for number in (1, 2, 3, 4)]
+    assert {message.topic.split("/", 2)[2] for message in sent} == {"again"}
+
+
+async def test_a_rate_is_kept(landed: LogOnDisk, session: MemoryTransport) -> None:
+    began_s = asyncio.get_running_loop().time()
+    replayed = Replayed()
+    await replay(selected(LandingLog(landed.root), Selection()), publisher_on(session), "again", 2.0, replayed)
+    assert replayed.confirmed == 7
+    assert 2.5 <= asyncio.get_running_loop().time() - began_s <= 4
+
+
+async def test_nothing_follows_a_failure(
+    landed: LogOnDisk, session: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = publisher_on(session)
+    submit = publisher.submit
+    calls: list[str | None] = []
+
+    async def refusing(topic: str, payload: bytes, **options: object):
+        calls.append(payload.decode())
+        if len(calls) == 3:
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_exception(PublishRefused(topic, "full"))
+            return answer
+        return await submit(topic, payload, **options)
+
+    monkeypatch.setattr(publisher, "submit", refusing)
+    replayed = Replayed()
+    await replay(selected(LandingLog(landed.root), Selection()), publisher, "again", 10.0, replayed)
+    assert isinstance(replayed.failure, PublishRefused)
+    assert (len(calls), replayed.sent, replayed.confirmed) == (3, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--from", "soon"), "--from: 'soon'; expected a time such as"),
+        (("--from", "2026-01-02T00:00:00Z", "--to", "2026-01-01T00:00:00Z"), "a later time"),
+        (("--key", "k", "--shard", "1"), "one of the two"),
+    ],
+)
+def test_options_that_cannot_be_are_the_users_mistake(
+    landed: LogOnDisk, options: tuple[str, ...], problem: str
+) -> None:
+    ended = CliRunner().invoke(app, ["replay", str(landed.root), "--to-topic", "again", *options])
+    assert isinstance(ended.exception, UserError)
+    assert problem in str(ended.exception)
+
+
+def test_a_dry_run_needs_no_broker(landed: LogOnDisk) -> None:
+    ended = CliRunner().invoke(app, ["replay", str(landed.root), "--to-topic", "again", "--key", "k", "--dry-run"])
+    assert ended.exit_code == 0
+    assert ended.stdout.startswith("4 messages would be published to again, landed 1970-01-01T00:00:00.000+00:00 to")
