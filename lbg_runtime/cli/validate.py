@@ -2,6 +2,10 @@
 
 import asyncio
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +16,40 @@ from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.connection_settings import ConnectionSettings
+    from lbg_runtime.validator.findings import Verdict
     from lbg_runtime.validator.live import LiveValidator
+
+SPARK_RECORDS = 5_000_000
+"""From so many on Spark is worth its start; below, one process is done before Spark has begun."""
+
+_LINE_BYTES = 400
+"""Of a record in a journal, about."""
+
+
+class Engine(Enum):
+    """What runs the kernel; values are what `--engine` says."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 def validate(
     directory: Annotated[
-        Path | None, typer.Argument(help="Directory with the journals and ledgers of one run, which is over.")
+        Path | None,
+        typer.Argument(help="Directory with the journals and ledgers of a run that is over, or what --layout made."),
     ] = None,
     ack_window: Annotated[
         str, typer.Option(help="How long before a fault a settlement may have been sent in vain.")
     ] = "1.5s",
+    engine: Annotated[
+        Engine,
+        typer.Option(help="This process alone, or Spark; auto: Spark from 5 million records on."),
+    ] = Engine.AUTO,
+    layout: Annotated[
+        Path | None,
+        typer.Option(help="Keep the run here as Parquet by queue, to be judged again or queried."),
+    ] = None,
     live: Annotated[bool, typer.Option("--live", help="Listen to the notes that members republish.")] = False,
     config: Annotated[Path, typer.Option(help="Settings file, for --live.")] = Path("config.yaml"),
     topic: Annotated[
@@ -38,11 +66,14 @@ def validate(
     """
     if live == (directory is not None):
         raise UserError("lbg validate", "both" if live else "neither", "either a directory or --live")
-    code = _listen(config, topic, duration, as_json=json) if directory is None else _judge(directory, ack_window, json)
+    if directory is None:
+        code = _listen(config, topic, duration, as_json=json)
+    else:
+        code = _judge(directory, ack_window, engine, layout, as_json=json)
     raise typer.Exit(code)
 
 
-def _judge(directory: Path, ack_window: str, as_json: bool) -> int:
+def _judge(directory: Path, ack_window: str, engine: Engine, layout: Path | None, *, as_json: bool) -> int:
     import orjson
 
     try:
@@ -50,13 +81,78 @@ def _judge(directory: Path, ack_window: str, as_json: bool) -> int:
     except ImportError:
         raise UserError("lbg validate", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
 
-    from lbg_runtime.journal.reader import read_run
-    from lbg_runtime.validator.judge import validate as validate_run
+    from lbg_runtime.journal.layout import find_run
     from lbg_runtime.validator.report import as_object, as_text
 
-    verdict = validate_run(read_run(directory), _duration_ms("--ack-window", ack_window))
+    ack_window_ms = _duration_ms("--ack-window", ack_window)
+    run = find_run(directory)
+    if run is not None and layout is not None:
+        raise UserError("--layout", f"given with {run}, which is laid out", "a directory with journals")
+    if engine is Engine.SPARK or (engine is Engine.AUTO and _record_count(directory, run) >= SPARK_RECORDS):
+        verdict = _judge_on_spark(directory, run, ack_window_ms, layout, is_wish=engine is Engine.SPARK)
+    else:
+        verdict = _judge_here(directory, run, ack_window_ms, layout)
     print(orjson.dumps(as_object(verdict)).decode() if as_json else as_text(verdict))
     return verdict.kind.exit_code
+
+
+def _record_count(directory: Path, run: Path | None) -> int:
+    from lbg_runtime.journal.layout import count_records
+    from lbg_runtime.journal.reader import JOURNAL_PATTERN
+
+    if run is not None:
+        return count_records(run)
+    return sum(path.stat().st_size for path in directory.glob(JOURNAL_PATTERN)) // _LINE_BYTES
+
+
+def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: Path | None) -> "Verdict":
+    from lbg_runtime.journal.layout import lay_out
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.pipeline.parts import validate_locally
+    from lbg_runtime.validator.judge import validate as validate_run
+
+    if run is None and layout is None:
+        return validate_run(read_run(directory), ack_window_ms)
+    with _told("reading the records"):
+        run = run or lay_out(directory, layout or directory)
+    with _told("judging"):
+        return validate_locally(run, ack_window_ms)
+
+
+def _judge_on_spark(
+    directory: Path, run: Path | None, ack_window_ms: int, layout: Path | None, *, is_wish: bool
+) -> "Verdict":
+    """The same on Spark; here, where nobody insists on Spark and there is none."""
+    from lbg_runtime.cli.spark import leaving_without_spark
+    from lbg_runtime.model.errors import SparkUnavailable
+    from lbg_runtime.pipeline.spark.session import spark_session
+
+    try:
+        with spark_session("lbg validate") as session, tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder:
+            from lbg_runtime.pipeline.spark.validation import lay_out_on_spark, validate_on_spark
+
+            with _told("reading the records"):
+                run = run or lay_out_on_spark(session, directory.absolute(), (layout or Path(folder)).absolute())
+            with _told("judging"):
+                return validate_on_spark(session, run.absolute(), ack_window_ms)
+    except SparkUnavailable as error:
+        if is_wish:
+            with leaving_without_spark():
+                raise
+        print(f"lbg validate: without Spark, as {error}", file=sys.stderr)
+        return _judge_here(directory, run, ack_window_ms, layout)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Says what is going on, where standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
 
 
 def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: bool) -> int:

@@ -58,14 +58,8 @@ def read_run(directory: Path) -> RunTables:
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
     try:
-        journals = [
-            _read_file(path, "journal", number, _MEMBER_KINDS)
-            for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))
-        ]
-        ledgers = [
-            _read_file(path, "ledger", number, _PUBLISHER_KINDS)
-            for number, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))
-        ]
+        journals = [read_journal(path, number) for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))]
+        ledgers = [read_ledger(path, number) for number, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))]
     except OSError as error:
         raise UserError(str(error.filename), str(error.strerror), "a readable record file") from error
     return RunTables(
@@ -80,12 +74,22 @@ def read_run(directory: Path) -> RunTables:
     )
 
 
-def _gather(files: Iterable["_RecordFile"], kind: str, schema: pa.Schema) -> pa.Table:
+def read_journal(path: Path, number: int) -> "RecordFile":
+    """One member's journal; `number` is its row in the table of journals. Raises `OSError`."""
+    return _read_file(path, "journal", number, _MEMBER_KINDS)
+
+
+def read_ledger(path: Path, number: int) -> "RecordFile":
+    """One publisher's ledger; `number` is its row in the table of ledgers. Raises `OSError`."""
+    return _read_file(path, "ledger", number, _PUBLISHER_KINDS)
+
+
+def _gather(files: Iterable["RecordFile"], kind: str, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([batch for file in files for batch in file.batches[kind]], schema)
 
 
-def _read_file(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> "_RecordFile":
-    file = _RecordFile(path.name, kind, number, schemas)
+def _read_file(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> "RecordFile":
+    file = RecordFile(path.name, kind, number, schemas)
     for lines in _blocks_of_lines(path):
         file.take(lines)
         if file.hopeless:
@@ -110,7 +114,7 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-class _RecordFile:
+class RecordFile:
     """One record file while it is read, then its row in the table of files."""
 
     def __init__(self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> None:
@@ -194,6 +198,8 @@ class _RecordFile:
             self._defect = f"the first line is no {self._kind} header"
         elif row.get("schema") != RECORD_SCHEMA:
             self._defect = f"schema {row.get('schema')}, but this version reads schema {RECORD_SCHEMA}"
+        elif row.get("backend", "exclusive") not in ("exclusive", "partitioned"):
+            self._defect = f"the header has no usable backend: {row['backend']!r}"
         elif wrong:
             self._defect = f"the header has no usable {wrong[0]}"
         else:

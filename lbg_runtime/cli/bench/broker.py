@@ -3,6 +3,7 @@
 - in: persistent messages to one queue, 255 under way; beside it a server that only cuts frames and confirms.
 - out: a full queue to one flow, settled in ranges; beside it a server that only sends ready frames.
 - confirm: from sending a message to its confirm, in the flood of `in` and with one message under way.
+- stored: the same with a store, where a confirm waits for the disk.
 - bind: every member binds every queue.
 - memory: what a spooled message of 1 KB takes.
 - queues: the broker's processor time for a message, by how many queues and subscriptions there are.
@@ -49,11 +50,12 @@ def broker(
     measured: Measured = defaultdict(list)
     for number in range(rounds):
         tell("broker", f"round {number + 1} of {rounds}")
-        for arm in ("in", "bare in"):
+        for arm in ("in", "stored in", "bare in"):
             _in(measured, arm, messages, profile if number == 0 and arm == "in" else None)
-        for arm in ("out", "bare out"):
+        for arm in ("out", "stored out", "bare out"):
             _out(measured, arm, messages)
-        _one_by_one(measured, messages // ONE_BY_ONE_SHARE)
+        for arm in ("one by one", "stored one by one"):
+            _one_by_one(measured, arm, messages // ONE_BY_ONE_SHARE)
         for count in QUEUE_COUNTS:
             _queues(measured, messages, count)
         _bind(measured, queues, members)
@@ -72,6 +74,10 @@ def ratios_of(measured: Mapping[tuple[str, str], Sequence[float]]) -> list[Ratio
     few, *more = QUEUE_COUNTS
     return [
         Ratio("in / bare in", within_rounds(of("in", "messages/s"), of("bare in", "messages/s"))),
+        *(
+            Ratio(f"stored {arm} / {arm}", within_rounds(of(f"stored {arm}", "messages/s"), of(arm, "messages/s")))
+            for arm in ("in", "out")
+        ),
         Ratio("out / bare out", within_rounds(of("out", "messages/s"), of("bare out", "messages/s"))),
         *(
             Ratio(
@@ -90,13 +96,13 @@ def ratios_of(measured: Mapping[tuple[str, str], Sequence[float]]) -> list[Ratio
 
 
 def _in(measured: Measured, arm: str, messages: int, profile: Path | None) -> None:
-    mode = "bare" if arm.startswith("bare") else "broker"
+    mode = _mode(arm)
     with run_broker(_BROKER, mode, 1) as host:
         before = host.ask()
         with profiled(profile, host.pid):
             spent = run_arm(arm, _ARMS, host.host, messages, 1)
         after = host.ask()
-    if mode == "broker" and after["depth"] != messages:
+    if mode != "bare" and after["depth"] != messages:
         raise BenchFailed(arm, f"{after['depth']} of {messages} messages are on the queue")
     _note(measured, arm, messages, spent, before, after)
     measured[arm, "ms to confirm, p50"].append(spent["confirm_p50_ms"])
@@ -104,8 +110,8 @@ def _in(measured: Measured, arm: str, messages: int, profile: Path | None) -> No
 
 
 def _out(measured: Measured, arm: str, messages: int) -> None:
-    is_bare = arm.startswith("bare")
-    with run_broker(_BROKER, "bare" if is_bare else "broker", messages if is_bare else 1) as host:
+    is_bare = _mode(arm) == "bare"
+    with run_broker(_BROKER, _mode(arm), messages if is_bare else 1) as host:
         if not is_bare:
             run_arm("in", _ARMS, host.host, messages, 1)
         before = host.ask()
@@ -116,11 +122,17 @@ def _out(measured: Measured, arm: str, messages: int) -> None:
     _note(measured, arm, messages, spent, before, after)
 
 
-def _one_by_one(measured: Measured, messages: int) -> None:
-    with run_broker(_BROKER, "broker", 1) as host:
-        spent = run_arm("one by one", _ARMS, host.host, messages)
+def _mode(arm: str) -> str:
+    """Of the broker that an arm is measured on."""
+    first, _, _ = arm.partition(" ")
+    return first if first in ("bare", "stored") else "broker"
+
+
+def _one_by_one(measured: Measured, arm: str, messages: int) -> None:
+    with run_broker(_BROKER, _mode(arm), 1) as host:
+        spent = run_arm(arm, _ARMS, host.host, messages)
     for part in ("p50", "p99"):
-        measured["one by one", f"ms to confirm, {part}"].append(spent[f"confirm_{part}_ms"])
+        measured[arm, f"ms to confirm, {part}"].append(spent[f"confirm_{part}_ms"])
 
 
 def _queues(measured: Measured, messages: int, count: int) -> None:

@@ -107,13 +107,13 @@ def bind(host: str, queues: int, members: int) -> dict[str, object]:
 def main(arm: str, host: str, *numbers: int) -> None:
     """Do it and say what it took."""
     match arm:
-        case "in" | "bare in":
+        case "in" | "stored in" | "bare in":
             spent = publish(host, numbers[0], numbers[1], PAYLOAD_BYTES, WINDOW, bare=arm == "bare in")
-        case "one by one":
+        case "one by one" | "stored one by one":
             spent = publish(host, numbers[0], 1, PAYLOAD_BYTES, 1)
         case "spool":
             spent = publish(host, numbers[0], 1, numbers[1], WINDOW)
-        case "out" | "bare out":
+        case "out" | "stored out" | "bare out":
             spent = consume(host, numbers[0], bare=arm == "bare out")
         case "bind":
             spent = bind(host, numbers[0], numbers[1])

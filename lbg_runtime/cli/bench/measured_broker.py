@@ -1,8 +1,8 @@
 """A development broker that tells what it uses, or a peer that does nothing of what a broker does; for `broker`.
 
-Arguments: `broker`, and how many queues with one subscription each; or `bare`, and how many messages it has ready. Says
-on standard output where it listens, as one JSON line. Every line on its standard input is answered by a line with what
-it has used and done; it leaves when there is no more input.
+Arguments: `broker`, and how many queues with one subscription each; `stored`, the same with a store; or `bare`, and how
+many messages it has ready. Says on standard output where it listens, as one JSON line. Every line on its standard input
+is answered by a line with what it has used and done; it leaves when there is no more input.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import orjson
@@ -18,6 +19,7 @@ import uvloop
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.store.store import Store
 from lbg_runtime.cli.bench.filled_broker import CountingEngine
 from lbg_runtime.cli.bench.raw_client import FLOW, WINDOW, message_frame, numbered
 from lbg_runtime.cli.bench.report import quiet_log
@@ -92,10 +94,11 @@ def ready_deliveries(count: int) -> list[bytes]:
     return frames
 
 
-async def _serve_broker(queue_count: int) -> None:
-    engine = CountingEngine("bench")
+async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
+    counting = CountingEngine("bench")
     gc.set_threshold(*GC_THRESHOLDS)
-    async with BrokerServer(port=0, engine=engine) as server:
+    async with BrokerServer(port=0, engine=counting, store=store) as server:
+        engine = server.engine
         for queue in range(queue_count):
             server.create_queue(queue_name(queue), [topic_of(queue)])
         gc.collect()
@@ -111,9 +114,14 @@ async def _serve_broker(queue_count: int) -> None:
                     "memory_bytes": memory_bytes(),
                     "depth": sum(depths.values()),
                     "flows": flows,
-                    "settle_frames": engine.settle_frames,
+                    "settle_frames": counting.settle_frames,
                 }
             )
+
+
+async def _serve_stored(queue_count: int) -> None:
+    with TemporaryDirectory(prefix="lbg-bench-") as folder:
+        await _serve_broker(queue_count, Store.open(Path(folder) / "store"))
 
 
 async def _serve_bare(count: int) -> None:
@@ -131,4 +139,5 @@ def _say(facts: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     quiet_log()
-    uvloop.run((_serve_broker if sys.argv[1] == "broker" else _serve_bare)(int(sys.argv[2])))
+    serve = {"broker": _serve_broker, "stored": _serve_stored, "bare": _serve_bare}[sys.argv[1]]
+    uvloop.run(serve(int(sys.argv[2])))

@@ -1,0 +1,67 @@
+"""`lbg bench pipeline`: from the handlers of a group to data at rest, and on from there.
+
+Each part has its arms, which take turns, and says what it found in the form of every bench. A peer is measured in the
+same run wherever there is one, as ratios survive a change of machine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, quiet_log, tell
+from lbg_runtime.model.errors import UserError
+
+
+@dataclass(slots=True)
+class Found:
+    """What a part has to say."""
+
+    rows: list[Row] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+    settings: dict[str, object] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+Part = Callable[[Path, int], Found]
+"""Measures in an empty folder, in so many rounds."""
+
+
+def pipeline(
+    part: Annotated[list[str] | None, typer.Option(help="Only this part; may be given several times.")] = None,
+    rounds: Rounds = 3,
+    folder: Annotated[Path | None, typer.Option(help="Where to write; a temporary folder without it.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure landing, and what reads it. Exit 1 where a row is missing, comes twice or out of order."""
+    parts = _parts()
+    chosen: Sequence[str] = part or list(parts)
+    unknown = [name for name in chosen if name not in parts]
+    if unknown:
+        raise UserError("--part", unknown[0], f"one of {', '.join(parts)}")
+    quiet_log()
+    found: dict[str, Found] = {}
+    for name in chosen:
+        tell("pipeline", name)
+        with TemporaryDirectory(prefix="lbg-bench-", dir=folder) as made:
+            found[name] = parts[name](Path(made), rounds)
+    report = Report(
+        "pipeline",
+        rounds,
+        [row for each in found.values() for row in each.rows],
+        [ratio for each in found.values() for ratio in each.ratios],
+        {name: each.settings for name, each in found.items()},
+        wrong=[f"{name}: {what}" for name, each in found.items() for what in each.wrong],
+    )
+    finish(report, json=json)
+
+
+def _parts() -> Mapping[str, Part]:
+    """By name, in the order in which they are measured."""
+    from lbg_runtime.cli.bench.pipeline_landing import landing
+    from lbg_runtime.cli.bench.pipeline_spark import age, source, validator
+
+    return {"landing": landing, "source": source, "age": age, "validator": validator}

@@ -1,0 +1,119 @@
+"""The parts of `lbg bench pipeline` that need Spark.
+
+`source`: rows a second from a landing log of 4 queues and of 32, of 1 KB, 100,000 in a batch, thrown away. The peers
+are Spark's own Parquet files with the same rows, and the same log fetched in the driver. `age`: how old the newest row
+is when its batch is done, at 2,000 rows a second. `validator`: the verdict on a laid out run of ten million handlings,
+from the start of the process to its end; the peer is DuckDB, asked for the losses, order, duplicates, overlaps and keys
+in two shards alone.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import orjson
+
+from lbg_runtime.cli.bench.pipeline import Found
+from lbg_runtime.cli.bench.report import Better, Ratio, Row, tell, within_rounds
+
+SOURCE_ROWS = 1_000_000
+AGE_PER_S, AGE_S = 2_000, 30.0
+HANDLINGS = 10_000_000
+DRIVER_MEMORY = "3g"
+
+
+def source(folder: Path, rounds: int) -> Found:
+    """See the module. Raises `SparkUnavailable`."""
+    from lbg_runtime.pipeline.spark.session import spark_session
+
+    rates: dict[str, list[float]] = {"4 queues": [], "32 queues": [], "parquet": [], "prefetch": []}
+    found = Found(settings={"rows": SOURCE_ROWS, "batch_rows": 100_000, "payload_bytes": 1_000})
+    with spark_session("lbg bench pipeline", driver_memory=DRIVER_MEMORY) as session:
+        from lbg_runtime.pipeline.spark.source_bench import Sources
+
+        sources = Sources(session, folder, SOURCE_ROWS)
+        arms: Mapping[str, Callable[[], float]] = {
+            "4 queues": lambda: sources.landing_log(4),
+            "32 queues": lambda: sources.landing_log(32),
+            "parquet": sources.parquet,
+            "prefetch": sources.prefetch,
+        }
+        for number in range(rounds):
+            for name, measure in arms.items():
+                tell("pipeline", f"source, round {number + 1} of {rounds}, {name}")
+                rates[name].append(measure())
+    found.rows += [Row(arm, "rows/s", values, case="source") for arm, values in rates.items()]
+    for name, other, goal in (
+        ("4 queues", "prefetch", 3.0),
+        ("4 queues", "parquet", 0.7),
+        ("32 queues", "4 queues", 1.0),
+    ):
+        values = within_rounds(rates[name], rates[other])
+        found.ratios.append(Ratio(f"{name} / {other}", values, case="source", goal=goal))
+    return found
+
+
+def age(folder: Path, rounds: int) -> Found:
+    """See the module. Raises `SparkUnavailable`."""
+    from lbg_runtime.pipeline.spark.session import spark_session
+
+    ages: list[float] = []
+    with spark_session("lbg bench pipeline", driver_memory=DRIVER_MEMORY) as session:
+        from lbg_runtime.pipeline.spark.source_bench import measure_age
+
+        for number in range(rounds):
+            tell("pipeline", f"age, round {number + 1} of {rounds}")
+            made = folder / str(number)
+            made.mkdir()
+            ages += measure_age(session, made, AGE_PER_S, AGE_S)
+    found = Found(settings={"rows_per_s": AGE_PER_S, "seconds": AGE_S, "flush_rows": 25})
+    found.rows.append(Row("newest row", "ms", ages, case="age"))
+    found.ratios.append(Ratio("newest row, ms", ages, case="age", better=Better.LESS, goal=500))
+    return found
+
+
+def validator(folder: Path, rounds: int) -> Found:
+    """See the module."""
+    from lbg_runtime.pipeline.spark.validator_bench import make_run
+
+    run = folder / "run=bench"
+    tell("pipeline", "validator, making the run")
+    seeded = make_run(run, HANDLINGS)
+    seconds: dict[str, list[float]] = {"local": [], "spark": [], "duckdb": []}
+    memory: dict[str, list[float]] = {"local": [], "duckdb": []}
+    found = Found(settings={"handlings": seeded.handlings})
+    judge = [sys.executable, "-m", "lbg_runtime.cli", "validate", str(run), "--json", "--engine"]
+    ask = [sys.executable, "-m", "lbg_runtime.pipeline.spark.validator_bench", str(run)]
+    for number in range(rounds):
+        for arm, command in (("local", [*judge, "local"]), ("spark", [*judge, "spark"]), ("duckdb", ask)):
+            tell("pipeline", f"validator, round {number + 1} of {rounds}, {arm}")
+            spent_s, peak_mb, said = _timed(command)
+            seconds[arm].append(spent_s)
+            if arm in memory:
+                memory[arm].append(peak_mb)
+            if (said["lost"], said["duplicates"]) != (seeded.lost, seeded.copies):
+                found.wrong.append(f"{arm} found {said['lost']} lost and {said['duplicates']} copies, not {seeded}")
+    shutil.rmtree(run)
+    found.rows += [Row(arm, "s", values, case="validator") for arm, values in seconds.items()]
+    found.rows += [Row(arm, "MB at most", values, case="validator") for arm, values in memory.items()]
+    for arm in ("local", "spark"):
+        values = within_rounds(seconds[arm], seconds["duckdb"])
+        found.ratios.append(Ratio(f"{arm} / duckdb", values, case="validator", better=Better.LESS, goal=2.2))
+    values = within_rounds(memory["local"], memory["duckdb"])
+    found.ratios.append(Ratio("local / duckdb, memory", values, case="validator", better=Better.LESS, goal=1.0))
+    return found
+
+
+def _timed(command: list[str]) -> tuple[float, float, Mapping[str, int]]:
+    """Seconds of a process, its peak memory in megabytes, and the object that it printed."""
+    began_s = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603  # a command of ours
+    with process:
+        printed = process.stdout.read() if process.stdout else b""
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0  # it is waited for
+    return time.perf_counter() - began_s, usage.ru_maxrss / 1024, orjson.loads(printed)

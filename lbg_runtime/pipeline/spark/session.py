@@ -1,0 +1,131 @@
+"""A Spark session with the settings that this project's jobs are made for, on this machine or another's cluster.
+
+Imports pyspark when a session is opened. Where the user's own code makes the session, on a cluster for instance,
+`register` is all that is needed for `format("lbg")`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lbg_runtime.model.errors import SparkUnavailable
+from lbg_runtime.pipeline.spark.java import INSTALL_LINE, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_DRIVER_MEMORY = "2g"
+TASK_ATTEMPTS = 3
+"""In local mode Spark gives a task one attempt, unless told otherwise."""
+_POLLING_DELAY_MS = 100
+"""Between two looks for new rows while there are none; Spark's own default looks a hundred times a second."""
+_EXIT_S = 20.0
+_LOG_SETTINGS = Path(__file__).with_name("quiet-log4j2.properties")
+
+
+def settings(cores: int, driver_memory: str = DEFAULT_DRIVER_MEMORY, java_options: str = "") -> Mapping[str, str]:
+    """What a local session is started with. Loopback only: without this Spark listens where the host's name leads."""
+    return {
+        "spark.master": f"local[{cores},{TASK_ATTEMPTS}]",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {java_options}",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.streaming.pollingDelay": str(_POLLING_DELAY_MS),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A batch of 10,000 rows of a megabyte would not fit anywhere.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    }
+
+
+def open_spark(
+    name: str,
+    *,
+    cores: int | None = None,
+    driver_memory: str = DEFAULT_DRIVER_MEMORY,
+    java_options: str = "",
+    extra: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """Start Spark in this process, with `format("lbg")` known; takes about five seconds. One session per process.
+
+    Sets `JAVA_HOME` and Spark's choice of Python in this process's environment, as Spark reads them from there.
+    `extra` are Spark settings that win over `settings`. Raises `SparkUnavailable`.
+    """
+    try:
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkUnavailable("pyspark is not installed", INSTALL_LINE) from None
+    found = find_java()
+    os.environ["JAVA_HOME"] = str(found.java.home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Else Spark looks for an outside address first, and says so.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**settings(cores or os.cpu_count() or 1, driver_memory, java_options), **(extra or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        # The JVM has told the rest on standard error.
+        raise SparkUnavailable(f"Spark does not start on {found.java.real_home}: {error}", "lbg spark doctor") from None
+    register(spark)
+    return spark
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("lbg")` known to a session, as source and sink."""
+    from lbg_runtime.pipeline.spark.data_source import LbgDataSource
+
+    spark.dataSource.register(LbgDataSource)
+
+
+def close_spark(spark: "SparkSession") -> None:
+    """End the session and the JVM of this process, and wait until that is gone."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    spark.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    gateway.shutdown()
+    # The JVM watches its standard input, and leaves when that is closed.
+    process.stdin.close()
+    process.wait(_EXIT_S)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    *,
+    cores: int | None = None,
+    driver_memory: str = DEFAULT_DRIVER_MEMORY,
+    java_options: str = "",
+    extra: Mapping[str, str] | None = None,
+) -> "Iterator[SparkSession]":
+    """`open_spark`, and `close_spark` at the end; a session that this process had before is used and left open."""
+    is_ours = not _has_session()
+    spark = open_spark(name, cores=cores, driver_memory=driver_memory, java_options=java_options, extra=extra)
+    try:
+        yield spark
+    finally:
+        if is_ours:
+            close_spark(spark)
+
+
+def _has_session() -> bool:
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        return False
+    return SparkContext._active_spark_context is not None

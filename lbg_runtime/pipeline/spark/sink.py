@@ -1,0 +1,106 @@
+"""`format("lbg")` as a sink: rows become messages of a load-balanced group.
+
+Each task publishes the rows of its partition over a connection of its own, in the order of the order column, and ends
+when every one of them is confirmed; else it fails, Spark tries it again, and at last the batch fails. A message's id
+is made of the query, the batch, the partition and its place there, and so are its publisher and number. A task that is
+run again over the same rows publishes copies that members can tell (`Message.fencing_token`, `lbg_runtime.guard`). For
+that the rows must come in the same order, which only `orderColumn` makes sure of after a shuffle.
+
+The order of a key is kept where all its rows of a batch are in one partition. Where they are not, the batch fails,
+after the fact.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from lbg_runtime.admin.stored import load_group_settings
+from lbg_runtime.model.errors import InvariantViolated, SinkKeySplit
+from lbg_runtime.model.hash_vectors import verify_hashing
+from lbg_runtime.pipeline.spark.publishing import Destination, publish_rows, sorted_rows
+from lbg_runtime.pipeline.spark.sink_options import SinkOptions, read_sink_options
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task that published its partition tells the driver."""
+
+    row_count: int
+    fingerprints: frozenset[int] = field(default_factory=frozenset)
+
+
+class _Writer:
+    """What both writers do; made by the driver, then pickled to each task."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        columns = {column.name: column.dataType.typeName() for column in schema.fields}
+        self._options: SinkOptions = read_sink_options(options, columns)
+        settings = load_group_settings(self._options.config)
+        self._destination = Destination(settings.group.shape(), settings.group.hash_function)
+        verify_hashing(self._destination.hash_function)
+
+    def _publish(self, batches: Iterator[pa.RecordBatch], job: str) -> Published:
+        context = TaskContext.get()
+        if context is None:
+            raise InvariantViolated("a sink was asked to write outside of a task")
+        taken = list(batches)
+        if not taken:
+            return Published(0)
+        rows = sorted_rows(pa.Table.from_batches(taken), self._options)
+        publisher_id = f"spark-{job}-{context.partitionId()}"
+        return Published(rows.num_rows, publish_rows(rows, self._options, self._destination, publisher_id))
+
+
+class LbgStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """The sink of a stream; Spark calls `write` in each task of a batch, then `commit` on the driver."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish one partition of a batch; raises what `publish_rows` raises."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        if query is None or batch is None:
+            raise InvariantViolated("Spark does not say which batch of which query a task writes")
+        return self._publish(iterator, f"{query}-{batch}")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Check that no key was published by two tasks; raises `SinkKeySplit`."""
+        check_keys(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to undo: what was published stays published, and comes again under the same ids."""
+
+
+class LbgBatchWriter(_Writer, DataSourceArrowWriter):
+    """The sink of `df.write`; every call of `save` is a job of its own, with ids of its own."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish one partition; raises what `publish_rows` raises."""
+        return self._publish(iterator, self._job)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Check that no key was published by two tasks; raises `SinkKeySplit`."""
+        check_keys(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing to undo: what was published stays published."""
+
+
+def check_keys(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raise `SinkKeySplit` where two tasks of a batch published the same key."""
+    seen = Counter[int]()
+    for message in messages:
+        if isinstance(message, Published):
+            seen.update(message.fingerprints)
+    if split := sum(count > 1 for count in seen.values()):
+        raise SinkKeySplit(split)

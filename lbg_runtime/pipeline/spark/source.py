@@ -1,0 +1,234 @@
+"""`format("lbg")` as a source: the rows of a landing log, of all queues of its group, each once and in order per queue.
+
+No flow is held here, and nothing is acknowledged: messages were when they were landed. So a batch that is run again
+reads the same rows from the disk, whatever has happened to the group meanwhile.
+
+Spark keeps the planner, which plans batches, in one process and runs `read` in others; the readers have nothing but
+their options, and look at the log anew each time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StringType, StructField, StructType
+
+from lbg_runtime.model.errors import CheckpointForeign, PayloadNotText
+from lbg_runtime.pipeline.landing.layout import queue_of
+from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
+from lbg_runtime.pipeline.spark.offsets import Rows, decode, encode, pack, plan_end
+from lbg_runtime.pipeline.spark.source_options import Decode, SourceOptions, Start
+
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 8_000_000
+"""Rows go to Spark in pieces of at most about this; flushes can be of a few rows, and a piece has its price."""
+
+
+def landing_schema(options: SourceOptions) -> StructType:
+    """The columns of a source, as Spark has them."""
+    schema: StructType = from_arrow_schema(LANDING_SCHEMA)
+    if options.decode is Decode.NONE:
+        return schema
+    return StructType(
+        [StructField("payload", StringType(), nullable=False) if f.name == "payload" else f for f in schema.fields]
+    )
+
+
+class QueueRows(InputPartition):
+    """What one task reads: rows of several queues, one queue after the other."""
+
+    def __init__(self, parts: Sequence[tuple[int, Rows, Rows]]) -> None:
+        """Per queue the rows its lanes were read to before, and are to be read to now."""
+        super().__init__(tuple(parts))
+
+
+class _Reader:
+    """What both readers do."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def _plan(self, log: LandingLog, start: Rows, end: Rows) -> Sequence[InputPartition]:
+        """The tasks that read from one offset to another; none where there is nothing to read."""
+        queues = sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
+        if not self._options.fail_on_loss:
+            start = _beyond_pruned(log, queues, start)
+        tasks = pack(queues, self._options.task_count(len(queues)))
+        return [QueueRows([(each, _of_queue(start, each), _of_queue(end, each)) for each in task]) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task; raises what `LandingLog.read_queue` raises, and `PayloadNotText`."""
+        schema = to_arrow_schema(landing_schema(self._options), timezone="UTC")
+        log = LandingLog(self._options.path)
+        for queue, start, end in partition.value:
+            for batch in _joined(log.read_queue(queue, start, end)):
+                columns = list(batch.columns)
+                if self._options.decode is Decode.UTF8:
+                    columns[batch.schema.get_field_index("payload")] = _as_text(batch)
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class LbgBatchReader(_Reader, DataSourceReader):
+    """`spark.read`: all rows from `startingOffsets` to the moment the job is planned."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """See `DataSourceReader.partitions`; raises what `LandingLog.lanes` raises."""
+        log = LandingLog(self._options.path)
+        # The begin first: what comes meanwhile is behind it.
+        start = _first_rows(log, self._options)
+        return self._plan(log, start, _all_rows(log, self._options))
+
+
+class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`; offsets are those of `offsets.py`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._log = LandingLog(options.path)
+        self._target: Rows | None = None
+        """With `availableNow`: where the stream ends, fixed when it began."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """What goes to the tasks: they read by the options alone, and each with a log of its own."""
+        return {"_options": self._options, "_target": None}
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        """Where a stream without a checkpoint begins. Spark calls this more than once: it changes nothing."""
+        return self._encode(_first_rows(self._log, self._options))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where the stream ends."""
+        self._target = _all_rows(self._log, self._options)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Rows; the limit of bytes goes with it, the smaller one counts."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+        """How far the next batch goes; `start` where there is nothing new.
+
+        Raises `CheckpointForeign`, and `LandingRowsPruned` where rows that were never read are gone.
+        """
+        first = self._decode(start)
+        end = _all_rows(self._log, self._options) if self._target is None else self._target
+        if first and end and not first.keys() & end.keys():
+            found = f"lanes such as {min(first)}, and the log has none of them"
+            raise CheckpointForeign(str(self._options.path), found)
+        lanes: dict[int, list[str]] = {}
+        for lane in end:
+            lanes.setdefault(_queue(lane), []).append(lane)
+        if not self._options.fail_on_loss:
+            first = _beyond_pruned(self._log, sorted(lanes), first)
+        return self._encode(plan_end(first, end, lanes, self._log.cut, *self._limits(limit)))
+
+    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
+        """All that is landed; what is between this and the end of a batch is the lag."""
+        return self._encode(_all_rows(self._log, self._options))
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        """The tasks of a batch. Of a batch that is run again the same ones, as both offsets are then the same."""
+        return self._plan(self._log, self._decode(start), self._decode(end))
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        match limit:
+            case ReadAllAvailable():
+                return None, None
+            case ReadMaxRows():
+                return limit.max_rows, self._options.max_bytes
+            case ReadMaxBytes():
+                return self._options.max_rows, limit.max_bytes
+            case _:
+                return self._options.max_rows, self._options.max_bytes
+
+    def _encode(self, rows: Rows) -> dict[str, object]:
+        return encode(rows, self._options.group)
+
+    def _decode(self, offset: Mapping[str, object]) -> dict[str, int]:
+        return decode(offset, str(self._options.path), self._options.group)
+
+
+def _first_rows(log: LandingLog, options: SourceOptions) -> Rows:
+    match options.start:
+        case Start.EARLIEST:
+            return {lane: extent.first_row for lane, extent in _lanes(log, options).items()}
+        case Start.LATEST:
+            return _all_rows(log, options)
+        case Start.TIME:
+            rows: dict[str, int] = {}
+            for queue in log.queues() if options.queues is None else options.queues:
+                rows.update(log.before(queue, options.start_us))
+            return rows
+
+
+def _all_rows(log: LandingLog, options: SourceOptions) -> Rows:
+    return {lane: extent.rows for lane, extent in _lanes(log, options).items()}
+
+
+def _lanes(log: LandingLog, options: SourceOptions) -> Mapping[str, LaneExtent]:
+    if options.queues is None:
+        return log.lanes()
+    return {lane: extent for queue in options.queues for lane, extent in log.lanes(queue).items()}
+
+
+def _beyond_pruned(log: LandingLog, queues: Sequence[int], start: Rows) -> dict[str, int]:
+    """Where what is left begins, of lanes that have lost rows which were not read; the user has asked for this."""
+    first = dict(start)
+    for queue in queues:
+        for lane, extent in log.lanes(queue).items():
+            first[lane] = max(first.get(lane, 0), extent.first_row)
+    return first
+
+
+def _queue(lane: str) -> int:
+    queue = queue_of(lane)
+    if queue is None:
+        raise CheckpointForeign(lane, "a lane that is none of a landing log")
+    return queue
+
+
+def _of_queue(rows: Rows, queue: int) -> Rows:
+    return {lane: count for lane, count in rows.items() if _queue(lane) == queue}
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, of about `_BATCH_ROWS` rows or `_BATCH_BYTES` bytes at most."""
+    waiting: list[pa.RecordBatch] = []
+    rows, size = 0, 0
+    for batch in batches:
+        for piece in _pieces(batch):
+            if waiting and (rows + piece.num_rows > _BATCH_ROWS or size + piece.nbytes > _BATCH_BYTES):
+                yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows:
+        step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+        for first in range(0, batch.num_rows, step):
+            yield batch.slice(first, step)
+
+
+def _as_text(batch: pa.RecordBatch) -> pa.Array:
+    try:
+        return batch.column("payload").cast(pa.string())
+    except pa.ArrowInvalid:
+        for row in range(batch.num_rows):
+            try:
+                batch.column("payload")[row].as_py().decode()
+            except UnicodeDecodeError:
+                queue, row_id = batch.column("queue")[row].as_py(), batch.column("broker_id")[row].as_py()
+                raise PayloadNotText(queue, row_id) from None
+        raise

@@ -1,0 +1,121 @@
+"""What `spark.read.format("lbg")` and `readStream` may be told; a wrong option is one line that names it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.pipeline.landing.layout import read_group_note
+
+DEFAULT_ROWS = 100_000
+DEFAULT_BYTES = 64_000_000
+
+
+class Start(Enum):
+    """Where a stream without a checkpoint begins; values are what the option says."""
+
+    EARLIEST = "earliest"
+    """With the first row that is there."""
+    LATEST = "latest"
+    """With what is landed from now on."""
+    TIME = "time"
+    """With the first flush that was landed at the time given, or later."""
+
+
+class Decode(Enum):
+    """What becomes of payloads; values are what the option says."""
+
+    NONE = "none"
+    """They stay bytes."""
+    UTF8 = "utf8"
+    """They become text; one that is none stops the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one source."""
+
+    path: Path
+    group: str
+    queues: tuple[int, ...] | None
+    """Those to read; None for all."""
+    max_rows: int
+    max_bytes: int
+    start: Start
+    start_us: int
+    """With `TIME`: microseconds since the epoch."""
+    queues_per_task: int | None
+    """None: as many tasks as this machine has cores."""
+    fail_on_loss: bool
+    decode: Decode
+
+    def task_count(self, queue_count: int) -> int:
+        """How many tasks that many queues are dealt out to."""
+        if self.queues_per_task is None:
+            return os.cpu_count() or 1
+        return -(-queue_count // self.queues_per_task)
+
+
+def read_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a source, its landing log looked at. Raises `UserError`, and as `read_group_note` does.
+
+    Option names are case-insensitive, as all of Spark's are. Options of Spark itself are left alone.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    path = Path(given.get("path", ""))
+    if "path" not in given:
+        raise UserError("option path", "missing", "the folder of a landing log, as `lbg land --dir` made it")
+    note = read_group_note(path)
+    group = given.get("group", note.group)
+    if group != note.group:
+        raise UserError("option group", repr(group), f"{note.group}, which is what {path} holds")
+    start, start_us = _start(given.get("startingoffsets", Start.EARLIEST.value))
+    queues_per_task = given.get("queuesperpartition", "auto")
+    return SourceOptions(
+        path=path.absolute(),
+        group=group,
+        queues=_queues(given.get("queues")),
+        max_rows=_count("maxRowsPerBatch", given.get("maxrowsperbatch", str(DEFAULT_ROWS))),
+        max_bytes=_count("maxBytesPerBatch", given.get("maxbytesperbatch", str(DEFAULT_BYTES))),
+        start=start,
+        start_us=start_us,
+        queues_per_task=None if queues_per_task == "auto" else _count("queuesPerPartition", queues_per_task),
+        fail_on_loss=_one_of("failOnDataLoss", given.get("failondataloss", "true"), ("true", "false")) == "true",
+        decode=Decode(_one_of("decode", given.get("decode", "none"), [each.value for each in Decode])),
+    )
+
+
+def _count(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text)):
+        raise UserError(f"option {option}", repr(text), "a whole number, at least 1")
+    return int(text)
+
+
+def _queues(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 7 for part in numbers):
+        raise UserError("option queues", repr(text), "numbers of queues, such as 0,3,7")
+    return tuple(sorted({int(part) for part in numbers}))
+
+
+def _start(text: str) -> tuple[Start, int]:
+    if text in (Start.EARLIEST.value, Start.LATEST.value):
+        return Start(text), 0
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        expected = "earliest, latest, or a time such as 2026-01-31T12:00:00"
+        raise UserError("option startingOffsets", repr(text), expected) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return Start.TIME, int(moment.timestamp() * 1_000_000)
+
+
+def _one_of(option: str, text: str, choices: Sequence[str]) -> str:
+    if text.lower() not in choices:
+        raise UserError(f"option {option}", repr(text), " or ".join(choices))
+    return text.lower()

@@ -1,0 +1,117 @@
+"""Streams the landing log of a group into a lake: every row once, whatever is killed meanwhile.
+
+`parquet:DIR` is Spark's own file sink: its folder is to be read by Spark, or by what knows its `_spark_metadata`, as
+files of a batch that did not come to its end lie there too. `delta:DIR` is a Delta table, and any reader of such tables
+reads it right.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lbg_runtime.model.errors import StreamFailed
+from lbg_runtime.pipeline.spark.data_source import FORMAT
+from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_S = 0.5
+_RAISED = re.compile(r"^[\w.]*(Error|Exception): .+$")
+_OURS = re.compile(r"lbg_runtime\.model\.errors\.(\w+): (.+)")
+
+
+def run_stream(
+    spark: SparkSession,
+    job: StreamJob,
+    *,
+    stopped: Callable[[], bool],
+    on_progress: Callable[[StreamProgress], None] = lambda _: None,
+) -> StreamProgress:
+    """Run a stream until it has read what there is (`available_now`) or is stopped; raises `StreamFailed`.
+
+    A stop may cut a batch short, which then is run again by whoever goes on with the checkpoint; nothing of it shows.
+    """
+    progress = StreamProgress(-1, 0, 0)
+    try:
+        query = start_stream(spark, job)
+        ended = False
+        while not ended:
+            ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # parts of a second are taken
+            for each in _batches(query):
+                if each.number > progress.batch:
+                    progress = StreamProgress(each.number, progress.rows + each.rows, each.behind)
+                    on_progress(progress)
+            if not ended and stopped():
+                query.stop()
+    except PySparkException as error:
+        raise StreamFailed(str(job.target), reason_of(error)) from error
+    return progress
+
+
+def start_stream(spark: SparkSession, job: StreamJob) -> "StreamingQuery":
+    """Start it, and return at once. What is wrong with the options is raised as `StreamFailed`."""
+    writer = read_landing(spark, job).writeStream.option("checkpointLocation", str(job.checkpoint))
+    if job.lake is Lake.DELTA:
+        from lbg_runtime.pipeline.spark.delta import FORMAT as DELTA_FORMAT
+        from lbg_runtime.pipeline.spark.delta import LbgDeltaSource
+
+        spark.dataSource.register(LbgDeltaSource)
+        writer = writer.format(DELTA_FORMAT).option("path", str(job.target.absolute()))
+    else:
+        writer = writer.format("parquet").option("path", str(job.target.absolute())).option("compression", "zstd")
+    if job.available_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{job.trigger_ms} milliseconds").start()
+
+
+def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
+    """The rows of the job's landing log, as a stream."""
+    reader = (
+        spark.readStream.format(FORMAT)
+        .option("path", str(job.landing.absolute()))
+        .option("group", job.group)
+        .option("maxRowsPerBatch", str(job.max_rows))
+    )
+    if job.queues_per_task is not None:
+        reader = reader.option("queuesPerPartition", str(job.queues_per_task))
+    return reader.load()
+
+
+def reason_of(error: BaseException) -> str:
+    """The one line of a Spark error that says what happened: ours where there is one, else the last that names one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in reversed(lines):
+        if found := _OURS.search(line):
+            return found[2]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or [type(error).__name__])[-1 if raised else 0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    number: int
+    rows: int
+    behind: int
+
+
+def _batches(query: "StreamingQuery") -> Iterator[_Batch]:
+    """What Spark tells of the last batches; of one without rows it tells as of others."""
+    for progress in query.recentProgress:
+        facts = orjson.loads(progress.json)
+        behind = 0
+        for source in facts["sources"]:
+            end, latest = (_lanes(source[name]) for name in ("endOffset", "latestOffset"))
+            behind += sum(max(0, rows - end.get(lane, 0)) for lane, rows in latest.items())
+        yield _Batch(facts["batchId"], facts["numInputRows"], behind)
+
+
+def _lanes(offset: object) -> Mapping[str, int]:
+    if isinstance(offset, str):
+        offset = orjson.loads(offset)
+    return offset.get("lanes", {}) if isinstance(offset, dict) else {}

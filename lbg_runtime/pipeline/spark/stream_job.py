@@ -1,0 +1,48 @@
+"""One stream from a landing log to a lake, as the command line asks for it; imports no pyspark."""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from lbg_runtime.model.errors import UserError
+
+
+class Lake(Enum):
+    """Kinds of output; values are what `--to` begins with."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """One stream, from a landing log to a lake."""
+
+    landing: Path
+    group: str
+    lake: Lake
+    target: Path
+    checkpoint: Path
+    available_now: bool
+    trigger_ms: int
+    max_rows: int
+    queues_per_task: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """Where a stream stands after a batch."""
+
+    batch: int
+    rows: int
+    """Read so far, by this process."""
+    behind: int
+    """Rows that are landed and not read."""
+
+
+def parse_target(text: str) -> tuple[Lake, Path]:
+    """Kind and folder of `parquet:DIR` or `delta:DIR`; raises `UserError`."""
+    kind, _, folder = text.partition(":")
+    if not folder or kind not in {lake.value for lake in Lake}:
+        raise UserError("--to", repr(text), "parquet:DIR or delta:DIR")
+    return Lake(kind), Path(folder)

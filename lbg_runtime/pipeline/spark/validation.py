@@ -1,0 +1,70 @@
+"""The validator's one kernel, run by Spark over the parts of a run.
+
+Spark deals the parts out and takes back what the kernel says of each; a worker reads the Parquet files of its part
+itself, so that nothing of them goes through the JVM, and nothing is shuffled. On a cluster the run's folder must be
+where every executor can read it under the same path.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lbg_runtime.journal.layout import (
+    LaidOut,
+    begin,
+    finish,
+    lay_out_journal,
+    lay_out_ledger,
+    parts_of,
+    record_files,
+)
+from lbg_runtime.pipeline.parts import examine_part, judge_run, parts_of_run
+from lbg_runtime.validator.findings import Verdict
+from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_RESULTS = ["number", "result"]
+
+
+def validate_on_spark(spark: SparkSession, run: Path, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
+    """The verdict on a laid out run; the same as `validate_locally` gives. Raises `UserError`."""
+    parts = list(parts_of_run(run).values())
+    examinations = run_tasks(spark, parts, lambda queues: examine_part(run, queues, ack_window_ms))
+    return judge_run(run, examinations)
+
+
+def lay_out_on_spark(spark: SparkSession, directory: Path, target: Path) -> Path:
+    """`journal.layout.lay_out`, several files at once. Raises `UserError`."""
+    journals, ledgers = record_files(directory)
+    draft = begin(target)
+    numbered = list(enumerate(journals))
+    laid: list[LaidOut] = run_tasks(spark, numbered, lambda item: lay_out_journal(item[1], item[0], draft))
+    count = parts_of(laid)
+    numbered = list(enumerate(ledgers))
+    laid_ledgers = run_tasks(spark, numbered, lambda item: lay_out_ledger(item[1], item[0], draft, count))
+    return finish(draft, laid, laid_ledgers)
+
+
+def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -> list[T]:
+    """Do something with each item in Spark's workers, one task each; the results in the order of the items.
+
+    Items and results must be picklable.
+    """
+    if not items:
+        return []
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                result = pickle.dumps(do(items[number]))
+                yield pa.record_batch([pa.array([number], pa.int64()), pa.array([result], pa.binary())], _RESULTS)
+
+    frame = spark.range(0, len(items), 1, len(items))
+    rows = frame.mapInArrow(run, "number long, result binary").collect()
+    return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]  # noqa: S301

@@ -1,0 +1,206 @@
+"""A large run, made up, and the validator's questions as SQL for DuckDB: for `lbg bench pipeline`.
+
+The run is clean but for what is seeded: messages that nobody handled, and copies that were handled although nothing had
+failed. It is written as `journal/layout.py` has it, so that both read the same files.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lbg_runtime.validator.schema import (
+    CONFIRMED,
+    DISPATCHES,
+    FLOWS,
+    JOURNALS,
+    LEDGERS,
+    OWNERS,
+    STRIPES,
+)
+from lbg_runtime.validator.segments import Ints
+
+QUEUES, SHARDS, KEYS = 16, 128, 50_000
+_MEMBERS = 4
+_SPACING_NS = 20_000
+"""From handling to handling of a queue."""
+_LOST, _COPIES = 12, 30
+"""Of each queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """What is wrong with a made up run."""
+
+    handlings: int
+    lost: int
+    copies: int
+
+
+def make_run(run: Path, records: int, seed: int = 1) -> Seeded:
+    """Lay out a run of about so many handlings in a new folder: 16 queues, 4 members, 50,000 keys, some of them hot."""
+    chance = np.random.default_rng(seed)
+    run.mkdir(parents=True)
+    handlings = sum(_make_queue(run, queue, records // QUEUES, chance) for queue in range(QUEUES))
+    end = {"torn": False, "clean": True, "dropped": 0, "defect": None}
+    group = {"run_id": run.name.removeprefix("run="), "group": "bench", "hash_prefix": "bench", "hash_count": SHARDS}
+    member = {"queue_count": QUEUES, "incarnation": 1, "host": "here", "wall_offset_ns": 0}
+    member["last_mono_ns"] = (records // QUEUES + 2) * _SPACING_NS
+    journals = [
+        {
+            "file": f"{number}.member.jsonl",
+            "member": f"member-{number}",
+            **member,
+            **group,
+            **end,
+        }
+        for number in range(_MEMBERS)
+    ]
+    ledgers = [{"file": "0.ledger.jsonl", "publisher": "publisher", **group, **end}]
+    for name, rows, schema in (
+        ("journals", journals, JOURNALS),
+        ("ledgers", ledgers, LEDGERS),
+        ("owners", [], OWNERS),
+        ("stripes", [], STRIPES),
+    ):
+        pq.write_table(pa.Table.from_pylist(rows, schema), run / f"_{name}.parquet")
+    return Seeded(handlings, _LOST * QUEUES, _COPIES * QUEUES)
+
+
+def _make_queue(run: Path, queue: int, count: int, chance: np.random.Generator) -> int:
+    folder = run / f"queue={queue}"
+    folder.mkdir()
+    # A few keys get most, as always.
+    keys_here = KEYS // QUEUES
+    key: Ints = (keys_here * chance.random(count) ** 3).astype(np.int64)
+    seq = _numbers(key)
+    lost = chance.choice(count, _LOST, replace=False)
+    kept = np.setdiff1d(np.arange(count), lost)
+    copies = chance.choice(kept, _COPIES, replace=False)
+    row = np.concatenate([kept, copies])
+    # A copy is handled in the pause before the next message, when the first one is done.
+    start_ns = (row + 1) * _SPACING_NS + np.repeat([0, _SPACING_NS // 2], [len(kept), len(copies)])
+    done_ns = start_ns + _SPACING_NS // 4
+    journal = queue % _MEMBERS
+    shard_of_key = queue + QUEUES * (np.arange(keys_here) % (SHARDS // QUEUES))
+    names = pa.array([f"account-{queue}-{number}" for number in range(keys_here)])
+    columns = {
+        "journal": np.full(len(row), journal),
+        "queue": np.full(len(row), queue),
+        "bind_epoch": np.ones(len(row), np.int64),
+        "shard": shard_of_key[key[row]],
+        "key": names.take(pa.array(key[row])),
+        "publisher": pa.array(["publisher"] * len(row)),
+        "seq": seq[row],
+        "redelivered": np.zeros(len(row), np.bool_),
+        "receive_mono_ns": start_ns - 1_000,
+        "start_mono_ns": start_ns,
+        "done_mono_ns": done_ns,
+        "t_done": done_ns // 1000,
+        "t_settle": done_ns // 1000 + 1,
+        "outcome": pa.array(["accepted"] * len(row)),
+    }
+    _write(folder / f"dispatches-{journal}.parquet", columns, DISPATCHES)
+    flow = {"journal": journal, "queue": queue, "bind_epoch": 1, "cause": ""}
+    ends_ns = (count + 2) * _SPACING_NS
+    flows = [
+        {**flow, "event": event, "t": moment // 1000, "mono_ns": moment}
+        for event, moment in (("bound", 1), ("active", 2), ("draining", ends_ns - 1), ("released", ends_ns))
+    ]
+    pq.write_table(pa.Table.from_pylist(flows, FLOWS), folder / f"flows-{journal}.parquet")
+    used, counts = np.unique(key, return_counts=True)
+    ledger = {
+        "ledger": np.zeros(len(used), np.int64),
+        "key": names.take(pa.array(used)),
+        "shard": shard_of_key[used],
+        "first_seq": np.ones(len(used), np.int64),
+        "last_seq": counts,
+        "t_first": np.zeros(len(used), np.int64),
+    }
+    _write(folder / "confirmed-0.parquet", ledger, CONFIRMED)
+    return len(row)
+
+
+def _numbers(key: Ints) -> Ints:
+    """Of each message its number within its key, from 1."""
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.concatenate([[True], key[order][1:] != key[order][:-1]]))
+    lengths = np.diff(np.concatenate([first, [len(key)]]))
+    numbers = np.empty(len(key), np.int64)
+    numbers[order] = np.arange(len(key)) - np.repeat(first, lengths) + 1
+    return numbers
+
+
+def _write(path: Path, columns: "dict[str, object]", schema: pa.Schema) -> None:
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
+
+
+def ask_duckdb(run: Path, threads: int) -> tuple[int, int, int, int]:
+    """Lost, out of order, duplicates and overlapping handlings of a run, as DuckDB counts them.
+
+    The rest of the kernel's laws, which look at flows, settlements and faults, is not asked: a peer that does less.
+    """
+    import duckdb
+
+    with duckdb.connect(config={"threads": threads}) as database:
+        for view, name in (("d", "dispatches"), ("c", "confirmed")):
+            database.read_parquet(f"{run}/queue=*/{name}-*.parquet", hive_partitioning=False).create_view(view)
+        answers = [_one(database, question) for question in _QUESTIONS]
+    return answers[0], answers[1], answers[2], answers[3]
+
+
+def _one(database: object, question: str) -> int:
+    (answer,) = database.execute(question).fetchone()  # type: ignore[attr-defined]  # a connection of duckdb
+    return int(answer)
+
+
+_QUESTIONS = (
+    # lost, of all messages by their ledger
+    """
+    SELECT (SELECT sum(last_seq - first_seq + 1) FROM c)
+         - (SELECT count(*) FROM (SELECT DISTINCT publisher, key, seq FROM d WHERE outcome IN ('accepted', 'rejected')))
+    """,
+    # out of order: first handled after a higher number of its key had started
+    """
+    SELECT count(*) FROM (
+      SELECT seq, max(seq) OVER (
+        PARTITION BY queue, publisher, key ORDER BY start_mono_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      ) AS highest, row_number() OVER (PARTITION BY queue, publisher, key, seq ORDER BY start_mono_ns) AS time FROM d
+    ) WHERE seq < highest AND time = 1
+    """,
+    # duplicates
+    """
+    SELECT coalesce(sum(times - 1), 0) FROM (
+      SELECT count(*) AS times FROM d WHERE outcome IN ('accepted', 'rejected') GROUP BY publisher, key, seq
+    ) WHERE times > 1
+    """,
+    # overlaps of one key
+    """
+    SELECT count(*) FROM (
+      SELECT start_mono_ns, max(done_mono_ns) OVER (
+        PARTITION BY queue, key ORDER BY start_mono_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+      ) AS busy FROM d
+    ) WHERE start_mono_ns < busy
+    """,
+    # keys in two shards
+    "SELECT count(*) FROM (SELECT key FROM d GROUP BY key HAVING count(DISTINCT shard) > 1)",
+)
+
+
+def main() -> None:
+    """Prints what DuckDB found, as `lbg validate --json` would name it. The argument is the folder of the run."""
+    import os
+    import sys
+
+    import orjson
+
+    lost, out_of_order, duplicates, overlaps = ask_duckdb(Path(sys.argv[1]), os.cpu_count() or 1)
+    found = {"lost": lost, "out_of_order": out_of_order, "duplicates": duplicates, "overlaps": overlaps}
+    sys.stdout.write(orjson.dumps(found).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()
