@@ -44,6 +44,8 @@ class OpenFlow:
     last_sent_id: int
     window: int
     transacted: bool
+    session_id: int = 0
+    """Of the transacted session that it is part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class Bind:
     selector: str
     replay: bool
     transacted: bool
+    session_id: int = 0
+    """Of the transacted session that it is part of."""
+    partition_group: int | None = None
+    """What the answer to the handle's bind before said of it, where it was bound to a partitioned queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,7 @@ def _read_open_flow(items: _Items) -> OpenFlow:
         last_sent_id=items.number(ItemKind.LAST_SENT, 8) or 0,
         window=items.number(ItemKind.WINDOW, 1) or WINDOW,
         transacted=ItemKind.TRANSACTED_SESSION in items,
+        session_id=items.number(ItemKind.TRANSACTED_SESSION, 4) or 0,
     )
 
 
@@ -181,6 +188,8 @@ def _read_bind(items: _Items) -> Bind:
         selector=items.text(ItemKind.SELECTOR),
         replay=ItemKind.REPLAY_START in items,
         transacted=ItemKind.TRANSACTED_SESSION in items,
+        session_id=items.number(ItemKind.TRANSACTED_SESSION, 4) or 0,
+        partition_group=items.number(ItemKind.PARTITION_GROUP, 2),
     )
 
 
@@ -232,6 +241,8 @@ class OpenedFlow:
     name: str
     last_accepted_id: int
     publisher_id: int
+    session_id: int | None = None
+    """Of the transacted session that it is part of; a client waits for it in vain otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +256,15 @@ class BoundFlow:
     quota_megabytes: int
     max_message_bytes: int
     max_unacked: int
+    partition_group: int | None = None
+    """16 bits by which a client names its share of a partitioned queue when it binds the handle again."""
 
 
 def opened_flow_body(opened: OpenedFlow) -> bytes:
     """The body that answers `OpenFlow`."""
+    session: tuple[tuple[ItemKind, bytes], ...] = ()
+    if opened.session_id is not None:
+        session = ((ItemKind.TRANSACTED_SESSION, opened.session_id.to_bytes(4, "big")),)
     return _body(
         AssuredKind.OPEN_FLOW,
         (ItemKind.FLOW_ID, opened.flow_id.to_bytes(4, "big")),
@@ -257,11 +273,15 @@ def opened_flow_body(opened: OpenedFlow) -> bytes:
         (ItemKind.WINDOW, bytes((WINDOW,))),
         (ItemKind.PUBLISHER_ID, opened.publisher_id.to_bytes(4, "big")),
         (ItemKind.FLOW_NAME, close_text(opened.name)),
+        *session,
     )
 
 
 def bound_flow_body(bound: BoundFlow) -> bytes:
     """The body that answers `Bind`. No flow name: a client may send it with a later bind to another queue."""
+    group: tuple[tuple[ItemKind, bytes], ...] = ()
+    if bound.partition_group is not None:
+        group = ((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")),)
     return _body(
         AssuredKind.BIND,
         (ItemKind.FLOW_ID, bound.flow_id.to_bytes(4, "big")),
@@ -278,6 +298,7 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
         (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
         (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
         (ItemKind.ACTIVE, bytes((bound.active,))),
+        *group,
     )
 
 

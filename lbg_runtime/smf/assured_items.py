@@ -53,6 +53,7 @@ class ItemKind(IntEnum):
     PUBLISHER_ID = 0x23
     ENDPOINT_ID = 0x2C
     MAX_UNACKED = 0x31
+    PARTITION_GROUP = 0x38
     REPLAY_START = 0x33
 
 

@@ -4,7 +4,7 @@ A broker passes the body on unseen; this is for whoever makes or reads messages 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 
@@ -94,6 +94,16 @@ def relay_of(message: Message) -> Relay:
         headers[SENT_AT] = message.sent_at_ms
     summary, body = encode_contents(Contents(message.payload, headers=headers, properties=message.properties))
     return make_relay(message.topic, body, summary)
+
+
+def with_property(relay: Relay, name: str, *, value: SdtValue) -> Relay:
+    """The same message with one more user property; as it is where its inside cannot be read."""
+    try:
+        contents = decode_contents(relay.contents, relay.body)
+    except ProtocolError:
+        return relay
+    summary, body = encode_contents(replace(contents, properties={**contents.properties, name: value}))
+    return relay.with_contents(summary, body)
 
 
 def message_of(topic: str, relay: Relay) -> Message:

@@ -82,6 +82,18 @@ class Relay:
         """What it takes to keep it."""
         return len(self.carried) + len(self.body)
 
+    def with_contents(self, contents: bytes | None, body: bytes) -> "Relay":
+        """The same message with another inside."""
+        pieces, position = [], 0
+        while position < len(self.carried):
+            kind, _, end = parameter_at(self.carried, position, len(self.carried))
+            if self.carried[position] & 0x20 or kind != _CONTENTS:
+                pieces.append(self.carried[position:end])
+            position = end
+        if contents is not None:
+            pieces.append(encode_parameter(Parameter(ParameterKind.CONTENTS, contents, mark=2)))
+        return Relay(self.head, b"".join(pieces), body, contents)
+
     def delivery_prefix(self, delivery_id: int, previous_id: int, flow_id: int, *, redelivered: bool) -> bytes:
         """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it."""
         lead, rest = self.head[0] | ASSURED, self.head[1:]

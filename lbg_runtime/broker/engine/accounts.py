@@ -61,6 +61,7 @@ class ClientProfile:
     may_receive: bool = True
     """Bind to queues."""
     may_create_queues: bool = True
+    may_use_transactions: bool = True
 
 
 @dataclass(slots=True, eq=False)

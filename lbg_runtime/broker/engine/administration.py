@@ -3,8 +3,9 @@
 from collections.abc import Container, Iterator
 
 from lbg_runtime.broker.engine.accounts import Accounts
-from lbg_runtime.broker.engine.answers import ClientStatus, MessageStatus
+from lbg_runtime.broker.engine.answers import ClientStatus, GroupStatus, MessageStatus
 from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.engine.line_kinds import kind_of
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.vpn import Client
@@ -35,8 +36,7 @@ class Administration:
         """
         found = self._registry.vpn(vpn).queue(queue)
         before = found.settings
-        admission = (settings.access_type, settings.owner, settings.permission)
-        keeps_flows = settings.egress_enabled and admission == (before.access_type, before.owner, before.permission)
+        keeps_flows = settings.egress_enabled and _admission(settings) == _admission(before)
         effects = [] if keeps_flows else self._registry.end_flows(found, "Queue Shutdown")
         return effects + found.change(settings)
 
@@ -47,6 +47,17 @@ class Administration:
     def queue_messages(self, vpn: str, queue: QueueName) -> Iterator[MessageStatus]:
         """Every message that a queue has now, in order."""
         return self._registry.vpn(vpn).queue(queue).messages()
+
+    def groups(self, vpn: str, queue: QueueName) -> tuple[GroupStatus, ...]:
+        """The message groups of a queue that are pinned to a flow now."""
+        return self._registry.vpn(vpn).queue(queue).groups()
+
+    def reset_groups(self, vpn: str, queue: QueueName, group: str | None = None) -> list[Effect]:
+        """Choose a flow anew for one message group, or for all: with its next message, at once.
+
+        What is in flight stays where it is, so two flows can have messages of one group for a time.
+        """
+        return self._registry.vpn(vpn).queue(queue).unpin_group(group)
 
     # -- clients
 
@@ -85,3 +96,8 @@ class Administration:
             flows=tuple((queue.name, queue.flow_status(flows[flow][2])) for flow, queue in client.flows.items()),
             publisher_flow_count=len(client.publishers),
         )
+
+
+def _admission(settings: QueueSettings) -> tuple[object, ...]:
+    """What flows were admitted by: they cannot stay where it changes."""
+    return settings.owner, settings.permission, *kind_of(settings)

@@ -1,8 +1,10 @@
 """What the engine's calls take and answer, effects apart."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 from lbg_runtime.broker.engine.effects import ClientId, FlowId
+from lbg_runtime.broker.engine.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -16,6 +18,8 @@ class BoundQueue:
     active: bool
     """Whether the queue feeds the flow from the start; every flow of a non-exclusive queue and every browser is fed."""
     settings: QueueSettings
+    partition_group: int | None = None
+    """What a client says when it binds the handle again, to have its partitions; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,22 @@ class BindCounts:
     """Refused for anything else."""
 
 
+@dataclass(slots=True)
+class DeathCounts:
+    """Messages that left a queue for something else than being accepted, since it was created.
+
+    Of each kind, how many there were, and how many of those went nowhere: the rest is on the dead message queue.
+    """
+
+    rejected: int = 0
+    rejected_discarded: int = 0
+    expired: int = 0
+    expired_discarded: int = 0
+    worn_out: int = 0
+    """Delivered as often as may be."""
+    worn_out_discarded: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """One bound flow, as an administrator sees it."""
@@ -69,6 +89,41 @@ class FlowStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition, as an administrator sees it."""
+
+    number: int
+    state: PartitionState
+    flow: FlowId | None
+    """The bound flow that has it."""
+    client_name: str | None
+    depth: int
+    """Messages spooled, unacknowledged ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """One message group, or bucket of them, as an administrator sees it."""
+
+    group: str
+    flow: FlowId
+    """What it is pinned to."""
+    client_name: str
+    depth: int
+    """Messages spooled, unacknowledged ones included."""
+
+
+class RebalanceState(Enum):
+    """What a partitioned queue does about its partitions; the words are SEMP's."""
+
+    READY = "ready"
+    HOLDDOWN = "holddown"
+    """The rebalance delay runs."""
+    REBALANCING = "rebalancing"
+    """Partitions are on their way to another flow."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStatus:
     """One queue at one moment, as an administrator sees it."""
 
@@ -82,14 +137,19 @@ class QueueStatus:
     """Messages spooled, unacknowledged ones included."""
     spooled_bytes: int
     unacked_count: int
-    rejected_count: int
-    """Messages removed by a REJECTED settlement since the queue was created."""
+    deaths: DeathCounts
+    redelivered_count: int
+    """Deliveries of messages that had been delivered before, since the queue was created."""
     first_sequence: int
     """Of the first message spooled; of the next one to come where there is none."""
     last_sequence: int
     """Of the latest message spooled: how many there were since the queue was created."""
     binds: BindCounts
     subscriptions: tuple[str, ...]
+    partitions: tuple[PartitionStatus, ...] = ()
+    """By number; none where the queue is not partitioned."""
+    rebalance: RebalanceState | None = None
+    """None where the queue is not partitioned."""
 
 
 @dataclass(frozen=True, slots=True)

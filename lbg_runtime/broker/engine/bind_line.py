@@ -13,6 +13,8 @@ class BindLine(Protocol):
 
     flows: dict[FlowId, ConsumerFlow]
     """Consumer flows in bind order."""
+    selective_count: int
+    """How many of them take only some of the messages."""
 
     def join(self, flow: ConsumerFlow) -> None:
         """Add a flow at the end."""
@@ -40,15 +42,18 @@ class ExclusiveLine:
 
     def __init__(self) -> None:
         self.flows: dict[FlowId, ConsumerFlow] = {}
+        self.selective_count = 0
         self._first: ConsumerFlow | None = None
 
     def join(self, flow: ConsumerFlow) -> None:
         self.flows[flow.id] = flow
+        self.selective_count += flow.is_selective
         if self._first is None:
             self._first = flow
 
     def leave(self, flow: ConsumerFlow) -> None:
         del self.flows[flow.id]
+        self.selective_count -= flow.is_selective
         if flow is self._first:
             self._first = next(iter(self.flows.values()), None)
 
@@ -67,14 +72,17 @@ class RoundRobinLine:
 
     def __init__(self) -> None:
         self.flows: dict[FlowId, ConsumerFlow] = {}
+        self.selective_count = 0
         self._turns: deque[ConsumerFlow] = deque()
         self._in_turn: dict[FlowId, None] = {}
 
     def join(self, flow: ConsumerFlow) -> None:
         self.flows[flow.id] = flow
+        self.selective_count += flow.is_selective
 
     def leave(self, flow: ConsumerFlow) -> None:
         del self.flows[flow.id]
+        self.selective_count -= flow.is_selective
         if flow.id in self._in_turn:
             del self._in_turn[flow.id]
             self._turns.remove(flow)

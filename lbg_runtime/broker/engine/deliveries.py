@@ -1,7 +1,7 @@
 """Delivered messages by delivery id, settled by ranges that may be far wider than what was delivered."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from lbg_runtime.broker.engine.spool import SpooledMessage
 from lbg_runtime.model.ids import DeliveryId
@@ -14,6 +14,11 @@ class DeliveryIds:
 
     def __init__(self) -> None:
         self._last = 0
+
+    @property
+    def last(self) -> DeliveryId:
+        """The greatest id that was taken or skipped."""
+        return DeliveryId(self._last)
 
     def take(self) -> DeliveryId:
         """An id above all that were taken or skipped before."""
@@ -60,10 +65,19 @@ class Deliveries:
         del self._ids[start:end]
         return taken
 
+    def count(self, first: DeliveryId, last: DeliveryId) -> int:
+        """How many there are with ids `first` to `last`, both included."""
+        ids = self._ids[bisect_left(self._ids, first) : bisect_right(self._ids, last)]
+        return sum(id_ in self._by_id for id_ in ids)
+
     def discard(self, delivery_id: DeliveryId) -> None:
         """Remove one delivery if it is there."""
         if self._by_id.pop(delivery_id, None) is not None:
             self._compact()
+
+    def of_part(self, key: Hashable) -> list[SpooledMessage]:
+        """Messages of one part of the queue, by increasing id; looks at all of them."""
+        return [message for message in self._by_id.values() if message.part is not None and message.part.key == key]
 
     def drop_gone(self) -> None:
         """Remove deliveries of messages that were removed from the spool by someone else."""

@@ -21,6 +21,8 @@ class Published:
     size_bytes: int
     spooled_at_s: int | None = None
     """Unix time at which it came, for administrators alone; None where the front end does not say."""
+    publisher: str = ""
+    """Name of the publisher flow on which it came; empty where the front end does not say, and after a restart."""
 
 
 # Not frozen as the others are, which would double what it takes to make one: there is one for every delivery.
@@ -36,6 +38,8 @@ class Deliver:
     """The delivery before it on this flow, 0 for the first: a client drops a message whose predecessor is wrong."""
     message: Published
     redelivered: bool
+    first_property: str | None = None
+    """User property to be set to true on the message: it is the first of its group for this flow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The whole broker as one pure object: every call changes state and returns the effects to carry out, in order."""
+"""The whole broker as one pure object: every call changes state and returns the effects to carry out, in order.
+
+More than 400 lines, as it is the one list of what front ends may call, and most of it says what a call promises.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,6 +15,7 @@ from lbg_runtime.broker.engine.answers import (
     QueueStatus,
     SettledRange,
 )
+from lbg_runtime.broker.engine.changes import Change, Changes, DeliveryIdsSkipped, QueueJournal, QueueNumber
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import (
     ClientId,
@@ -20,12 +24,16 @@ from lbg_runtime.broker.engine.effects import (
     FlowId,
     Published,
 )
-from lbg_runtime.broker.engine.flow import Flow
+from lbg_runtime.broker.engine.flow import BrowserFlow, Flow, Wants, wants_everything
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.restoration import Restoration
+from lbg_runtime.broker.engine.selector import compile_selector
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings
 from lbg_runtime.broker.engine.subscriptions import topic_of
+from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
+from lbg_runtime.broker.engine.transactions import Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -43,7 +51,7 @@ __all__ = [
 ]
 
 DEFAULT_VPN = "default"
-LARGEST_RECEIVED_ID = DeliveryId((1 << 63) - 1)
+LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
 """A client that claims a greater one would use up the delivery ids of everybody."""
 
 
@@ -55,20 +63,40 @@ class Engine:
     503 `Service Unavailable`. That a flow is the calling client's own is the front end's to check.
     """
 
-    def __init__(self, instance: str = "broker") -> None:
-        """`instance` differs with every life of a broker that keeps nothing: publisher flows of another life must not
-        be taken for one of this life."""
+    def __init__(self, instance: str = "broker", changes: Changes | None = None) -> None:
+        """`instance` differs with every life of a broker: publisher flows of another life must not be taken for one of
+        this life. `changes` is told of all that is to outlive the broker, None where nothing does."""
         self._instance = instance
-        self._registry = Registry()
+        self.surroundings = Surroundings()
+        """What the front end lends; it calls `surroundings.timetable.call_due` when that is due."""
+        self._changes = changes
+        self._registry = Registry(changes)
         self._registry.add_vpn(DEFAULT_VPN)
         self._clients = self._registry.clients
         self._flows = self._registry.flows
         self._publishers = self._registry.publishers
         self.administration = Administration(self._registry)
         """What an administrator may do besides."""
+        self.transactions = Transactions(
+            self._registry,
+            self._takers,
+            self.settle,
+            lambda client, message: self._deliver_directly(client.vpn, message),
+        )
+        """What clients do in transactions."""
         self._delivery_ids = DeliveryIds()
         self._last_client_id = 0
         self._last_flow_id = 0
+        self._last_queue_number = 0
+
+    def restore(self, changes: Iterable[Change]) -> None:
+        """Make this new engine what the one that told these changes was, all its clients gone."""
+        restoration = Restoration(self._registry, self._delivery_ids, self._make_queue)
+        for change in changes:
+            restoration.replay(change)
+        self._last_flow_id = restoration.finish()
+        if self._changes is not None:
+            self._changes.take()
 
     # -- administration
 
@@ -96,12 +124,12 @@ class Engine:
     def add_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Attract messages into a queue; errors as for `subscribe_queue`."""
         home = self._registry.vpn(vpn)
-        home.queue_subscriptions.add(home.queue(queue), subscription)
+        home.subscribe_queue(home.queue(queue), subscription)
 
     def remove_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Undo `add_queue_subscription` or `subscribe_queue`; 400 `Subscription Not Found`."""
         home = self._registry.vpn(vpn)
-        home.queue_subscriptions.remove(home.queue(queue), subscription)
+        home.unsubscribe_queue(home.queue(queue), subscription)
 
     def queue_names(self, vpn: str) -> tuple[QueueName, ...]:
         """Names of all queues of a VPN, in the order they were created."""
@@ -132,6 +160,7 @@ class Engine:
         means that this is who it says. 403 `Message VPN Not Allowed`, 400 `Client Name Parse Error`, and as
         `Accounts.log_in`.
         """
+        self.surroundings.check(Asked.LOGIN, client_name)
         home = self._registry.vpn(vpn)
         account = home.log_in(username, password, client_name, address)
         effects: list[Effect] = []
@@ -160,6 +189,7 @@ class Engine:
         """Attract direct messages; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`, 403
         `Subscription ACL Denied`."""
         known = self._registry.client(client)
+        self.surroundings.check(Asked.SUBSCRIBE, known.name)
         _check_subscription(known, subscription)
         known.vpn.client_subscriptions.add(known, subscription)
 
@@ -171,14 +201,15 @@ class Engine:
     def subscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
         """Attract messages into a queue; as `subscribe`, and 503 `Unknown Queue`, 403 `Permission Not Allowed`."""
         known = self._registry.client(client)
+        self.surroundings.check(Asked.SUBSCRIBE, known.name)
         found = _modifiable_queue(known, queue)
         _check_subscription(known, subscription)
-        known.vpn.queue_subscriptions.add(found, subscription)
+        known.vpn.subscribe_queue(found, subscription)
 
     def unsubscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
         """Undo `subscribe_queue`."""
         known = self._registry.client(client)
-        known.vpn.queue_subscriptions.remove(_modifiable_queue(known, queue), subscription)
+        known.vpn.unsubscribe_queue(_modifiable_queue(known, queue), subscription)
 
     def provision(self, client: ClientId, queue: QueueName, settings: QueueSettings) -> None:
         """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 403
@@ -221,6 +252,8 @@ class Engine:
         known.publishers[flow] = state
         self._publishers[flow] = (known, state)
         state.heard_up_to(last_heard_id)
+        if self._changes is not None:
+            self._changes.note_publisher(known.vpn.name, state)
         return PublisherFlow(flow, state.name, state.last_answered_id)
 
     def publish(self, flow: FlowId, message_id: int, message: Published) -> list[Effect]:
@@ -235,6 +268,8 @@ class Engine:
         client, state = self._open_publisher_flow(flow)
         if not state.judge(message_id):
             return []
+        if self._changes is not None:
+            self._changes.note_publisher(client.vpn.name, state)
         try:
             takers = self._takers(client, message)
         except BrokerRefusal as refusal:
@@ -242,10 +277,13 @@ class Engine:
             raise
         effects: list[Effect] = []
         for queue in takers:
-            effects += queue.add(message)
+            # Whose it is matters to groups alone.
+            effects += queue.add(replace(message, publisher=state.name) if queue.groups_messages else message)
         return effects + self._deliver_directly(client.vpn, message)
 
     def _takers(self, client: Client, message: Published) -> list[Queue]:
+        if self.surroundings.refuse is not None:
+            self.surroundings.refuse(Asked.PUBLISH, client.name)
         if not client.account.acl.publish.allows(message.topic):
             raise BrokerRefusal(403, "Publish ACL Denied")
         takers: list[Queue] = []
@@ -267,6 +305,8 @@ class Engine:
         last_received_id: DeliveryId | None = None,
         browser: bool = False,
         create_temporary: bool = False,
+        selector: str = "",
+        partition_group: int | None = None,
     ) -> tuple[BoundQueue, list[Effect]]:
         """Bind a consumer flow with a closed window, last in the queue's bind line.
 
@@ -275,30 +315,41 @@ class Engine:
         rule). A browser is outside the line. `create_temporary` makes the queue, the client's own, if it is missing.
         503 `Unknown Queue`, 503 `Queue Shutdown`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed`
         for a queue that the client may not read, another client's temporary one included, 400 `Endpoint Property
-        Mismatch` where a durable queue has the name of a temporary.
+        Mismatch` where a durable queue has the name of a temporary. With a `selector` it gets what that is true of;
+        400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups. `partition_group` is
+        what the answer to the handle's bind before said.
         """
         known = self._registry.client(client)
+        self.surroundings.check(Asked.BIND, known.name)
         if not known.account.profile.may_receive:
             raise BrokerRefusal(403, "Permission Not Allowed")
         if last_received_id is not None and last_received_id > LARGEST_RECEIVED_ID:
             raise BrokerRefusal(400, "Invalid Last Message Id")
+        if last_received_id is not None and last_received_id > self._delivery_ids.last and self._changes is not None:
+            self._changes.note(DeliveryIdsSkipped(last_received_id))
         if create_temporary and queue not in known.vpn.queues:
             settings = QueueSettings(durable=False, owner=known.username)
             self._create_queue(known.vpn, queue, settings, temporary_of=client)
         found = known.vpn.queue(queue, client)
         if create_temporary and found.settings.durable:
             raise BrokerRefusal(400, "Endpoint Property Mismatch")
+        wants: Wants = wants_everything
+        if selector:
+            if found.settings.is_partitioned or found.settings.groups_messages:
+                raise BrokerRefusal(400, "Invalid Selector")
+            wants = self._wants(selector)
         found.admit(known.username, browser=browser)
         flow = self._next_flow_id()
         bound: Flow
         if browser:
-            bound, active = found.browse(flow, client, known.name), True
+            bound, active = found.browse(flow, client, known.name, wants), True
         else:
-            bound = found.bind(flow, client, known.name, last_received_id)
+            bound = found.bind(flow, client, known.name, last_received_id, wants, partition_group)
             active = found.is_fed(bound)
         known.flows[flow] = found
         self._flows[flow] = (known, found, bound)
-        return BoundQueue(flow, active, found.settings), []
+        group = None if isinstance(bound, BrowserFlow) else bound.partition_group
+        return BoundQueue(flow, active, found.settings, group), []
 
     def unbind(self, flow: FlowId) -> list[Effect]:
         """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
@@ -333,14 +384,35 @@ class Engine:
             raise BrokerRefusal(503, "Service Unavailable")
         return found
 
+    def _wants(self, text: str) -> Wants:
+        selector, fields_of = compile_selector(text), self.surroundings.fields_of
+        return lambda message: selector(fields_of(message).values)
+
     def _next_flow_id(self) -> FlowId:
         self._last_flow_id += 1
         return FlowId(self._last_flow_id)
 
     def _create_queue(self, vpn: Vpn, name: QueueName, settings: QueueSettings, temporary_of: ClientId | None) -> None:
-        if name in vpn.queues:
-            raise BrokerRefusal(400, "Endpoint Already Exists")
-        vpn.queues[name] = Queue(name, settings, self._delivery_ids, temporary_of)
+        self._last_queue_number += 1
+        vpn.add_queue(self._make_queue(QueueNumber(self._last_queue_number), vpn, name, settings, temporary_of))
+
+    def _make_queue(
+        self,
+        number: QueueNumber,
+        vpn: Vpn,
+        name: QueueName,
+        settings: QueueSettings,
+        temporary_of: ClientId | None = None,
+    ) -> Queue:
+        self._last_queue_number = max(self._last_queue_number, number)
+        journal = None
+        if self._changes is not None and temporary_of is None:
+            journal = QueueJournal(number, vpn.name, name, self._changes)
+
+        def bury(settings: QueueSettings, message: Published) -> list[Effect] | None:
+            return vpn.bury(name, settings, message, self.surroundings.traits_of)
+
+        return Queue(name, settings, self._delivery_ids, temporary_of, journal, self.surroundings, bury)
 
     def _deliver_directly(self, vpn: Vpn, message: Published) -> list[Effect]:
         return [DeliverDirect(client.id, message) for client in vpn.client_subscriptions.match(message.topic)]

@@ -1,10 +1,12 @@
 """Bound flows of one queue: consumers, browsers, and what is remembered of a consumer whose connection broke."""
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.deliveries import Deliveries
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId, Published
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, SpooledMessage
 from lbg_runtime.model.ids import DeliveryId
 
@@ -19,11 +21,11 @@ class Window:
 
     __slots__ = ("_under_way", "last_sent_id", "received_up_to", "size")
 
-    def __init__(self, received_up_to: DeliveryId) -> None:
+    def __init__(self, received_up_to: DeliveryId, under_way: Iterable[DeliveryId] = ()) -> None:
         self.size = 0
         self.received_up_to = received_up_to
         self.last_sent_id = NO_DELIVERY
-        self._under_way: deque[DeliveryId] = deque()
+        self._under_way = deque(under_way)
 
     @property
     def is_open(self) -> bool:
@@ -34,6 +36,11 @@ class Window:
     def used(self) -> int:
         """Messages under way."""
         return len(self._under_way)
+
+    @property
+    def under_way(self) -> tuple[DeliveryId, ...]:
+        """Ids that the client may have received and has not acknowledged, in order."""
+        return tuple(self._under_way)
 
     def move(self, received_up_to: DeliveryId, size: int) -> None:
         """The client has received up to this id and takes `size` more beyond it; an older id changes only the size."""
@@ -70,7 +77,14 @@ class ConsumerFlow:
     """One consumer in a queue's bind line. Its queue alone calls it."""
 
     def __init__(
-        self, flow: FlowId, client: ClientId, client_name: str, max_unacked: int, received_up_to: DeliveryId
+        self,
+        flow: FlowId,
+        client: ClientId,
+        client_name: str,
+        max_unacked: int,
+        received_up_to: DeliveryId,
+        journal: QueueJournal | None = None,
+        wants: "Wants | None" = None,
     ) -> None:
         self.id = flow
         self.client = client
@@ -80,6 +94,20 @@ class ConsumerFlow:
         self.remembered_as: FlowId | None = None
         """The flow of the same handle before it, while that one is remembered and its messages wait in the queue."""
         self.max_unacked = max_unacked
+        self.partition_group: int | None = None
+        """Names its share of a partitioned queue, in all its lives."""
+        self._journal = journal
+        self.wants = wants or wants_everything
+        """Whether it takes a message; only asked where `is_selective`."""
+        self.next_sequence = 0
+        """Where a selective flow looks next; what it wants of the messages before has been sent or is held."""
+        self.looked_at_returns = 0
+        """How many messages had come back to the queue when it began to look."""
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether it takes only some of the messages."""
+        return self.wants is not wants_everything
 
     @property
     def has_room(self) -> bool:
@@ -90,16 +118,26 @@ class ConsumerFlow:
         """Send a message under a fresh id; it counts as unsettled until `unsettled` gives it up."""
         redelivered = message.delivery_id != NO_DELIVERY
         message.delivery_id = delivery_id
+        message.delivery_count += 1
         message.flow = self.id
         self.unsettled.add(delivery_id, message)
-        return Deliver(self.client, self.id, delivery_id, self.window.send(delivery_id), message.message, redelivered)
+        if self._journal is not None:
+            self._journal.delivered(message.sequence, delivery_id, message.delivery_count, self)
+        previous_id = self.window.send(delivery_id)
+        return Deliver(
+            self.client, self.id, delivery_id, previous_id, message.message, redelivered, message.first_property
+        )
 
 
 class BrowserFlow:
     """Shows every message of a queue once, in order, and takes none. Its queue alone calls it."""
 
-    def __init__(self, flow: FlowId, client: ClientId, client_name: str, first_sequence: int) -> None:
+    def __init__(
+        self, flow: FlowId, client: ClientId, client_name: str, first_sequence: int, wants: "Wants | None" = None
+    ) -> None:
         self.id = flow
+        self.wants = wants or wants_everything
+        """Whether it is shown a message."""
         self.client = client
         self.client_name = client_name
         self.window = Window(NO_DELIVERY)
@@ -115,3 +153,10 @@ class BrowserFlow:
 
 
 Flow = ConsumerFlow | BrowserFlow
+Wants = Callable[[Published], bool]
+"""What a selector says of a message."""
+
+
+def wants_everything(_: Published) -> bool:
+    """A flow without a selector."""
+    return True

@@ -36,6 +36,11 @@ class PublisherState:
         """Up to it, everything was accepted, or refused and the publisher knows."""
         return next(iter(self._refused)) - 1 if self._refused else self.last_judged_id
 
+    @property
+    def refusals(self) -> tuple[tuple[int, int, str], ...]:
+        """Id, code and text of refusals that the publisher may not have heard of, in order."""
+        return tuple((id_, *refusal) for id_, refusal in self._refused.items())
+
     def judge(self, message_id: int) -> bool:
         """Whether this is a new message, which counts as judged now; raises its refusal where it was refused before."""
         if message_id > self.last_judged_id:
@@ -74,11 +79,23 @@ class PublisherFlows:
         self._open[state.name] = state
         return state
 
-    def close(self, flow: FlowId, state: PublisherState) -> None:
-        """The connection that had `flow` is gone; nothing happens if another has resumed the name."""
+    def close(self, flow: FlowId, state: PublisherState) -> PublisherState | None:
+        """The connection that had `flow` is gone; nothing happens if another has resumed the name.
+
+        Answers what is forgotten for it.
+        """
         if state.flow != flow:
-            return
+            return None
         del self._open[state.name]
+        return self.abandon(state)
+
+    def abandon(self, state: PublisherState) -> PublisherState | None:
+        """Keep a flow that nobody has open, to be resumed; answers what is forgotten for it."""
         self._abandoned[state.name] = state
-        if len(self._abandoned) > ABANDONED_NAMES_KEPT:
-            self._abandoned.popitem(last=False)
+        if len(self._abandoned) <= ABANDONED_NAMES_KEPT:
+            return None
+        return self._abandoned.popitem(last=False)[1]
+
+    def forget(self, name: str) -> None:
+        """Nobody can resume this flow any more."""
+        self._abandoned.pop(name, None)

@@ -3,13 +3,29 @@
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from lbg_runtime.broker.engine.answers import BindCounts, FlowStatus, MessageStatus, QueueStatus, SettledRange
-from lbg_runtime.broker.engine.bind_line import bind_line
+from lbg_runtime.broker.engine.admission import Admission, allows
+from lbg_runtime.broker.engine.answers import (
+    FlowStatus,
+    GroupStatus,
+    MessageStatus,
+    QueueStatus,
+    SettledRange,
+)
+from lbg_runtime.broker.engine.changes import QueueJournal
+from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
-from lbg_runtime.broker.engine.flow import LARGEST_ID, BrowserFlow, ConsumerFlow, Flow, RememberedFlow
+from lbg_runtime.broker.engine.feeder import Feeder
+from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants, wants_everything
+from lbg_runtime.broker.engine.group_line import GroupLine
+from lbg_runtime.broker.engine.line_kinds import kind_of, make_line
+from lbg_runtime.broker.engine.parted_line import PartedLine
+from lbg_runtime.broker.engine.partition_line import PartitionLine
+from lbg_runtime.broker.engine.retention import Bury, Retention
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage
+from lbg_runtime.broker.engine.surroundings import Surroundings
+from lbg_runtime.broker.engine.traits import HIGHEST_PRIORITY
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -36,19 +52,33 @@ class Queue:
     """
 
     def __init__(
-        self, name: QueueName, settings: QueueSettings, ids: DeliveryIds, temporary_of: ClientId | None = None
+        self,
+        name: QueueName,
+        settings: QueueSettings,
+        ids: DeliveryIds,
+        temporary_of: ClientId | None = None,
+        journal: QueueJournal | None = None,
+        surroundings: Surroundings | None = None,
+        bury: Bury = lambda _, __: None,
     ) -> None:
         self.name = name
         self.settings = settings
         self.temporary_of = temporary_of
         """The only connection that may use the queue and with which it goes; None for a durable queue."""
-        self.rejected_count = 0
-        self._binds = BindCounts()
+        self._admission = Admission()
         self._ids = ids
-        self._spool = Spool()
-        self._line = bind_line(settings.access_type)
+        self.journal = journal
+        """Told of what outlives the broker; None where nothing does."""
+        self._spool = Spool(journal)
+        self._surroundings = surroundings or Surroundings()
+        self._line = make_line(self.settings, self._spool, self._surroundings)
+        self._rank()
+        self._retention = Retention(settings, self._spool, self._surroundings, bury, self._feed)
         self._browsers: dict[FlowId, BrowserFlow] = {}
-        self._remembered: dict[FlowId, RememberedFlow] = {}
+        self._claims = Claims(self._spool, journal)
+        timetable = self._surroundings.timetable
+        self._feeder = Feeder(self._spool, self._claims, self._retention, ids, lambda at_ms: timetable.set(self, at_ms))
+        self._feeder.use(self._line)
 
     # -- spooling
 
@@ -56,6 +86,11 @@ class Queue:
     def depth(self) -> int:
         """Messages spooled, unacknowledged ones included."""
         return self._spool.depth
+
+    @property
+    def restorable_parts(self) -> tuple[Spool, Claims, Retention]:
+        """What is filled with an earlier life of the broker, before the first client comes."""
+        return self._spool, self._claims, self._retention
 
     @property
     def flows(self) -> tuple[Flow, ...]:
@@ -73,6 +108,11 @@ class Queue:
         return None
 
     @property
+    def free_bytes(self) -> int:
+        """How much more it takes."""
+        return self.settings.quota_bytes - self._spool.spooled_bytes
+
+    @property
     def tells_publishers(self) -> bool:
         """Whether a publisher hears of a message that the queue cannot take; else it is dropped."""
         when = self.settings.reject_on_discard
@@ -82,7 +122,9 @@ class Queue:
 
     def add(self, message: Published) -> list[Effect]:
         """Spool a message that `refusal_of` has nothing against."""
-        self._spool.add(message)
+        spooled = self._spool.add(message)
+        if self._retention.is_watching:
+            self._retention.came(spooled)
         return self._feed()
 
     def delete_messages(self, sequences: Container[int] | None) -> list[Effect]:
@@ -97,47 +139,55 @@ class Queue:
 
     def allows(self, username: str, wanted: Permission) -> bool:
         """Whether a client username may do this with the queue."""
-        return self.settings.owner == username or self.settings.permission.includes(wanted)
+        return allows(self.settings, username, wanted)
 
     def admit(self, username: str, *, browser: bool) -> None:
-        """Count a bind, and refuse it: 403 `Permission Not Allowed`, 503 `Queue Shutdown`, 503 `Max clients exceeded
-        for queue`."""
-        self._binds.requested += 1
-        if not self.allows(username, Permission.READ_ONLY if browser else Permission.CONSUME):
-            self._binds.other += 1
-            raise BrokerRefusal(403, "Permission Not Allowed")
-        if not self.settings.egress_enabled:
-            self._binds.disabled += 1
-            raise BrokerRefusal(503, "Queue Shutdown")
-        if not browser and len(self._line.flows) >= self.settings.max_bind_count:
-            self._binds.max_exceeded += 1
-            raise BrokerRefusal(503, "Max clients exceeded for queue")
-        self._binds.succeeded += 1
+        """Count a bind, and refuse it as `Admission.check` says."""
+        bound_count = len(self._line.flows)
+        self._admission.check(self.settings, username, browser=browser, bound_count=bound_count)
 
     def bind(
-        self, flow: FlowId, client: ClientId, client_name: str, last_received_id: DeliveryId | None
+        self,
+        flow: FlowId,
+        client: ClientId,
+        client_name: str,
+        last_received_id: DeliveryId | None,
+        wants: Wants = wants_everything,
+        partition_group: int | None = None,
     ) -> ConsumerFlow:
         """Put a consumer that was admitted at the end of the line, its window closed."""
         bound = ConsumerFlow(
-            flow, client, client_name, self.settings.max_unacked_per_flow, last_received_id or DeliveryId(0)
+            flow,
+            client,
+            client_name,
+            self.settings.max_unacked_per_flow,
+            last_received_id or DeliveryId(0),
+            self.journal,
+            wants,
         )
+        bound.partition_group = partition_group
         if last_received_id is None:
-            self._forget(client_name)
+            # A handle that lives on names its partitions, even if it never received anything.
+            if partition_group is None:
+                self._claims.forget(client_name)
         else:
             self._ids.skip_to(last_received_id)
-            bound.remembered_as = self._resume(client_name, last_received_id)
+            bound.remembered_as = self._claims.resume(client_name, last_received_id)
         self._line.join(bound)
         if self._line.is_fed(bound):
-            self._take_over_remembered(bound)
+            self._claims.take_over(bound)
+        if isinstance(self._line, PartedLine):
+            self._line.keep_held(bound)
+            self._surroundings.timetable.set(self, self._line.deadline_ms)
         return bound
 
     def is_fed(self, flow: ConsumerFlow) -> bool:
         """Whether the queue feeds this flow."""
         return self._line.is_fed(flow)
 
-    def browse(self, flow: FlowId, client: ClientId, client_name: str) -> BrowserFlow:
+    def browse(self, flow: FlowId, client: ClientId, client_name: str, wants: Wants = wants_everything) -> BrowserFlow:
         """Bind a browser that was admitted, its window closed; it has no part in the election."""
-        browser = BrowserFlow(flow, client, client_name, self._spool.first_sequence)
+        browser = BrowserFlow(flow, client, client_name, self._spool.first_sequence, wants)
         self._browsers[flow] = browser
         return browser
 
@@ -147,8 +197,7 @@ class Queue:
             del self._browsers[flow.id]
             return []
         was_fed = self._leave(flow)
-        if flow.remembered_as is not None:
-            self._remembered.pop(flow.remembered_as, None)
+        self._claims.give_up(flow)
         return self._elect(was_fed) + self._feed()
 
     def lose(self, flows: Sequence[Flow]) -> list[Effect]:
@@ -159,14 +208,21 @@ class Queue:
                 del self._browsers[flow.id]
                 continue
             was_fed |= self._leave(flow)
-            self._remember(flow)
+            self._claims.remember(flow)
         return self._elect(was_fed) + self._feed()
 
     def change(self, settings: QueueSettings) -> list[Effect]:
         """Give the queue other settings; another access type only while no flow is bound."""
-        if settings.access_type is not self.settings.access_type:
-            self._line = bind_line(settings.access_type)
-        self.settings = settings
+        before, self.settings = self.settings, settings
+        if kind_of(settings) != kind_of(before):
+            self._line = make_line(self.settings, self._spool, self._surroundings)
+            self._feeder.use(self._line)
+        elif isinstance(self._line, PartitionLine):
+            self._line.change(settings)
+        self._rank()
+        self._retention.change(settings)
+        if self.journal is not None:
+            self.journal.configured(settings)
         for flow in self._line.flows.values():
             flow.max_unacked = settings.max_unacked_per_flow
             self._line.room_made(flow)
@@ -178,16 +234,17 @@ class Queue:
         self._browsers.clear()
         for flow in self._line.flows.values():
             self._take_back(flow)
-            if flow.remembered_as is not None:
-                self._remembered.pop(flow.remembered_as, None)
-        self._line = bind_line(self.settings.access_type)
+            self._claims.give_up(flow)
+        self._line = make_line(self.settings, self._spool, self._surroundings)
+        self._feeder.use(self._line)
+        self._surroundings.timetable.set(self, None)
         return ended
 
     def open_window(self, flow: Flow, received_up_to: DeliveryId, window: int) -> list[Effect]:
         """Move a flow's window and send what it lets through."""
         flow.window.move(received_up_to, window)
         if isinstance(flow, BrowserFlow):
-            return self._feed_browser(flow)
+            return self._feeder.feed_browser(flow)
         self._line.room_made(flow)
         return self._feed()
 
@@ -195,12 +252,13 @@ class Queue:
 
     def settle(self, flow: Flow, ranges: Iterable[SettledRange]) -> list[Effect]:
         """End deliveries of a flow by id; ids that are not its own, or not any more, count for nothing."""
+        effects: list[Effect] = []
         for settled in ranges:
             for message in self._take_settled(flow, settled):
-                self._end(message, settled.outcome)
+                effects += self._end(message, settled.outcome)
         if isinstance(flow, ConsumerFlow):
             self._line.room_made(flow)
-        return self._feed()
+        return effects + self._feed()
 
     def status(self, subscriptions: tuple[str, ...]) -> QueueStatus:
         """What an administrator sees of it now."""
@@ -214,12 +272,30 @@ class Queue:
             depth=self._spool.depth,
             spooled_bytes=self._spool.spooled_bytes,
             unacked_count=self._spool.unacked_count,
-            rejected_count=self.rejected_count,
+            deaths=replace(self._retention.deaths),
+            redelivered_count=self._feeder.redelivered_count,
             first_sequence=self._spool.first_sequence,
             last_sequence=self._spool.last_sequence,
-            binds=replace(self._binds),
+            binds=replace(self._admission.counts),
             subscriptions=subscriptions,
+            partitions=self._line.statuses() if isinstance(self._line, PartitionLine) else (),
+            rebalance=self._line.rebalance_state if isinstance(self._line, PartitionLine) else None,
         )
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """The message groups that are pinned now; none where the queue does not group."""
+        return self._line.statuses() if isinstance(self._line, GroupLine) else ()
+
+    @property
+    def groups_messages(self) -> bool:
+        """Whether it has message groups."""
+        return isinstance(self._line, GroupLine)
+
+    def unpin_group(self, group: str | None) -> list[Effect]:
+        """Choose a flow anew for the next message of a group, or of every group."""
+        if isinstance(self._line, GroupLine):
+            self._line.unpin(group)
+        return self._feed()
 
     def messages(self) -> Iterator[MessageStatus]:
         """What is spooled now, by place, made as it is taken: who looks for the first need not wait for the last."""
@@ -267,38 +343,18 @@ class Queue:
         first = next(iter(self._line.flows.values()), None)
         if first is None:
             return []
-        self._take_over_remembered(first)
+        self._claims.take_over(first)
         return [ActivityChanged(first.client, first.id, active=True)]
 
     def _feed(self) -> list[Effect]:
         """Send whatever waits and has somewhere to go."""
-        effects: list[Effect] = []
-        while self._spool.waiting_count:
-            flow = self._line.next_with_room()
-            if flow is None:
-                break
-            message = self._spool.take_next()
-            if message.flow is not None:
-                # All of what that handle held, not this message alone: its client settles what follows in the belief
-                # that this one is settled too, and the settled messages of a key would no longer be a prefix (L3).
-                self._remembered.pop(message.flow, None)
-            effects.append(flow.deliver(self._ids.take(), message))
-        for browser in self._browsers.values():
-            effects += self._feed_browser(browser)
-        return effects
+        return self._feeder.feed(self._browsers)
 
-    def _feed_browser(self, browser: BrowserFlow) -> list[Effect]:
-        effects: list[Effect] = []
-        while browser.window.is_open:
-            message = self._spool.next_from(browser.next_sequence)
-            if message is None:
-                browser.next_sequence = self._spool.last_sequence + 1
-                break
-            effects.append(browser.show(self._ids.take(), message))
-        # Messages that consumers settle stay in the browser's map until this sweep.
-        if len(browser.shown) > 2 * self._spool.depth + 1024:
-            browser.shown.drop_gone()
-        return effects
+    def on_deadline(self) -> list[Effect]:
+        """A time has come that the queue waited for."""
+        if isinstance(self._line, PartedLine):
+            self._line.on_deadline()
+        return self._feed()
 
     def _take_settled(self, flow: Flow, settled: SettledRange) -> list[SpooledMessage]:
         if isinstance(flow, BrowserFlow):
@@ -308,12 +364,7 @@ class Queue:
             self._take_from_holders(shown)
             return shown
         taken = flow.unsettled.take(settled.first, settled.last)
-        remembered = None if flow.remembered_as is None else self._remembered.get(flow.remembered_as)
-        if flow.remembered_as is not None and remembered is not None:
-            taken += remembered.deliveries.take(settled.first, settled.last)
-            if not remembered.deliveries:
-                del self._remembered[flow.remembered_as]
-        return taken
+        return taken + self._claims.take_settled(flow, settled.first, settled.last)
 
     def _take_from_holders(self, messages: Sequence[SpooledMessage]) -> None:
         """A browser removes messages that consumers may hold: those have room again."""
@@ -323,67 +374,16 @@ class Queue:
                 holder.unsettled.discard(message.delivery_id)
                 self._line.room_made(holder)
 
-    def _end(self, message: SpooledMessage, outcome: Outcome) -> None:
+    def _end(self, message: SpooledMessage, outcome: Outcome) -> list[Effect]:
         if outcome is Outcome.FAILED:
-            self._spool.put_back(message)  # It waits already where a standby settles what it remembers.
-            return
-        self._end_claim(message)
-        if self._spool.remove(message) and outcome is Outcome.REJECTED:
-            self.rejected_count += 1
+            return self._retention.put_back(message)  # It waits already where a standby settles what it remembers.
+        self._claims.end_one(message)
+        if outcome is Outcome.REJECTED:
+            return self._retention.reject(message)
+        self._spool.remove(message)
+        return []
 
-    # -- what clients hold over a broken connection
-
-    def _remember(self, flow: ConsumerFlow) -> None:
-        if flow.remembered_as in self._remembered:
-            # Never fed since it was bound again: its client holds what it held before.
-            self._remembered[flow.remembered_as].is_resumed = False
-        elif flow.unsettled:
-            self._remembered[flow.id] = RememberedFlow(flow.client_name, flow.window, flow.unsettled)
-
-    def _resume(self, client_name: str, last_received_id: DeliveryId) -> FlowId | None:
-        """Find the flow that the client's handle was, by the last id it received, which no other flow had.
-
-        Where none fits the client holds nothing that counts, and everything comes anew.
-        """
-        if not last_received_id:
-            return None
-        for flow, remembered in self._remembered.items():
-            if (
-                remembered.client_name == client_name
-                and not remembered.is_resumed
-                and remembered.window.has_been_received(last_received_id)
-            ):
-                # What was under way above that id got lost: the client waits for it under a new id.
-                remembered.deliveries.take(DeliveryId(last_received_id + 1), LARGEST_ID)
-                remembered.is_resumed = True
-                if remembered.deliveries:
-                    return flow
-                del self._remembered[flow]
-                return None
-        return None
-
-    def _take_over_remembered(self, flow: ConsumerFlow) -> None:
-        """A flow is fed from now on: what its client holds from before counts as unsettled on it."""
-        if flow.remembered_as is None:
-            return
-        remembered = self._remembered.pop(flow.remembered_as, None)
-        flow.remembered_as = None
-        if remembered is None:
-            return
-        for delivery_id, message in remembered.deliveries:
-            self._spool.hold(message)
-            message.flow = flow.id
-            flow.unsettled.add(delivery_id, message)
-
-    def _forget(self, client_name: str) -> None:
-        """A client binds a new handle: the handles it lost before do not come back."""
-        for flow in [id_ for id_, r in self._remembered.items() if r.client_name == client_name and not r.is_resumed]:
-            del self._remembered[flow]
-
-    def _end_claim(self, message: SpooledMessage) -> None:
-        """A message goes to someone else, or for good: nobody can settle it by its latest id any more."""
-        flow = message.flow
-        if flow is not None and (remembered := self._remembered.get(flow)) is not None:
-            remembered.deliveries.discard(message.delivery_id)
-            if not remembered.deliveries:
-                del self._remembered[flow]
+    def _rank(self) -> None:
+        traits_of = self._surroundings.traits_of
+        respects = self.settings.respect_priority
+        self._spool.rank_by((lambda message: HIGHEST_PRIORITY - traits_of(message).priority) if respects else None)

@@ -1,5 +1,6 @@
 """All that a broker knows, by name and number: what front ends and administrators both work on."""
 
+from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
 from lbg_runtime.broker.engine.flow import Flow
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
@@ -11,7 +12,9 @@ from lbg_runtime.model.errors import BrokerRefusal
 class Registry:
     """Called by the engine and its administration only."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: Changes | None = None) -> None:
+        self.changes = changes
+        """Told of what outlives the broker; None where nothing does."""
         self.vpns: dict[str, Vpn] = {}
         self.clients: dict[ClientId, Client] = {}
         self.flows: dict[FlowId, tuple[Client, Queue, Flow]] = {}
@@ -57,7 +60,9 @@ class Registry:
         gone.vpn.client_subscriptions.remove_all(gone)
         for publisher, state in gone.publishers.items():
             del self.publishers[publisher]
-            gone.vpn.publishers.close(publisher, state)
+            forgotten = gone.vpn.publishers.close(publisher, state)
+            if forgotten is not None and self.changes is not None:
+                self.changes.note_publisher_gone(gone.vpn.name, forgotten)
         # A queue loses all flows of the client at once, or the second would be elected when the first has gone.
         lost: dict[Queue, list[Flow]] = {}
         for flow, queue in gone.flows.items():

@@ -1,11 +1,14 @@
 """The messages of one queue: which wait, which are out with a client, and in what order they go out."""
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
+from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.effects import FlowId, Published
+from lbg_runtime.broker.engine.parts import Part, Parts
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId
 
@@ -38,6 +41,21 @@ class SpooledMessage:
     """Id of its latest delivery to a consumer, 0 before the first. Earlier deliveries count for nothing."""
     flow: FlowId | None = None
     """The consumer flow of that delivery, bound or not."""
+    delivery_count: int = 0
+    """How often it was sent to a consumer."""
+    is_overdue: bool = False
+    """Whether its life ended while a consumer held it."""
+    rank: int = 0
+    """Lower ones go first, where the queue ranks messages; 0 for all where it does not."""
+    part: Part | None = None
+    """Where the queue has parts, the one that it belongs to."""
+    first_property: str | None = None
+    """As `Deliver` has it, of its latest delivery."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it can be handed out."""
+        return self.state is _WAITING
 
     @property
     def is_gone(self) -> bool:
@@ -50,16 +68,23 @@ class Spool:
 
     Two lists make the order: messages never handed out, in order of arrival, and returned ones in a heap. A returned
     message was handed out before everything that is still fresh, so the heap always goes first. A message that
-    stops waiting while listed leaves a stale entry, which is skipped when it comes up.
+    stops waiting while listed leaves a stale entry, which is skipped when it comes up. A queue whose messages belong
+    to parts has these lists in each of its `parts` instead, and `take` in place of `take_next`. Where messages are
+    ranked all of them are in the heap.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, journal: QueueJournal | None = None) -> None:
+        self._journal = journal
         self.spooled_bytes = 0
         self.unacked_count = 0
         self.last_sequence = 0
+        self.returned_count = 0
+        """How often a message came back."""
         self._messages: dict[int, SpooledMessage] = {}
         self._fresh: deque[SpooledMessage] = deque()
         self._returned: list[tuple[int, SpooledMessage]] = []
+        self._parts: Parts | None = None
+        self._rank_of: Callable[[Published], int] | None = None
 
     @property
     def depth(self) -> int:
@@ -76,13 +101,30 @@ class Spool:
         """Messages that could be handed out now."""
         return len(self._messages) - self.unacked_count
 
-    def add(self, message: Published) -> None:
+    def add(self, message: Published) -> SpooledMessage:
         """Append a message to the queue."""
-        self.last_sequence += 1
-        spooled = SpooledMessage(self.last_sequence, message)
-        self._messages[self.last_sequence] = spooled
-        self._fresh.append(spooled)
+        sequence = self.last_sequence + 1
+        self.last_sequence = sequence
+        spooled = self._messages[sequence] = SpooledMessage(sequence, message)
+        if self._parts is not None:
+            self._parts.added(spooled)
+        elif self._rank_of is None:
+            self._fresh.append(spooled)
+        else:
+            self._list_by_rank(spooled, self._rank_of)
         self.spooled_bytes += message.size_bytes
+        if self._journal is not None:
+            self._journal.kept(sequence, message)
+        return spooled
+
+    def restore(self, sequence: int, message: Published) -> SpooledMessage:
+        """Append a message in the place that it had in an earlier life of the broker, behind all that are here."""
+        self.last_sequence = sequence - 1
+        return self.add(message)
+
+    def at(self, sequence: int) -> SpooledMessage | None:
+        """The message in a place."""
+        return self._messages.get(sequence)
 
     def take_next(self) -> SpooledMessage:
         """Hand out the first waiting message; there must be one."""
@@ -95,12 +137,54 @@ class Spool:
                 return message
         raise InvariantViolated("no message waits in the spool")
 
+    def rank_by(self, rank_of: Callable[[Published], int] | None) -> None:
+        """Hand out messages of a lower rank first, or none before another; not where messages belong to parts."""
+        before, self._rank_of = self._rank_of, rank_of
+        if self._parts is not None or (before is None and rank_of is None):
+            return
+        self._fresh.clear()
+        self._returned.clear()
+        for message in self._messages.values():
+            message.rank, message.is_listed = 0, message.is_waiting
+            if message.is_waiting and rank_of is not None:
+                self._list_by_rank(message, rank_of)
+            elif message.is_waiting:
+                self._fresh.append(message)
+
+    def divide(self, part_of: Callable[[Published], Hashable]) -> Parts:
+        """Make the messages belong to parts; what is answered tells which of them has waiting ones."""
+        self._fresh.clear()
+        self._returned.clear()
+        self._parts = Parts(part_of, self._messages.values())
+        return self._parts
+
+    def undivide(self) -> None:
+        """Undo `divide`, where it was called."""
+        if self._parts is None:
+            return
+        self._parts = None
+        for message in self._messages.values():
+            message.part, message.is_listed = None, message.is_waiting
+            if message.is_waiting:
+                self._fresh.append(message)
+
+    def take(self, part: Part) -> SpooledMessage:
+        """Hand out the first waiting message of a part; there must be one."""
+        message = part.first
+        if message is None:
+            raise InvariantViolated(f"no message of part {part.key} waits in the spool")
+        part.unlist_first()
+        self.hold(message)
+        return message
+
     def hold(self, message: SpooledMessage) -> None:
         """Count a waiting message as handed out although it was not just sent: its client has it already."""
         if message.state is not _WAITING:
             raise InvariantViolated(f"message {message.sequence} is {message.state.value}, not waiting")
         message.state = _UNACKED
         self.unacked_count += 1
+        if self._parts is not None:
+            self._parts.handed_out(message)
 
     def put_back(self, message: SpooledMessage) -> None:
         """Let a handed-out message wait again in its old place; nothing if it is gone or waits already."""
@@ -108,21 +192,29 @@ class Spool:
             return
         message.state = _WAITING
         self.unacked_count -= 1
+        self.returned_count += 1
+        if self._parts is not None:
+            self._parts.came_back(message)
         # An entry left from before `hold` is right again: the place has not changed.
-        if not message.is_listed:
+        elif not message.is_listed:
             message.is_listed = True
-            heappush(self._returned, (message.sequence, message))
+            heappush(self._returned, (_place(message), message))
 
     def remove(self, message: SpooledMessage) -> bool:
         """Remove a message for good, wherever it is; False if it is gone already."""
         if message.state is _GONE:
             return False
-        if message.state is _UNACKED:
+        was_waiting = message.state is _WAITING
+        if not was_waiting:
             self.unacked_count -= 1
         message.state = _GONE
         del self._messages[message.sequence]
         self.spooled_bytes -= message.message.size_bytes
-        if message.is_listed:
+        if self._journal is not None:
+            self._journal.gone(message.sequence)
+        if self._parts is not None:
+            self._parts.removed(message, was_waiting=was_waiting)
+        elif message.is_listed:
             self._compact()
         return True
 
@@ -141,6 +233,10 @@ class Spool:
         """Every spooled message, waiting or not, by sequence."""
         return tuple(self._messages.values())
 
+    def _list_by_rank(self, message: SpooledMessage, rank_of: Callable[[Published], int]) -> None:
+        message.rank = rank_of(message.message)
+        heappush(self._returned, (_place(message), message))
+
     def _compact(self) -> None:
         # Only removal of waiting messages (a browser's, a remembered flow's) gets here; without it their entries
         # would keep the content of removed messages alive in a queue that nobody reads.
@@ -149,3 +245,7 @@ class Spool:
         self._fresh = deque(m for m in self._fresh if m.state is not _GONE)
         self._returned = [entry for entry in self._returned if not entry[1].is_gone]
         heapify(self._returned)
+
+
+def _place(message: SpooledMessage) -> int:
+    return message.rank << 48 | message.sequence

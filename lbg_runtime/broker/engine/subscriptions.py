@@ -1,10 +1,10 @@
 """Who wants a topic: subscriptions of one VPN in a tree of topic levels, so that a publish visits only what matches."""
 
-from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from lbg_runtime.broker.engine.shares import Share, slice_of
 from lbg_runtime.model.errors import BrokerRefusal
 
 SHARE_PREFIX = "#share/"
@@ -15,17 +15,6 @@ REMEMBERED_TOPICS = 10_000
 S = TypeVar("S", bound=Hashable)
 
 
-@dataclass(slots=True, eq=False)
-class _Share(Generic[S]):
-    """Subscribers that take turns: one shared subscription."""
-
-    members: deque[S] = field(default_factory=deque)
-
-    def next(self) -> S:
-        self.members.rotate(-1)
-        return self.members[-1]
-
-
 @dataclass(slots=True)
 class _Level(Generic[S]):
     """One place in the tree: all subscriptions that begin with the same levels."""
@@ -33,9 +22,9 @@ class _Level(Generic[S]):
     literal: dict[str, "_Level[S]"] = field(default_factory=dict)
     prefixed: dict[str, "_Level[S]"] = field(default_factory=dict)
     """Levels written `abc*`, by `abc`; `*` alone is the empty prefix."""
-    subscribers: dict[S | _Share[S], None] = field(default_factory=dict)
+    subscribers: dict[S | Share[S], None] = field(default_factory=dict)
     """Of subscriptions that end here."""
-    subscribers_of_rest: dict[S | _Share[S], None] = field(default_factory=dict)
+    subscribers_of_rest: dict[S | Share[S], None] = field(default_factory=dict)
     """Of subscriptions that end here with `>`."""
 
     @property
@@ -46,15 +35,17 @@ class _Level(Generic[S]):
 class Subscriptions(Generic[S]):
     """Subscriptions by subscriber, matched by topic as `lbg_runtime.model.topic.matches` says. Called by a VPN only.
 
-    `#share/<share name>/<subscription>` makes its subscribers take turns. A subscriber that a topic reaches in
-    several ways is named once.
+    `#share/<share name>/<subscription>` gives each message to one of its subscribers, as `shares.py` says. A subscriber
+    that a topic reaches in several ways is named once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[S], str] = str) -> None:
+        """`name_of` names a subscriber, the same in all its lives."""
+        self._name_of = name_of
         self._root: _Level[S] = _Level()
         self._texts: dict[S, dict[str, None]] = {}
-        self._shares: dict[str, _Share[S]] = {}
-        self._matched: dict[str, tuple[tuple[S, ...], tuple[_Share[S], ...]]] = {}
+        self._shares: dict[str, Share[S]] = {}
+        self._matched: dict[str, tuple[tuple[S, ...], tuple[Share[S], ...]]] = {}
 
     def add(self, subscriber: S, text: str) -> None:
         """Subscribe; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`."""
@@ -69,9 +60,9 @@ class Subscriptions(Generic[S]):
             return
         share = self._shares.get(text)
         if share is None:
-            share = self._shares[text] = _Share()
+            share = self._shares[text] = Share(_share_name(text), self._name_of)
             self._enter(topic, share)
-        share.members.append(subscriber)
+        share.join(subscriber)
 
     def remove(self, subscriber: S, text: str) -> None:
         """Undo `add`; 400 `Subscription Not Found`."""
@@ -87,8 +78,8 @@ class Subscriptions(Generic[S]):
             self._take_out(self._root, topic.split("/"), 0, subscriber)
             return
         share = self._shares[text]
-        share.members.remove(subscriber)
-        if not share.members:
+        share.leave(subscriber)
+        if not share:
             del self._shares[text]
             self._take_out(self._root, topic.split("/"), 0, share)
 
@@ -102,7 +93,7 @@ class Subscriptions(Generic[S]):
         return tuple(self._texts.get(subscriber, ()))
 
     def match(self, topic: str) -> tuple[S, ...]:
-        """Every subscriber that gets a message on this topic, each once; of a share the one whose turn it is."""
+        """Every subscriber that gets a message on this topic, each once; of a share the one who has it."""
         found = self._matched.get(topic)
         if found is None:
             found = self._find(topic)
@@ -112,10 +103,10 @@ class Subscriptions(Generic[S]):
         subscribers, shares = found
         if not shares:
             return subscribers
-        return tuple(dict.fromkeys((*subscribers, *(share.next() for share in shares))))
+        return tuple(dict.fromkeys((*subscribers, *(share.next(topic) for share in shares))))
 
-    def _find(self, topic: str) -> tuple[tuple[S, ...], tuple[_Share[S], ...]]:
-        found: dict[S | _Share[S], None] = {}
+    def _find(self, topic: str) -> tuple[tuple[S, ...], tuple[Share[S], ...]]:
+        found: dict[S | Share[S], None] = {}
         places = [self._root]
         for level in topic.split("/"):
             following: list[_Level[S]] = []
@@ -128,10 +119,10 @@ class Subscriptions(Generic[S]):
             places = following
         for place in places:
             found.update(place.subscribers)
-        shares = tuple(each for each in found if isinstance(each, _Share))
-        return tuple(each for each in found if not isinstance(each, _Share)), shares
+        shares = tuple(each for each in found if isinstance(each, Share))
+        return tuple(each for each in found if not isinstance(each, Share)), shares
 
-    def _enter(self, topic: str, subscriber: S | _Share[S]) -> None:
+    def _enter(self, topic: str, subscriber: S | Share[S]) -> None:
         levels = topic.split("/")
         place = self._root
         for position, level in enumerate(levels):
@@ -144,7 +135,7 @@ class Subscriptions(Generic[S]):
                 place = place.literal.setdefault(level, _Level())
         place.subscribers[subscriber] = None
 
-    def _take_out(self, place: _Level[S], levels: list[str], position: int, subscriber: S | _Share[S]) -> None:
+    def _take_out(self, place: _Level[S], levels: list[str], position: int, subscriber: S | Share[S]) -> None:
         """Undo `_enter` and cut branches that end nowhere."""
         if position == len(levels):
             del place.subscribers[subscriber]
@@ -172,6 +163,11 @@ def topic_of(text: str) -> str:
         name, _, topic = text.removeprefix(SHARE_PREFIX).partition("/")
         if not name or "*" in name or ">" in name:
             raise BrokerRefusal(400, "Subscription Parse Error")
+        slice_of(name)
     if not topic or len(text.encode()) > LARGEST_SUBSCRIPTION_BYTES or "\0" in text:
         raise BrokerRefusal(400, "Subscription Parse Error")
     return topic
+
+
+def _share_name(text: str) -> str:
+    return text.removeprefix(SHARE_PREFIX).partition("/")[0]

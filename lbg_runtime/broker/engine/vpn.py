@@ -1,17 +1,21 @@
 """One message VPN: its accounts, clients, queues and subscriptions. Names mean nothing outside their VPN."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.accounts import Account, Accounts
-from lbg_runtime.broker.engine.effects import ClientId, FlowId
+from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
 from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.subscriptions import Subscriptions
+from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
 from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME = 160
+TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
 """Begins the topic of a message for one queue: a durable one's is `QUEUE_ADDRESS_PREFIX` and its name, a temporary
 one's its name."""
@@ -42,8 +46,8 @@ class Vpn:
         self.accounts = Accounts()
         self.clients: dict[str, Client] = {}
         self.queues: dict[QueueName, Queue] = {}
-        self.queue_subscriptions: Subscriptions[Queue] = Subscriptions()
-        self.client_subscriptions: Subscriptions[Client] = Subscriptions()
+        self.queue_subscriptions: Subscriptions[Queue] = Subscriptions(lambda queue: queue.name)
+        self.client_subscriptions: Subscriptions[Client] = Subscriptions(lambda client: client.name)
         self.publishers = PublisherFlows()
 
     def log_in(self, username: str, password: str | None, client_name: str, address: str) -> Account:
@@ -73,7 +77,40 @@ class Vpn:
         addressed = self.queue(QueueName(topic.removeprefix(QUEUE_ADDRESS_PREFIX)))
         return tuple(dict.fromkeys((addressed, *attracted)))
 
+    def add_queue(self, queue: Queue) -> None:
+        """Add a queue; 400 `Endpoint Already Exists`."""
+        if queue.name in self.queues:
+            raise BrokerRefusal(400, "Endpoint Already Exists")
+        self.queues[queue.name] = queue
+        if queue.journal is not None:
+            queue.journal.configured(queue.settings)
+
+    def bury(
+        self, name: QueueName, settings: QueueSettings, message: Published, traits_of: TraitsOf
+    ) -> list[Effect] | None:
+        """Put a message that left a queue into its dead message queue; None where it is discarded."""
+        target = self.queues.get(QueueName(settings.dead_message_queue))
+        if target is None or target.name == name or target.refusal_of(message) is not None:
+            return None
+        if settings.respect_dead_message_eligible and not traits_of(message).may_go_to_dead_messages:
+            return None
+        return target.add(message)
+
     def remove_queue(self, queue: Queue) -> None:
         """Take a queue and its subscriptions away; its flows are the caller's to end."""
         del self.queues[queue.name]
         self.queue_subscriptions.remove_all(queue)
+        if queue.journal is not None:
+            queue.journal.deleted()
+
+    def subscribe_queue(self, queue: Queue, subscription: str) -> None:
+        """Attract messages into a queue; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`."""
+        self.queue_subscriptions.add(queue, subscription)
+        if queue.journal is not None:
+            queue.journal.subscribed(subscription)
+
+    def unsubscribe_queue(self, queue: Queue, subscription: str) -> None:
+        """Undo `subscribe_queue`; 400 `Subscription Not Found`."""
+        self.queue_subscriptions.remove(queue, subscription)
+        if queue.journal is not None:
+            queue.journal.unsubscribed(subscription)

@@ -5,10 +5,17 @@ from ipaddress import ip_network
 
 from lbg_runtime.broker.engine.accounts import DEFAULT_NAME, Account, AclProfile, AddressRule, ClientProfile, TopicRule
 from lbg_runtime.broker.engine.administration import Administration
-from lbg_runtime.broker.semp.collection import CarryOut, Rows, only
+from lbg_runtime.broker.semp.collection import CarryOut, Kept, Rows, only
 from lbg_runtime.broker.semp.fault import SempFault
-from lbg_runtime.broker.semp.objects import ACL_PROFILE, CLIENT_PROFILE, CLIENT_USERNAME
-from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.broker.semp.objects import (
+    ACL_PROFILE,
+    CLIENT_PROFILE,
+    CLIENT_USERNAME,
+    CONNECT_EXCEPTION,
+    PUBLISH_EXCEPTION,
+    SUBSCRIBE_EXCEPTION,
+)
+from lbg_runtime.broker.semp.schema import ObjectType, Row
 from lbg_runtime.broker.semp.target import Keys
 from lbg_runtime.model.semp_code import SempCode
 
@@ -19,28 +26,27 @@ class AccountRows:
     """The four collections of one broker, which refer to each other; `usernames`, `client_profiles`, `acl_profiles` and
     the exceptions below these are collections of the configuration API."""
 
-    def __init__(self, administration: Administration, carry_out: CarryOut) -> None:
+    def __init__(self, administration: Administration, carry_out: CarryOut, kept: Kept) -> None:
         self._administration = administration
         self._carry_out = carry_out
-        self._seeded: set[str] = set()
-        self.usernames = _Usernames(self)
-        self.client_profiles = _Profiles(self, "clientProfileName", SempCode.CONFIGDB_OBJECT_DEPENDENCY)
-        self.acl_profiles = _Profiles(self, "aclProfileName", SempCode.NOT_ALLOWED)
-        self.connect_exceptions = _ConnectExceptions(self)
-        self.publish_exceptions = _Exceptions(self)
-        self.subscribe_exceptions = _Exceptions(self)
+        self.usernames = _Usernames(self, kept)
+        self.client_profiles = _Profiles(self, kept, CLIENT_PROFILE, SempCode.CONFIGDB_OBJECT_DEPENDENCY)
+        self.acl_profiles = _Profiles(self, kept, ACL_PROFILE, SempCode.NOT_ALLOWED)
+        self.connect_exceptions = _ConnectExceptions(self, kept, CONNECT_EXCEPTION)
+        self.publish_exceptions = _Exceptions(self, kept, PUBLISH_EXCEPTION)
+        self.subscribe_exceptions = _Exceptions(self, kept, SUBSCRIBE_EXCEPTION)
 
     def seed(self, vpn: str) -> None:
         """Give a VPN the objects that every VPN has from the start, and the usernames that the engine knows already."""
-        if vpn in self._seeded:
-            return
-        self._seeded.add(vpn)
         place = ((vpn,),)
+        if self.client_profiles.read((*place, (DEFAULT_NAME,))) is not None:
+            return
         everything = {
             "allowGuaranteedEndpointCreateEnabled": True,
             "allowGuaranteedMsgReceiveEnabled": True,
             "allowGuaranteedMsgSendEnabled": True,
             "allowSharedSubscriptionsEnabled": True,
+            "allowTransactedSessionsEnabled": True,
         }
         allowing = dict.fromkeys((attribute.name for attribute in ACL_PROFILE.attributes), "allow")
         Rows.create(self.client_profiles, (*place, (DEFAULT_NAME,)), {**CLIENT_PROFILE.defaults(), **everything})
@@ -72,9 +78,16 @@ class AccountRows:
                 may_send=bool(profile["allowGuaranteedMsgSendEnabled"]),
                 may_receive=bool(profile["allowGuaranteedMsgReceiveEnabled"]),
                 may_create_queues=bool(profile["allowGuaranteedEndpointCreateEnabled"]),
+                may_use_transactions=bool(profile["allowTransactedSessionsEnabled"]),
             ),
         )
         self._administration.accounts(vpn).put(account)
+
+    def apply_all(self) -> None:
+        """Tell the engine of every username, after rows were restored."""
+        for vpn in self._administration.vpn_names():
+            for key in self.usernames.keys(((vpn,),)):
+                self.apply(((vpn,), key))
 
     def apply_profile(self, vpn: str) -> None:
         """Tell the engine of every enabled username of a VPN, after a profile has changed."""
@@ -109,8 +122,8 @@ class AccountRows:
 
 
 class _Usernames(Rows):
-    def __init__(self, accounts: AccountRows) -> None:
-        super().__init__()
+    def __init__(self, accounts: AccountRows, kept: Kept) -> None:
+        super().__init__(CLIENT_USERNAME.noun, kept)
         self._accounts = accounts
 
     def create(self, keys: Keys, row: Row) -> None:
@@ -134,12 +147,12 @@ class _Usernames(Rows):
 
 
 class _Profiles(Rows):
-    """Client profiles, or ACL profiles: which of them usernames refer to by `reference`."""
+    """Client profiles, or ACL profiles, which usernames refer to by the name of their key."""
 
-    def __init__(self, accounts: AccountRows, reference: str, code_in_use: SempCode) -> None:
-        super().__init__()
+    def __init__(self, accounts: AccountRows, kept: Kept, kind: ObjectType, code_in_use: SempCode) -> None:
+        super().__init__(kind.noun, kept)
         self._accounts = accounts
-        self._reference = reference
+        self._reference = kind.key[0].name
         self._code_in_use = code_in_use
 
     def change(self, keys: Keys, before: Row, row: Row) -> None:
@@ -168,8 +181,8 @@ class _Profiles(Rows):
 class _Exceptions(Rows):
     """Of one of the rules of ACL profiles."""
 
-    def __init__(self, accounts: AccountRows) -> None:
-        super().__init__()
+    def __init__(self, accounts: AccountRows, kept: Kept, kind: ObjectType) -> None:
+        super().__init__(kind.noun, kept)
         self._accounts = accounts
 
     def create(self, keys: Keys, row: Row) -> None:

@@ -56,6 +56,18 @@ def _delete_message(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     return engine.administration.delete_messages(vpn, QueueName(queue), chosen)
 
 
+def _reset_groups(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
+    vpn, queue = names
+    return engine.administration.reset_groups(vpn, QueueName(queue))
+
+
+def _reset_group(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
+    vpn, queue, group = names
+    if group not in {each.group for each in engine.administration.groups(vpn, QueueName(queue))}:
+        raise SempFault(SempCode.NOT_FOUND, f"queue {queue} has no message group {group}")
+    return engine.administration.reset_groups(vpn, QueueName(queue), group)
+
+
 def _disconnect(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     vpn, client = names
     return engine.administration.end_client(vpn, client)
@@ -64,5 +76,7 @@ def _disconnect(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
 _ACTS: Mapping[tuple[str, ...], _Act] = {
     ("msgVpns", "queues", "deleteMsgs"): _delete_messages,
     ("msgVpns", "queues", "msgs", "delete"): _delete_message,
+    ("msgVpns", "queues", "resetMessageGroups"): _reset_groups,
+    ("msgVpns", "queues", "messageGroups", "reset"): _reset_group,
     ("msgVpns", "clients", "disconnect"): _disconnect,
 }

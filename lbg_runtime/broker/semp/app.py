@@ -16,11 +16,12 @@ from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.about import About
 from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, Administrator, find_administrator
 from lbg_runtime.broker.semp.action import Action
-from lbg_runtime.broker.semp.collection import CarryOut
+from lbg_runtime.broker.semp.collection import CarryOut, Kept
 from lbg_runtime.broker.semp.configuration import Configuration
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.monitor import Monitor
 from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.model.errors import StoreFailed
 
 BASE_PATH = "/SEMP/v2/"
 LARGEST_BODY_BYTES = 1_000_000
@@ -32,20 +33,36 @@ _Handle = Callable[[reply.Request, Administrator], Row]
 
 
 def make_app(
-    engine: Engine, carry_out: CarryOut, administrators: tuple[Administrator, ...] = DEFAULT_ADMINISTRATORS
+    engine: Engine,
+    carry_out: CarryOut,
+    administrators: tuple[Administrator, ...] = DEFAULT_ADMINISTRATORS,
+    kept: Kept | None = None,
+    write_down: Callable[[], None] = lambda: None,
 ) -> Starlette:
-    """SEMPv2 of one engine, to be served on the event loop of the front end that `carry_out` belongs to."""
-    front = _FrontEnd(engine, carry_out, administrators)
+    """SEMPv2 of one engine, to be served on the event loop of the front end that `carry_out` belongs to.
+
+    `kept` is where rows outlive the broker; `write_down` has the engine's changes on disk when it returns, or raises
+    `StoreFailed`.
+    """
+    front = _FrontEnd(engine, carry_out, administrators, kept, write_down)
     # The path is taken as it came over the wire: decoded, a `/` in a name could not be told from the others.
     return Starlette(routes=[Route("/{path:path}", front.answer, methods=list(METHODS))])
 
 
 class _FrontEnd:
-    def __init__(self, engine: Engine, carry_out: CarryOut, administrators: tuple[Administrator, ...]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        carry_out: CarryOut,
+        administrators: tuple[Administrator, ...],
+        kept: Kept | None,
+        write_down: Callable[[], None],
+    ) -> None:
         self._administrators = administrators
+        self._write_down = write_down
         self._about: _Handle = About(engine.administration).handle
         self._apis: Mapping[str, _Handle] = {
-            "config": Configuration(engine, carry_out).handle,
+            "config": Configuration(engine, carry_out, kept).handle,
             "monitor": Monitor(engine).handle,
             "action": Action(engine, carry_out).handle,
         }
@@ -78,6 +95,9 @@ class _FrontEnd:
         handle = self._about if request.segments[:1] == ("about",) else self._apis[api]
         try:
             answer, status = handle(request, administrator), 200
+            self._write_down()
+        except StoreFailed as failure:
+            return Response(str(failure), 503)
         except SempFault as fault:
             answer, status = reply.failed(request, fault), reply.REFUSED
         if request.method != "GET":

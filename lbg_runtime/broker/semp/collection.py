@@ -4,12 +4,36 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
+import orjson
+
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.semp.schema import Row
 from lbg_runtime.broker.semp.target import Key, Keys
 
 CarryOut = Callable[[Iterable[Effect]], None]
 """Hands effects of the engine to the connections they are for, in order."""
+
+
+class Kept(Protocol):
+    """Where rows outlive the broker; each call returns when that is so."""
+
+    def rows(self) -> list[tuple[str, bytes, bytes]]:
+        """Kind, keys and body of every row that was put, in the order in which they were put first."""
+        ...
+
+    def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
+        """Keep a row, or forget it; raises `StoreFailed`."""
+        ...
+
+
+class Nowhere:
+    """Rows go with the broker."""
+
+    def rows(self) -> list[tuple[str, bytes, bytes]]:
+        return []
+
+    def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
+        """Nothing to do."""
 
 
 class Collection(Protocol):
@@ -42,8 +66,14 @@ class Collection(Protocol):
 class Rows:
     """A collection that is nothing but its rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str, kept: Kept) -> None:
+        self._noun = noun
+        self._kept = kept
         self._rows: dict[Keys, Row] = {}
+
+    def restore(self, keys: Keys, row: Row) -> None:
+        """Add a row that is kept already."""
+        self._rows[keys] = row
 
     def keys(self, above: Keys) -> Iterator[Key]:
         return (keys[-1] for keys in self._rows if keys[:-1] == above)
@@ -53,21 +83,29 @@ class Rows:
 
     def create(self, keys: Keys, row: Row) -> None:
         self._rows[keys] = row
+        keep_row(self._kept, self._noun, keys, row)
 
     def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # others look at what changed
         self._rows[keys] = row
+        keep_row(self._kept, self._noun, keys, row)
 
     def delete(self, keys: Keys) -> None:
         del self._rows[keys]
+        keep_row(self._kept, self._noun, keys, None)
 
     def delete_below(self, above: Keys) -> None:
         """Remove every object in one place, however deep."""
         for keys in [keys for keys in self._rows if keys[: len(above)] == above]:
-            del self._rows[keys]
+            Rows.delete(self, keys)
 
     def row(self, keys: Keys) -> Row:
         """The attributes of an object that exists."""
         return self._rows[keys]
+
+
+def keep_row(kept: Kept, noun: str, keys: Keys, row: Row | None) -> None:
+    """Have an object outlive the broker as this row says, or forget it."""
+    kept.put_row(noun, orjson.dumps(keys), None if row is None else orjson.dumps(row))
 
 
 def only(keys: Keys, count: int) -> tuple[str, ...]:

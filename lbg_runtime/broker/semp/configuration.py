@@ -8,7 +8,7 @@ from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp import objects, reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.accounts import AccountRows
-from lbg_runtime.broker.semp.collection import CarryOut, Collection, Rows
+from lbg_runtime.broker.semp.collection import CarryOut, Collection, Kept, Nowhere, Rows
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.query import Item, Query
 from lbg_runtime.broker.semp.queues import Queues, Subscriptions
@@ -22,10 +22,12 @@ from lbg_runtime.model.semp_code import SempCode
 class Configuration:
     """Called by the HTTP front end, on the loop's thread; a request is carried out whole before the next one."""
 
-    def __init__(self, engine: Engine, carry_out: CarryOut) -> None:
-        accounts = AccountRows(engine.administration, carry_out)
+    def __init__(self, engine: Engine, carry_out: CarryOut, kept: Kept | None = None) -> None:
+        """`kept`: where what the engine does not keep itself outlives the broker; what is there counts from now on."""
+        kept = kept or Nowhere()
+        accounts = AccountRows(engine.administration, carry_out, kept)
         self._collections: Mapping[str, Collection] = {
-            objects.VPN.noun: Vpns(engine.administration, accounts),
+            objects.VPN.noun: Vpns(engine.administration, accounts, kept),
             objects.QUEUE.noun: Queues(engine, carry_out),
             objects.SUBSCRIPTION.noun: Subscriptions(engine),
             objects.CLIENT_USERNAME.noun: accounts.usernames,
@@ -34,8 +36,9 @@ class Configuration:
             objects.CONNECT_EXCEPTION.noun: accounts.connect_exceptions,
             objects.PUBLISH_EXCEPTION.noun: accounts.publish_exceptions,
             objects.SUBSCRIBE_EXCEPTION.noun: accounts.subscribe_exceptions,
-            objects.JNDI_QUEUE.noun: Rows(),
+            objects.JNDI_QUEUE.noun: Rows(objects.JNDI_QUEUE.noun, kept),
         }
+        self._restore(kept, accounts)
 
     def handle(self, request: Request, administrator: Administrator) -> Row:
         """The answer to a request; raises `SempFault`."""
@@ -59,6 +62,13 @@ class Configuration:
                 return self._delete(request, target)
             case method, _:
                 raise SempFault(SempCode.NOT_SUPPORTED, f"{method} is not for {target.type.collection}")
+
+    def _restore(self, kept: Kept, accounts: AccountRows) -> None:
+        for noun, encoded_keys, body in kept.rows():
+            collection = self._collections[noun]
+            if isinstance(collection, Rows | Vpns):
+                collection.restore(tuple(tuple(key) for key in orjson.loads(encoded_keys)), orjson.loads(body))
+        accounts.apply_all()
 
     # -- verbs
 

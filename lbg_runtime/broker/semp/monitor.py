@@ -1,9 +1,10 @@
 """The monitor API: queues, flows, messages and clients as they are now. It only looks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from zlib import crc32
 
-from lbg_runtime.broker.engine.answers import ClientStatus, QueueStatus
+from lbg_runtime.broker.engine.answers import ClientStatus, PartitionStatus, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
@@ -95,20 +96,55 @@ def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
         status = engine.queue_status(vpn, queue)
         counts = {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
         yield _Seen(queue, _queue_row(vpn, status), counts)
+        for partition in status.partitions:
+            yield _partition(vpn, status, partition)
+
+
+def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus) -> _Seen:
+    """A partition is seen as a queue of its own beside the queue that it is of, as PubSub+ shows it."""
+    name = f"#pq/{crc32(status.name.encode()):08x}/{partition.number:05d}"
+    row: Row = {
+        "msgVpnName": vpn,
+        "queueName": name,
+        **row_of(replace(status.settings, partition_count=0)),
+        "durable": status.settings.durable,
+        "partitionNumber": partition.number,
+        "partitionQueueName": status.name,
+        "partitionStatus": partition.state.value,
+        "bindCount": int(partition.flow is not None),
+    }
+    if partition.client_name is not None:
+        row["partitionClientName"] = partition.client_name
+    return _Seen(name, row, {"msgs": partition.depth, "txFlows": int(partition.flow is not None)})
 
 
 def _queue_row(vpn: str, status: QueueStatus) -> Row:
-    binds = status.binds
+    binds, deaths = status.binds, status.deaths
+    partitions: Row = {}
+    if status.rebalance is not None:
+        partitions = {
+            "partitionOperationalCount": len(status.partitions),
+            "partitionRebalanceStatus": status.rebalance.value,
+            "partitionScaleStatus": "ready",
+        }
+    elif status.settings.partition_count:
+        partitions = {"partitionScaleStatus": "invalid-exclusive"}
     return {
         "msgVpnName": vpn,
         "queueName": status.name,
         **row_of(status.settings),
+        **partitions,
         "durable": status.settings.durable,
         "msgSpoolUsage": status.spooled_bytes,
         "spooledMsgCount": status.last_sequence,
         "txUnackedMsgCount": status.unacked_count,
         "lowestMsgId": status.first_sequence if status.depth else 0,
         "lastSpooledMsgId": status.last_sequence,
+        "redeliveredMsgCount": status.redelivered_count,
+        "maxTtlExpiredToDmqMsgCount": deaths.expired - deaths.expired_discarded,
+        "maxTtlExpiredDiscardedMsgCount": deaths.expired_discarded,
+        "maxRedeliveryExceededToDmqMsgCount": deaths.worn_out - deaths.worn_out_discarded,
+        "maxRedeliveryExceededDiscardedMsgCount": deaths.worn_out_discarded,
         "topicSubscriptionCount": len(status.subscriptions),
         "bindCount": sum(not flow.browser for flow in status.flows),
         "bindRequestCount": binds.requested,
@@ -156,6 +192,19 @@ def _messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
         if message.spooled_at_s is not None:
             row["spooledTime"] = message.spooled_at_s
         yield _Seen(str(message.sequence), row)
+
+
+def _groups(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, queue = above
+    for group in engine.administration.groups(vpn, QueueName(queue)):
+        row: Row = {
+            "msgVpnName": vpn,
+            "queueName": queue,
+            "messageGroup": group.group,
+            "clientName": group.client_name,
+            "flowId": group.flow,
+        }
+        yield _Seen(group.group, row, {"msgs": group.depth})
 
 
 def _clients(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
@@ -213,6 +262,7 @@ _LOOKS: Mapping[tuple[str, ...], _Look] = {
     ("msgVpns", "queues", "txFlows"): _flows_of_queue,
     ("msgVpns", "queues", "subscriptions"): _subscriptions_of_queue,
     ("msgVpns", "queues", "msgs"): _messages,
+    ("msgVpns", "queues", "messageGroups"): _groups,
     ("msgVpns", "clients"): _clients,
     ("msgVpns", "clients", "txFlows"): _flows_of_client,
     ("msgVpns", "clients", "subscriptions"): _subscriptions_of_client,

@@ -2,6 +2,7 @@
 
 import string
 
+from lbg_runtime.broker.semp.grouping import GROUPING_QUEUE_ATTRIBUTES
 from lbg_runtime.broker.semp.schema import Attribute, Choice, Flag, Level, Number, ObjectType, Text, Threshold
 
 _U32 = 2**32 - 1
@@ -18,34 +19,34 @@ ENFORCED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
     Number("maxMsgSize", 10_000_000, 0, 30_000_000),
     Number("maxMsgSpoolUsage", 5_000, 0, 6_000_000),
     Text("owner", "", 189),
-    Choice("permission", "no-access", ("no-access", "read-only", "consume", "modify-topic", "delete")),
-    Choice("rejectMsgToSenderOnDiscardBehavior", "when-queue-enabled", ("never", "when-queue-enabled", "always")),
-)
-"""What the engine acts on; `queues.py` has how."""
-
-NOTED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
-    Flag("consumerAckPropagationEnabled", default=True),
-    Text("deadMsgQueue", "#DEAD_MSG_QUEUE", 200),
-    Flag("deliveryCountEnabled"),
-    Number("deliveryDelay", 0, 0, _U32),
-    Threshold("eventBindCountThreshold", 60, 80),
-    Threshold("eventMsgSpoolUsageThreshold", 18, 25),
-    Threshold("eventRejectLowPriorityMsgLimitThreshold", 60, 80),
-    Number("maxRedeliveryCount", 0, 0, 255),
-    Number("maxTtl", 0, 0, _U32),
     Number("partitionCount", 0, 0, 1_000),
     Number("partitionRebalanceDelay", 5, 0, _U32),
     Number("partitionRebalanceMaxHandoffTime", 3, 0, _U32),
+    Choice("permission", "no-access", ("no-access", "read-only", "consume", "modify-topic", "delete")),
+    Choice("rejectMsgToSenderOnDiscardBehavior", "when-queue-enabled", ("never", "when-queue-enabled", "always")),
+    Text("deadMsgQueue", "#DEAD_MSG_QUEUE", 200),
+    Number("maxRedeliveryCount", 0, 0, 255),
+    Number("maxTtl", 0, 0, _U32),
     Flag("redeliveryDelayEnabled"),
     Number("redeliveryDelayInitialInterval", 1_000, 1, 3_600_000),
     Number("redeliveryDelayMaxInterval", 64_000, 1, 10_800_000),
     Number("redeliveryDelayMultiplier", 200, 100, 500),
     Flag("redeliveryEnabled", default=True),
-    Flag("rejectLowPriorityMsgEnabled"),
-    Number("rejectLowPriorityMsgLimit", 0, 0, _U32),
     Flag("respectDmqEligibleEnabled"),
     Flag("respectMsgPriorityEnabled"),
     Flag("respectTtlEnabled"),
+)
+"""What the engine acts on; `queues.py` has how."""
+
+NOTED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
+    Flag("consumerAckPropagationEnabled", default=True),
+    Flag("deliveryCountEnabled"),
+    Number("deliveryDelay", 0, 0, _U32),
+    Threshold("eventBindCountThreshold", 60, 80),
+    Threshold("eventMsgSpoolUsageThreshold", 18, 25),
+    Threshold("eventRejectLowPriorityMsgLimitThreshold", 60, 80),
+    Flag("rejectLowPriorityMsgEnabled"),
+    Number("rejectLowPriorityMsgLimit", 0, 0, _U32),
 )
 """What is kept and has no effect here."""
 
@@ -55,7 +56,7 @@ QUEUE = ObjectType(
     "queue",
     "queues",
     (Text("queueName", "", 200, least=1, forbidden="*?'<>&;", has_levels=True),),
-    ENFORCED_QUEUE_ATTRIBUTES + NOTED_QUEUE_ATTRIBUTES,
+    ENFORCED_QUEUE_ATTRIBUTES + NOTED_QUEUE_ATTRIBUTES + GROUPING_QUEUE_ATTRIBUTES,
     (SUBSCRIPTION,),
 )
 

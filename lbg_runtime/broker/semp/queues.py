@@ -8,6 +8,7 @@ from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.semp.collection import CarryOut, only
 from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.grouping import changed_grouping, grouping_row
 from lbg_runtime.broker.semp.objects import NOTED_QUEUE_ATTRIBUTES
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.broker.semp.target import Key, Keys
@@ -32,6 +33,10 @@ def _as_it_is(attribute: str) -> _Field:
     return _Field(attribute, lambda value: value, lambda value: cast(Json, value))
 
 
+def _seconds(setting: str) -> _Field:
+    return _Field(setting, lambda value: cast(int, value) * 1_000, lambda value: cast(int, value) // 1_000)
+
+
 _FIELDS = {
     "accessType": _Field("access_type", AccessType, lambda kind: cast(AccessType, kind).value),
     "egressEnabled": _as_it_is("egress_enabled"),
@@ -45,7 +50,21 @@ _FIELDS = {
         lambda value: cast(int, value) // BYTES_PER_SPOOL_UNIT,
     ),
     "owner": _Field("owner", lambda value: value or None, lambda value: cast(str | None, value) or ""),
+    "partitionCount": _as_it_is("partition_count"),
+    "partitionRebalanceDelay": _seconds("partition_rebalance_delay_ms"),
+    "partitionRebalanceMaxHandoffTime": _seconds("partition_max_handoff_ms"),
     "permission": _Field("permission", Permission, lambda kind: cast(Permission, kind).value),
+    "deadMsgQueue": _as_it_is("dead_message_queue"),
+    "maxRedeliveryCount": _as_it_is("max_redelivery_count"),
+    "maxTtl": _as_it_is("max_ttl_s"),
+    "redeliveryDelayEnabled": _as_it_is("redelivery_delay_enabled"),
+    "redeliveryDelayInitialInterval": _as_it_is("redelivery_delay_initial_ms"),
+    "redeliveryDelayMaxInterval": _as_it_is("redelivery_delay_max_ms"),
+    "redeliveryDelayMultiplier": _as_it_is("redelivery_delay_multiplier_percent"),
+    "redeliveryEnabled": _as_it_is("redelivery_enabled"),
+    "respectDmqEligibleEnabled": _as_it_is("respect_dead_message_eligible"),
+    "respectMsgPriorityEnabled": _as_it_is("respect_priority"),
+    "respectTtlEnabled": _as_it_is("respect_time_to_live"),
     "rejectMsgToSenderOnDiscardBehavior": _Field(
         "reject_on_discard", RejectOnDiscard, lambda kind: cast(RejectOnDiscard, kind).value
     ),
@@ -56,7 +75,7 @@ _NOTED_DEFAULTS: Row = {attribute.name: attribute.default for attribute in NOTED
 def row_of(settings: QueueSettings) -> Row:
     """The attributes that a queue's settings are."""
     acted_on = {name: field.to_attribute(getattr(settings, field.name)) for name, field in _FIELDS.items()}
-    return {**acted_on, **_NOTED_DEFAULTS, **cast(Row, settings.remarks)}
+    return {**acted_on, **grouping_row(settings.grouping), **_NOTED_DEFAULTS, **cast(Row, settings.remarks)}
 
 
 def changed_settings(settings: QueueSettings, row: Row) -> QueueSettings:
@@ -64,8 +83,9 @@ def changed_settings(settings: QueueSettings, row: Row) -> QueueSettings:
     before = row_of(settings)
     changes = {field.name: field.to_setting(row[name]) for name, field in _FIELDS.items() if row[name] != before[name]}
     remarks = {name: row[name] for name, default in _NOTED_DEFAULTS.items() if row[name] != default}
+    grouping = changed_grouping(settings.grouping, row)
     # The table is right about the types; a test makes every attribute of it.
-    return replace(settings, **changes, remarks=remarks)  # type: ignore[arg-type]  # see above
+    return replace(settings, **changes, grouping=grouping, remarks=remarks)  # type: ignore[arg-type]  # see above
 
 
 class Queues:
@@ -136,7 +156,5 @@ class Subscriptions:
 
 def _check_supported(row: Row) -> None:
     """Refuse what would make another kind of queue of it: keeping it as a remark would be a lie."""
-    if row["partitionCount"]:
-        raise SempFault(SempCode.NOT_SUPPORTED, "partitionCount: this broker has no partitioned queues")
     if row["maxMsgSpoolUsage"] == 0:
         raise SempFault(SempCode.NOT_SUPPORTED, "maxMsgSpoolUsage 0: this broker has no last value queues")

@@ -7,6 +7,9 @@ from enum import Enum
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.model.semp_code import SempCode
 
+DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
+"""The one reserved name that an administrator gives to a queue."""
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Row = dict[str, Json]
 """One object's attributes by name."""
@@ -62,7 +65,8 @@ class Text:
         bad = {c for c in value if c in self.forbidden or (self.allowed is not None and c not in self.allowed)}
         if bad or not value.isprintable():
             raise _invalid(self.name, value, f"none of {''.join(sorted(bad)) or 'what cannot be printed'}")
-        if self.has_levels and (value.startswith("#") or "" in value.split("/")):
+        is_reserved = value.startswith("#") and value != DEAD_MESSAGE_QUEUE
+        if self.has_levels and (is_reserved or "" in value.split("/")):
             raise _invalid(self.name, value, "levels that are not empty, not beginning with #")
 
 

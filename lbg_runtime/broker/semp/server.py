@@ -1,31 +1,19 @@
 """SEMPv2 over HTTP, beside a broker on the same event loop."""
 
-import asyncio
-import os
-import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
-
-import uvicorn
+from collections.abc import Callable
 
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.http_server import HttpServer
 from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, Administrator
 from lbg_runtime.broker.semp.app import make_app
-from lbg_runtime.broker.semp.collection import CarryOut
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.broker.semp.collection import CarryOut, Kept
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 
-KEEP_ALIVE_S = 65
-STOP_TIMEOUT_S = 2
-"""How long requests that are under way may take when the server stops."""
 
-
-class SempServer:
+class SempServer(HttpServer):
     """Serves from `start` to `stop`, or as an async context manager, on the loop's thread.
 
     It changes the engine as the loop's other tasks do, and hands what follows to `carry_out`: `BrokerServer.carry_out`
@@ -41,90 +29,9 @@ class SempServer:
         *,
         administrators: tuple[Administrator, ...] = DEFAULT_ADMINISTRATORS,
         tls: ssl.SSLContext | None = None,
+        kept: Kept | None = None,
+        write_down: Callable[[], None] = lambda: None,
     ) -> None:
-        """With `tls` it speaks HTTPS and nothing else."""
-        self.host = host
-        self.port = port
-        self._app = make_app(engine, carry_out, administrators)
-        self._tls = tls
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
-
-    @property
-    def url(self) -> str:
-        """What a client is given."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
-
-    async def start(self) -> None:
-        """Listen; raises `UserError` when the address cannot be had."""
-        listener = self._listen()
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            proxy_headers=False,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_TIMEOUT_S,
-        )
-        config.load()
-        config.ssl = self._tls
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
-        started = asyncio.create_task(self._server.is_listening.wait())
-        # Not bounded: one of the two comes in the next turns of the loop.
-        await asyncio.wait((self._serving, started), return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
-        if self._serving.done():
-            await self._serving
-
-    async def stop(self) -> None:
-        """Stop listening and end every connection. Idempotent."""
-        if self._server is None or self._serving is None:
-            return
-        self._server.should_exit = True
-        await self._serving
-        self._server = self._serving = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    def _listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
-        except OSError as error:
-            listener.close()
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-            expected = "an address of this machine with a free port"
-            raise UserError(f"semp {self.host}:{self.port}", reason, expected) from error
-        return listener
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the process that it is part of, and says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_listening = asyncio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        self.is_listening.set()
+        """With `tls` it speaks HTTPS and nothing else. `kept` and `write_down` as for `make_app`."""
+        app = make_app(engine, carry_out, administrators, kept, write_down)
+        super().__init__("semp", app, host, port, tls=tls)

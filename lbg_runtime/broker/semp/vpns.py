@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from lbg_runtime.broker.engine.administration import Administration
 from lbg_runtime.broker.semp.accounts import AccountRows
-from lbg_runtime.broker.semp.collection import only
+from lbg_runtime.broker.semp.collection import Kept, keep_row, only
+from lbg_runtime.broker.semp.objects import VPN
 from lbg_runtime.broker.semp.schema import Row
 from lbg_runtime.broker.semp.target import Key, Keys
 
@@ -12,7 +13,8 @@ from lbg_runtime.broker.semp.target import Key, Keys
 class Vpns:
     """Every way to an object begins here, so this is where a VPN gets what it has from the start."""
 
-    def __init__(self, administration: Administration, accounts: AccountRows) -> None:
+    def __init__(self, administration: Administration, accounts: AccountRows, kept: Kept) -> None:
+        self._kept = kept
         self._administration = administration
         self._accounts = accounts
 
@@ -35,6 +37,11 @@ class Vpns:
         """VPNs are fixed."""
 
     def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # all is set again
+        self.restore(keys, row)
+        keep_row(self._kept, VPN.noun, keys, row)
+
+    def restore(self, keys: Keys, row: Row) -> None:
+        """Have a VPN as a row says that is kept already."""
         (vpn,) = only(keys, 1)
         accounts = self._administration.accounts(vpn)
         accounts.is_closed = row["authenticationBasicType"] == "internal"

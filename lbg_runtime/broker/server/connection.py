@@ -9,6 +9,7 @@ import structlog
 from lbg_runtime.broker.server.compression import DeflateStreams, is_deflate
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.tls import common_name
+from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
 from lbg_runtime.model.errors import ProtocolError
 
 LOGIN_TIMEOUT_S = 10.0
@@ -63,6 +64,24 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._heard_at_s = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        self._trouble = NO_TROUBLE
+        self._write_after_s = 0.0
+
+    def suffer(self, trouble: Trouble) -> None:
+        """Have these faults from now on, and no others."""
+        self._trouble = trouble
+        session = self.session
+        if trouble.stops_egress:
+            session.outbox.hold_messages()
+        else:
+            session.outbox.release_messages()
+        if trouble.withholds_acks:
+            session.withholds_acks = True
+        elif session.withholds_acks:
+            session.give_acks()
+        if self._transport is not None:
+            self._throttle(self._transport)
+        self._owner.written_to(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the watch."""
@@ -93,7 +112,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self._writable = True
-        self.flush()
+        # Not at once: what this turn has put into the outbox may wait for the disk.
+        self._owner.written_to(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
         """The socket is closed, by whichever side."""
@@ -105,16 +125,28 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what waits, as far as the peer reads it; then close, if the session has ended."""
         transport, outbox = self._transport, self.session.outbox
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._trouble.is_stalled:
             return
         while outbox and self._writable:
             data = b"".join(outbox.take())
-            transport.write(data if self._streams is None else self._streams.deflate(data))
+            self._write(transport, data if self._streams is None else self._streams.deflate(data))
         self._throttle(transport)
         if self.session.end_reason is not None:
-            transport.close()
+            if self._write_after_s > self._loop.time():
+                self._loop.call_at(self._write_after_s, transport.close)
+            else:
+                transport.close()
             # A peer that does not read would keep a closing socket for ever.
             self._set_watch(CLOSE_TIMEOUT_S, self.abort)
+
+    def _write(self, transport: asyncio.Transport, data: bytes) -> None:
+        now_s = self._loop.time()
+        # What is late already stays behind it, whatever is said of what follows.
+        self._write_after_s = max(now_s + self._trouble.delay_ms / 1_000, self._write_after_s)
+        if self._write_after_s <= now_s:
+            transport.write(data)
+        else:
+            self._loop.call_at(self._write_after_s, transport.write, data)
 
     def abort(self) -> None:
         """Cut the connection at once, as a network does."""
@@ -136,7 +168,7 @@ class Connection(asyncio.Protocol):
         self._owner.written_to(self)
 
     def _throttle(self, transport: asyncio.Transport) -> None:
-        slow = self.session.outbox.answer_bytes > _MAX_ANSWER_BYTES
+        slow = self._trouble.is_stalled or self.session.outbox.answer_bytes > _MAX_ANSWER_BYTES
         more = self._streams is not None and self._streams.has_more
         if more and not slow:
             # The rest of what has come, after the other connections had their turn.

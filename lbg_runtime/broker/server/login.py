@@ -26,11 +26,10 @@ MAX_MESSAGE_BYTES = 30_000_000
 _MAX_CLIENT_NAME_BYTES = 160
 _FORBIDDEN_IN_NAME = frozenset("*>")
 
-# The booleans of four and a half bytes, first bit first. Left out: compression (clients that ask for it get it anyway)
-# and transacted sessions, so that a client asking for one fails at once.
+# The booleans of four and a half bytes, first bit first. Left out: compression (clients that ask for it get it anyway).
 _CAPABILITY_COUNT = 0x1B
-_CAPABILITY_BITS = bytes((0xBF, 0xFB, 0xFF, 0xE0))
-_RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT = 2, 3, 4, 6
+_CAPABILITY_BITS = bytes((0xBF, 0xFF, 0xFF, 0xE0))
+_RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT, _TRANSACTIONS = 2, 3, 4, 6, 13
 """Numbers of the booleans that a client profile can take away."""
 
 _LIMITS = (
@@ -100,6 +99,7 @@ def _capabilities(profile: ClientProfile) -> bytes:
         _PUBLISH: not profile.may_send,
         _TEMPORARY_ENDPOINTS: not profile.may_create_queues,
         _ENDPOINT_MANAGEMENT: not profile.may_create_queues,
+        _TRANSACTIONS: not profile.may_use_transactions,
     }
     booleans = (
         bool(_CAPABILITY_BITS[n // 8] & 0x80 >> n % 8) and not denied.get(n, False) for n in range(_CAPABILITY_COUNT)

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.effects import Deliver, DeliverDirect, Published
+from lbg_runtime.smf.contents import with_property
 from lbg_runtime.smf.message import Relay
 
 WRITE_BYTES = 256 * 1024
@@ -29,6 +30,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._entries: deque[bytes | Deliver | _Direct] = deque()
+        self._held: deque[Deliver | _Direct] | None = None
         self._direct_bytes = 0
         self._discarded = False
         self.answer_bytes = 0
@@ -44,16 +46,28 @@ class Outbox:
 
     def put_delivery(self, delivery: Deliver) -> None:
         """Add a message of a queue."""
-        self._entries.append(delivery)
+        (self._entries if self._held is None else self._held).append(delivery)
 
     def put_direct(self, delivery: DeliverDirect) -> None:
         """Add a direct message, or lose it when too many wait."""
         if self._direct_bytes + delivery.message.size_bytes > MAX_DIRECT_BYTES:
             self._discarded = True
             return
-        self._entries.append(_Direct(delivery.message, self._discarded))
+        direct = _Direct(delivery.message, self._discarded)
+        (self._entries if self._held is None else self._held).append(direct)
         self._discarded = False
         self._direct_bytes += delivery.message.size_bytes
+
+    def hold_messages(self) -> None:
+        """Keep messages back from now on; answers go on. Ordered by a fault switch."""
+        if self._held is None:
+            self._held = deque()
+
+    def release_messages(self) -> None:
+        """Let go of them, in their order."""
+        if self._held is not None:
+            self._entries.extend(self._held)
+            self._held = None
 
     def take(self) -> list[bytes]:
         """Pieces of about `WRITE_BYTES`, at least one frame if any waits, to be joined into one write."""
@@ -69,6 +83,8 @@ class Outbox:
                 continue
             relay = _relay_of(entry.message)
             if isinstance(entry, Deliver):
+                if entry.first_property is not None:
+                    relay = with_property(relay, entry.first_property, value=True)
                 prefix = relay.delivery_prefix(
                     entry.delivery_id, entry.previous_id, entry.flow, redelivered=entry.redelivered
                 )

@@ -6,19 +6,26 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from types import TracebackType
 from typing import Self
 
 import structlog
 
+from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import Engine, QueueSettings
 from lbg_runtime.broker.server.connection import Connection
+from lbg_runtime.broker.server.engine_timer import EngineTimer
+from lbg_runtime.broker.server.faults import Faults
+from lbg_runtime.broker.server.keys import closes_group, key_of
 from lbg_runtime.broker.server.login import DEFAULT_VPN
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.broker.server.traits import fields_of, traits_of
+from lbg_runtime.broker.store.store import Store
+from lbg_runtime.model.errors import StoreFailed, UserError
 from lbg_runtime.model.ids import QueueName
 
 DEFAULT_HOST = "127.0.0.1"
@@ -40,9 +47,18 @@ class BrokerServer:
         *,
         engine: Engine | None = None,
         tls: TlsFiles | None = None,
+        store: Store | None = None,
     ) -> None:
-        """With `tls` every client must speak TLS."""
-        self.engine = engine or Engine(instance=secrets.token_hex(4))
+        """With `tls` every client must speak TLS. With a `store`, which it closes in the end, it goes on where the
+        store's last broker was; raises `UserError` for a store that cannot be read."""
+        self._store = store
+        self._changes = None if store is None else Changes()
+        if store is None:
+            self.engine = engine or Engine(instance=secrets.token_hex(4))
+        else:
+            self.engine = Engine(store.instance, self._changes)
+        self._failure: StoreFailed | None = None
+        self._has_failed = asyncio.Event()
         self.host = host
         self.port = port
         self._tls = tls
@@ -54,6 +70,19 @@ class BrokerServer:
         self._no_connections = asyncio.Event()
         self._no_connections.set()
         self._is_stopped = False
+        self._timer = EngineTimer(self.engine, self.carry_out)
+        self.engine.surroundings.key_of = key_of
+        self.engine.surroundings.traits_of = traits_of
+        self.engine.surroundings.fields_of = fields_of
+        self.engine.surroundings.wall_s = time.time
+        self.engine.surroundings.closes_group = closes_group
+        self.engine.surroundings.choose = secrets.randbelow
+        self.faults = Faults(
+            self.engine.surroundings, lambda: [(each.session.client_name, each) for each in self._connections]
+        )
+        """What tests do to the broker."""
+        if store is not None:
+            self.engine.restore(store.read())
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had, or for files of `tls` that cannot be used."""
@@ -79,6 +108,8 @@ class BrokerServer:
             expected = "an address of this machine with a free port"
             raise UserError(f"smf {self.host}:{self.port}", reason, expected) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+        # What the store had may be due.
+        self._timer.arm()
 
     @property
     def url(self) -> str:
@@ -95,6 +126,11 @@ class BrokerServer:
         self.abort_connections()
         # Not bounded: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         await self._no_connections.wait()
+        self._timer.stop()
+        if self._store is not None:
+            with suppress(StoreFailed):
+                self.write_down()
+            self._store.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -119,6 +155,7 @@ class BrokerServer:
         self.engine.create_queue(vpn, QueueName(queue), settings or QueueSettings())
         for subscription in subscriptions:
             self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
+        self.write_down()
 
     def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
         """Delete a queue with its messages; its flows end."""
@@ -148,6 +185,30 @@ class BrokerServer:
                 continue  # The connection went in this very turn; the engine takes everything back when it hears of it.
             connection.session.apply(effect)
             self.written_to(connection)
+        self._timer.arm()
+        if self._changes and not self._to_flush:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def write_down(self) -> None:
+        """Have all that the engine was told on disk when this returns; raises `StoreFailed`, once and for all."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._changes or self._store is None:
+            return
+        try:
+            self._store.write(self._changes.take())
+        except StoreFailed as failure:
+            # Nobody may hear of what is not on disk, so nobody hears of anything any more.
+            self._failure = failure
+            self._has_failed.set()
+            self._is_stopped = True
+            self.abort_connections()
+            raise
+
+    async def failed(self) -> None:
+        """Raises `StoreFailed` when the store could not be written, and does not return before."""
+        await self._has_failed.wait()
+        self.write_down()
 
     # -- called by connections
 
@@ -155,6 +216,7 @@ class BrokerServer:
         """Count a connection in."""
         self._connections[connection] = None
         self._no_connections.clear()
+        connection.suffer(self.faults.trouble_of(None))
         if self._is_stopped:
             connection.abort()  # It was accepted in the turn in which the listener closed.
 
@@ -181,6 +243,7 @@ class BrokerServer:
     def _make_session(self, connection: Connection) -> Session:
         def on_login(client: ClientId) -> None:
             self._by_client[client] = connection
+            connection.suffer(self.faults.trouble_of(connection.session.client_name))
             _log.info("client_connected", client_name=connection.session.client_name, peer=connection.peer)
 
         return Session(
@@ -194,6 +257,10 @@ class BrokerServer:
         )
 
     def _flush(self) -> None:
+        if self._changes:
+            # What leaves the broker must be true after its death, so it leaves after what it stands for is on disk.
+            with suppress(StoreFailed):
+                self.write_down()
         connections = tuple(self._to_flush)
         self._to_flush.clear()
         for connection in connections:

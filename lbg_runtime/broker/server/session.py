@@ -2,6 +2,9 @@
 
 Called by its connection only. What it answers waits in its outbox; effects, also those for other clients, are handed
 to `carry_out` in the order the engine gave them. A `ProtocolError` that leaves it ends the connection and nothing else.
+
+More than 400 lines, as there is one place that knows all that a client can ask; each kind of frame has its few lines
+here.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,6 +33,7 @@ from lbg_runtime.broker.server.login import (
     who_is,
 )
 from lbg_runtime.broker.server.outbox import Outbox
+from lbg_runtime.broker.server.transactions import TransactionDesk
 from lbg_runtime.model.errors import BrokerRefusal, ProtocolError
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -124,6 +128,9 @@ class Session:
         self._publishers: dict[int, int] = {}
         """Last answered id of each publisher flow."""
         self._unacked_publishers: set[int] = set()
+        self._transactions = TransactionDesk(engine)
+        self.withholds_acks = False
+        """Ordered by a fault switch: publishers hear of nothing accepted."""
 
     @property
     def client_name(self) -> str | None:
@@ -134,6 +141,11 @@ class Session:
     def ended(self) -> bool:
         """Whether the connection is to be closed."""
         return self.end_reason is not None
+
+    def give_acks(self) -> None:
+        """Withhold nothing more."""
+        self.withholds_acks = False
+        self._acknowledge_published()
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client; raises `ProtocolError`. Does nothing once the session has ended."""
@@ -173,6 +185,8 @@ class Session:
             self._publish(self.client, raw)
         elif protocol == Protocol.ASSURED_CTRL:
             self._handle_assured(self.client, decode_frame(raw))
+        elif protocol == Protocol.ASSURED_PASS_THROUGH:
+            self._control_transaction(self.client, decode_frame(raw))
         elif protocol == Protocol.KEEP_ALIVE:
             self.outbox.put(_KEEP_ALIVE)
         elif protocol == Protocol.SUBSCRIPTION:
@@ -201,6 +215,8 @@ class Session:
                 self._answer_refusals(frame, AssuredKind.CREATE, lambda: self._create(client, request, frame.tag))
             case FlowChange():
                 pass  # The client's answer to ours. Answering it starts an endless loop that ends in a crash there.
+            case UnknownRequest(AssuredKind.TRANSACTION):
+                self._control_transaction(client, frame)
             case UnknownRequest(kind):
                 self._tell(refusal_body(kind), Response(400, "Not Supported"), frame.tag)
             case _:
@@ -288,11 +304,22 @@ class Session:
 
     def _open(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
         if request.transacted:
-            raise BrokerRefusal(400, "Transactions Not Supported")
+            self._open_transacted(client, request, tag)
+            return
         opened = self._engine.open_publisher(client, request.name, request.last_acked_id)
         self._publishers[opened.flow] = opened.last_answered_id
         body = opened_flow_body(OpenedFlow(opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow))
         self._tell(body, OK, tag)
+
+    def _open_transacted(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
+        opened = self._engine.open_publisher(client, "")
+        self._transactions.add_publisher(request.session_id, opened.flow)
+        self._tell(opened_flow_body(OpenedFlow(opened.flow, "", 0, opened.flow, request.session_id)), OK, tag)
+
+    def _control_transaction(self, client: ClientId, frame: Frame) -> None:
+        found = self._transactions.answer(client, frame.body)
+        self.outbox.put(encode_frame(answer(Protocol(frame.protocol), found.body, found.response, frame.tag)))
+        self._carry_out(found.effects)
 
     def _publish(self, client: ClientId, raw: bytes) -> None:
         frame = read_published(raw)
@@ -305,7 +332,9 @@ class Session:
         flow, message_id = frame.flow_id, frame.message_id
         last_answered = self._publishers.get(flow)
         if last_answered is None:
-            raise ProtocolError(f"a message on flow {flow}, which is not open")
+            if not self._transactions.hold(flow, message_id, message):
+                raise ProtocolError(f"a message on flow {flow}, which is not open")
+            return
         if message_id <= last_answered:
             # Sent again while its answer was under way on this connection, whatever that is.
             self._unacked_publishers.add(flow)
@@ -320,6 +349,8 @@ class Session:
         self._carry_out(effects)
 
     def _acknowledge_published(self) -> None:
+        if self.withholds_acks:
+            return
         # Always with a response: a client takes an acknowledgement without one for a refusal, once anything on the
         # connection has been refused.
         for flow in sorted(self._unacked_publishers):
@@ -335,14 +366,12 @@ class Session:
     # -- consuming
 
     def _bind(self, client: ClientId, request: Bind, tag: bytes | None) -> None:
-        if request.transacted:
-            raise BrokerRefusal(400, "Transactions Not Supported")
         if request.replay:
             raise BrokerRefusal(400, "Replay Not Supported")
-        if request.selector:
-            raise BrokerRefusal(400, "Invalid Selector")
         if not request.queue:
             raise BrokerRefusal(503, "Unknown Durable Topic Endpoint")
+        if request.transacted:
+            self._transactions.check(request.session_id)
         received_id = request.last_received_id or 0
         bound, effects = self._engine.bind(
             client,
@@ -350,7 +379,11 @@ class Session:
             last_received_id=None if request.last_received_id is None else DeliveryId(received_id),
             browser=request.browser,
             create_temporary=not request.durable or request.queue.startswith(_TEMPORARY_PREFIX),
+            selector=request.selector,
+            partition_group=request.partition_group,
         )
+        if request.transacted:
+            self._transactions.add_consumer(request.session_id, bound.flow)
         settings = bound.settings
         self._consumers[bound.flow] = _ConsumerFlow(request.wants_changes, received_id, request.window)
         body = bound_flow_body(
@@ -362,6 +395,7 @@ class Session:
                 quota_megabytes=settings.quota_bytes // _BYTES_PER_QUOTA_UNIT,
                 max_message_bytes=settings.max_message_bytes,
                 max_unacked=settings.max_unacked_per_flow,
+                partition_group=bound.partition_group,
             )
         )
         self._tell(body, OK, tag)

@@ -3,11 +3,15 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 
-from lbg_runtime.broker.engine.effects import ClientId, Effect
+from lbg_runtime.broker.engine.effects import ClientId, Effect, Published
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.server.engine_timer import EngineTimer
+from lbg_runtime.broker.server.keys import GROUP_SEQUENCE_PROPERTY
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import Message
 
 DEFAULT_VPN = "default"
 
@@ -18,16 +22,22 @@ EffectSink = Callable[[Effect], None]
 class MemoryBroker:
     """Hands effects over one turn of the loop later, in the order the engine ordered them, so nothing is re-entrant.
 
-    Made and used on one event loop, by `MemoryTransport`s and by tests. It has no clock, so virtual time suits it too.
+    Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: Engine | None = None, chance: Random | None = None) -> None:
+        """`chance` decides where a partitioned queue puts a message without a key; any where it is not given."""
+        chance = chance if chance is not None else Random()
         self.engine = engine if engine is not None else Engine()
         self.is_reachable = True
         """Set False to let new connections fail as if nothing listened; those there stay until they are dropped."""
         self._routes: dict[ClientId, EffectSink] = {}
         self._outbox: deque[Effect] = deque()
         self._armed = False
+        self._timer = EngineTimer(self.engine, self.post)
+        self.engine.surroundings.key_of = _key_of
+        self.engine.surroundings.closes_group = _closes_group
+        self.engine.surroundings.choose = chance.randrange
 
     # -- administration
 
@@ -63,6 +73,7 @@ class MemoryBroker:
         """Carry effects out in a later turn of the loop, behind all that were posted before."""
         self._outbox.extend(effects)
         self._arm()
+        self._timer.arm()
 
     def _arm(self) -> None:
         if self._outbox and not self._armed:
@@ -80,3 +91,11 @@ class MemoryBroker:
                     sink(effect)
         finally:
             self._arm()
+
+
+def _key_of(message: Published) -> str | None:
+    return message.content.key if isinstance(message.content, Message) else None
+
+
+def _closes_group(message: Published) -> bool:
+    return isinstance(message.content, Message) and message.content.properties.get(GROUP_SEQUENCE_PROPERTY) == -1

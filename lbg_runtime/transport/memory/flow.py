@@ -1,6 +1,7 @@
 """One flow handle of a memory transport. Window, held settlements and re-bind behave as in the official client."""
 
 import asyncio
+from dataclasses import replace
 from enum import Enum
 
 from lbg_runtime.broker.engine.answers import SettledRange
@@ -42,6 +43,8 @@ class MemoryFlow:
     ) -> None:
         self.queue = queue
         self.state = HandleState.AWAY
+        self.partition_group: int | None = None
+        """What the broker said of it, told again with each bind; None where its queue has no partitions."""
         self.flow_id: FlowId | None = None
         """The broker's flow behind the handle; another one after each reconnect, None while there is none."""
         self._engine = broker.engine
@@ -116,6 +119,8 @@ class MemoryFlow:
             self._sink(FlowActive(self._epoch) if effect.active else FlowInactive(self._epoch))
             return
         message = message_of(effect.message)
+        if effect.first_property is not None:
+            message = replace(message, properties={**message.properties, effect.first_property: True})
         self._last_received_id = effect.delivery_id
         self._advertise_window()
         # The loop's clock is the monotonic one, or the virtual one of a test; both halves of a duration come from it.

@@ -16,6 +16,7 @@ from lbg_runtime.broker.engine.effects import (
     FlowId,
 )
 from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.subscriptions import topic_of
 from lbg_runtime.model.errors import BindFailed, BrokerRefusal, ConnectFailed, PublishFailed, TransportError
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
@@ -242,7 +243,10 @@ class MemoryTransport:
         self._reconnect_timer = asyncio.get_running_loop().call_later(delay_s, self._reconnect)
 
     def _bind(self, client: ClientId, handle: MemoryFlow) -> None:
-        answer, effects = self._broker.engine.bind(client, handle.queue, last_received_id=handle.last_received_id)
+        answer, effects = self._broker.engine.bind(
+            client, handle.queue, last_received_id=handle.last_received_id, partition_group=handle.partition_group
+        )
+        handle.partition_group = answer.partition_group
         self._by_flow[answer.flow] = handle
         if answer.active:
             # On the wire the answer itself says so; here it must come before what the open window lets in.
@@ -266,7 +270,7 @@ class MemoryTransport:
             case DeliverDirect():
                 message = message_of(effect.message)
                 for subscription, sink in self._direct:
-                    if matches(subscription, message.topic):
+                    if matches(topic_of(subscription), message.topic):
                         sink(message)
             case ClientEnded():
                 self.drop_connection(RECONNECT_WAIT_S)

@@ -137,7 +137,7 @@ def test_rejected_is_removed_and_counted(stage):
 
     stage.settle(flow, sent, sent, Outcome.REJECTED)
 
-    assert (stage.queue.depth, stage.queue.rejected_count) == (0, 1)
+    assert (stage.queue.depth, stage.queue.deaths.rejected) == (0, 1)
 
 
 def test_a_range_settles_only_what_was_delivered_on_that_flow(ring):
@@ -159,7 +159,7 @@ def test_settling_twice_counts_once(stage):
     stage.settle(flow, first, first)
     stage.settle(flow, 0, first, Outcome.REJECTED)
 
-    assert (stage.queue.depth, stage.queue.rejected_count) == (1, 0)
+    assert (stage.queue.depth, stage.queue.deaths.rejected) == (1, 0)
 
 
 def test_non_exclusive_queue_feeds_all_flows_in_turn_and_skips_those_without_room(ring):

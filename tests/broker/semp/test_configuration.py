@@ -103,7 +103,7 @@ async def test_what_is_not_there_or_not_possible_has_its_code(desk, method, path
         ({"queueName": "q", "eventBindCountThreshold": {"setPercent": 5}}, 11),
         ({"queueName": "q", "eventBindCountThreshold": {"setPercent": 101, "clearPercent": 1}}, 11),
         ({"queueName": "q", "msgVpnName": "other"}, 11),
-        ({"queueName": "q", "partitionCount": 3}, 14),
+        ({"queueName": "q", "partitionCount": 1001}, 11),
         ({"queueName": "q", "maxMsgSpoolUsage": 0}, 14),
         ({"queueName": "q" * 201}, 11),
         ({"queueName": "q*"}, 11),

@@ -82,3 +82,51 @@ async def test_a_client_is_disconnected(desk):
     assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 0
     assert [effect.client for effect in desk.effects if isinstance(effect, ClientEnded)] == [ann]
     assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 6
+
+
+async def test_the_partitions_of_a_queue_are_seen_as_queues_beside_it(desk):
+    now_ms = 0
+    desk.engine.surroundings.timetable.now = lambda: now_ms
+    open_to_all = {"permission": "consume", "ingressEnabled": True, "egressEnabled": True}
+    times = {"partitionRebalanceDelay": 7, "partitionRebalanceMaxHandoffTime": 0}
+    await desk.post(CONFIG, queueName="pq", accessType="non-exclusive", partitionCount=2, **times, **open_to_all)
+    await desk.post(CONFIG, "pq", "subscriptions", subscriptionTopic="a/>")
+    desk.bind(desk.client("ann"), "pq")
+    desk.publish("a/1")
+    row = await desk.get(QUEUES, "pq")
+    assert (row["partitionOperationalCount"], row["partitionScaleStatus"]) == (2, "ready")
+    assert row["partitionRebalanceStatus"] == "holddown"
+    now_ms = 7_000
+    desk.engine.surroundings.timetable.call_due()
+    assert (await desk.get(QUEUES, "pq"))["partitionRebalanceStatus"] == "ready"
+    answer = await desk.ask("GET", QUEUES)
+    seen = [row for row in answer["data"] if row.get("partitionQueueName") == "pq"]
+    assert [(p["partitionNumber"], p["partitionStatus"], p["partitionClientName"]) for p in seen] == [
+        (0, "ready", "ann"),
+        (1, "ready", "ann"),
+    ]
+    assert sorted(counts["msgs"]["count"] for counts in answer["collections"]) == [0, 1, 1], "the queue's and theirs"
+    assert (await desk.get(QUEUES, seen[0]["queueName"]))["partitionNumber"] == 0
+    assert {queue["queueName"] for queue in await desk.get(CONFIG)} == {"pq"}, "they are no configuration"
+
+
+async def test_message_groups_are_seen_and_reset(desk):
+    desk.engine.surroundings.key_of = lambda message: message.topic.rpartition("/")[2]
+    open_to_all = {"permission": "consume", "ingressEnabled": True, "egressEnabled": True}
+    grouping = {"messageGroupsEnabled": True, "messageGroupsTimeout": 60, "messageGroupsFirstProperty": "first"}
+    await desk.post(CONFIG, queueName="g", accessType="non-exclusive", **grouping, **open_to_all)
+    await desk.post(CONFIG, "g", "subscriptions", subscriptionTopic="a/>")
+    row = await desk.get(CONFIG, "g")
+    assert {name: row[name] for name in grouping} == grouping
+    desk.bind(desk.client("ann"), "g")
+    for group in ("x", "y"):
+        desk.publish(f"a/{group}")
+    groups = await desk.get(QUEUES, "g", "messageGroups")
+    assert [(each["messageGroup"], each["clientName"]) for each in groups] == [("x", "ann"), ("y", "ann")]
+    await desk.ask("PUT", ACTION, "queues", "g", "messageGroups", "x", "reset", body={})
+    assert [each["messageGroup"] for each in await desk.get(QUEUES, "g", "messageGroups")] == ["y"]
+    assert await desk.code("PUT", ACTION, "queues", "g", "messageGroups", "x", "reset", body={}) == 6
+    await desk.ask("PUT", ACTION, "queues", "g", "resetMessageGroups", body={})
+    assert await desk.get(QUEUES, "g", "messageGroups") == []
+    await desk.ask("PATCH", CONFIG, "g", body={"messageGroupsEnabled": False})
+    assert not (await desk.get(CONFIG, "g"))["messageGroupsEnabled"]

@@ -174,6 +174,14 @@ class Received:
             return True
         return False
 
+    def is_silent_or(self, take: Callable[[Any], None], for_s: float) -> bool:
+        """As `is_silent`; what arrives is taken."""
+        try:
+            take(self.inbox.get(timeout=for_s))
+        except queue.Empty:
+            return True
+        return False
+
     def close(self) -> None:
         if self._open:
             self._open = False

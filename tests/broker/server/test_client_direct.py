@@ -69,6 +69,29 @@ def test_a_shared_subscription_brings_a_message_to_one_of_its_members(broker, ma
         member.close()
 
 
+def test_a_sticky_share_keeps_each_topic_with_one_of_its_members(broker, make_client, client):
+    members = []
+    for name in ("sticky-1", "sticky-2", "sticky-3"):
+        builder = make_client(name).service.create_direct_message_receiver_builder()
+        receiver = builder.with_subscriptions([TopicSubscription.of("sticky/*/>")]).build(ShareName.of("devices:1:1"))
+        members.append(client.received(receiver.start()))
+    publisher = client.direct_publisher()
+    for number in range(60):
+        device = number % 20
+        publisher.publish(client.message(f"{device}"), Topic.of(f"sticky/{device}/{number}"))
+    seen = []
+    for member in members:
+        seen.append([])
+        while not member.is_silent_or(seen[-1].append, 0.2):
+            pass
+        member.close()
+    owners = [set(payloads(messages)) for messages in seen]
+    everything = [payload for messages in seen for payload in payloads(messages)]
+    assert sorted(everything) == sorted(str(number % 20) for number in range(60))
+    assert sum(map(len, owners)) == 20, "no device is with two"
+    assert all(owners)
+
+
 def test_a_queue_keeps_direct_messages_and_a_subscriber_gets_persistent_ones(broker, client):
     broker.create_queue("promoted", "mixed/>")
     subscribed = subscriber(client, "mixed/>")

@@ -74,7 +74,7 @@ def test_a_rejected_message_is_gone(broker, client):
     one, _ = received.take(2)
     received.receiver.settle(one, Outcome.REJECTED)
     status = broker.wait_for_status("rejected", lambda status: status.depth == 1)
-    assert status.rejected_count == 1
+    assert status.deaths.rejected == 1
     received.close()
 
 

@@ -42,8 +42,8 @@ def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
     assert inbox.endswith(b"/name\0")
     capabilities = body.find(ClientKind.CAPABILITIES)
     assert capabilities is not None
-    # 27 booleans, transacted sessions (0x04 of the second byte) and compression cleared.
-    assert capabilities[:5] == bytes.fromhex("1bbffbffe0")
+    # 27 booleans, compression cleared.
+    assert capabilities[:5] == bytes.fromhex("1bbfffffe0")
     assert body.find(ClientKind.EXTENDED_CAPABILITIES) == bytes.fromhex("0004000000070103 05000000070101")
 
 
@@ -241,7 +241,7 @@ def test_acknowledged_ranges_end_as_they_say() -> None:
     # 1 and 2 are gone, 5 is rejected, 4 comes again under a new id; 3 waits for its end.
     assert [delivered(message) for message in answers(session)] == [(6, 5, True)]
     assert desk.depth("q") == 2
-    assert desk.engine.queue_status("default", QueueName("q")).rejected_count == 1
+    assert desk.engine.queue_status("default", QueueName("q")).deaths.rejected == 1
 
 
 def test_an_unbind_is_answered_before_the_next_flow_is_told_and_fed() -> None:

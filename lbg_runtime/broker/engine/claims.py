@@ -1,0 +1,106 @@
+"""What clients still hold of flows whose connection broke: the rule of re-binds, as `Queue` tells it."""
+
+from lbg_runtime.broker.engine.changes import QueueJournal
+from lbg_runtime.broker.engine.deliveries import Deliveries
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.broker.engine.flow import LARGEST_ID, ConsumerFlow, RememberedFlow, Window
+from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.model.ids import DeliveryId
+
+
+class Claims:
+    """The remembered flows of one queue. Called by the queue only."""
+
+    def __init__(self, spool: Spool, journal: QueueJournal | None) -> None:
+        self._spool = spool
+        self._journal = journal
+        self._remembered: dict[FlowId, RememberedFlow] = {}
+
+    def remember(self, flow: ConsumerFlow) -> None:
+        """The connection of a flow broke; its client may come back to what it holds."""
+        if flow.remembered_as in self._remembered:
+            # Never fed since it was bound again: its client holds what it held before.
+            self._remembered[flow.remembered_as].is_resumed = False
+        elif flow.unsettled:
+            self._remembered[flow.id] = RememberedFlow(flow.client_name, flow.window, flow.unsettled)
+        else:
+            self._note_gone(flow.id)
+
+    def restore(self, flow: FlowId, client_name: str, window: Window, deliveries: Deliveries) -> None:
+        """A client of an earlier life of the broker may come back to what it holds."""
+        self._remembered[flow] = RememberedFlow(client_name, window, deliveries)
+
+    def give_up(self, flow: ConsumerFlow) -> None:
+        """The handle of a flow is given up: nothing of it is remembered."""
+        self._note_gone(flow.id)
+        self.end(flow.remembered_as)
+
+    def resume(self, client_name: str, last_received_id: DeliveryId) -> FlowId | None:
+        """Find the flow that the client's handle was, by the last id it received, which no other flow had.
+
+        Where none fits the client holds nothing that counts, and everything comes anew.
+        """
+        if not last_received_id:
+            return None
+        for flow, remembered in self._remembered.items():
+            if (
+                remembered.client_name == client_name
+                and not remembered.is_resumed
+                and remembered.window.has_been_received(last_received_id)
+            ):
+                # What was under way above that id got lost: the client waits for it under a new id.
+                remembered.deliveries.take(DeliveryId(last_received_id + 1), LARGEST_ID)
+                remembered.is_resumed = True
+                if remembered.deliveries:
+                    return flow
+                self.end(flow)
+                return None
+        return None
+
+    def take_over(self, flow: ConsumerFlow) -> None:
+        """A flow is fed from now on: what its client holds from before counts as unsettled on it."""
+        if flow.remembered_as is None:
+            return
+        remembered = self._remembered.pop(flow.remembered_as, None)
+        before, flow.remembered_as = flow.remembered_as, None
+        if remembered is None:
+            return
+        for delivery_id, message in remembered.deliveries:
+            self._spool.hold(message)
+            message.flow = flow.id
+            flow.unsettled.add(delivery_id, message)
+            if self._journal is not None:
+                self._journal.delivered(message.sequence, delivery_id, message.delivery_count, flow)
+        self._note_gone(before)
+
+    def take_settled(self, flow: ConsumerFlow, first: DeliveryId, last: DeliveryId) -> list[SpooledMessage]:
+        """What a standby's client settles of what it held before."""
+        remembered = None if flow.remembered_as is None else self._remembered.get(flow.remembered_as)
+        if remembered is None:
+            return []
+        taken = remembered.deliveries.take(first, last)
+        if not remembered.deliveries:
+            self.end(flow.remembered_as)
+        return taken
+
+    def forget(self, client_name: str) -> None:
+        """A client binds a new handle: the handles it lost before do not come back."""
+        for flow in [id_ for id_, r in self._remembered.items() if r.client_name == client_name and not r.is_resumed]:
+            self.end(flow)
+
+    def end(self, flow: FlowId | None) -> None:
+        """Nobody can settle anything by the ids of this flow any more; nothing where it is not remembered."""
+        if flow is not None and self._remembered.pop(flow, None) is not None:
+            self._note_gone(flow)
+
+    def end_one(self, message: SpooledMessage) -> None:
+        """A message goes for good: nobody can settle it by its latest id any more."""
+        flow = message.flow
+        if flow is not None and (remembered := self._remembered.get(flow)) is not None:
+            remembered.deliveries.discard(message.delivery_id)
+            if not remembered.deliveries:
+                self.end(flow)
+
+    def _note_gone(self, flow: FlowId) -> None:
+        if self._journal is not None:
+            self._journal.flow_gone(flow)

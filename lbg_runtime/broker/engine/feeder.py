@@ -1,0 +1,130 @@
+"""What of a queue goes out next, and to whom."""
+
+from collections.abc import Callable, Mapping
+
+from lbg_runtime.broker.engine.bind_line import BindLine
+from lbg_runtime.broker.engine.claims import Claims
+from lbg_runtime.broker.engine.deliveries import DeliveryIds
+from lbg_runtime.broker.engine.effects import Effect, FlowId
+from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow
+from lbg_runtime.broker.engine.parted_line import PartedLine
+from lbg_runtime.broker.engine.retention import Retention
+from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+
+
+class Feeder:
+    """Part of one queue, called by it: takes messages out of the spool and gives them to flows with room."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        claims: Claims,
+        retention: Retention,
+        ids: DeliveryIds,
+        note_deadline: Callable[[int | None], None],
+    ) -> None:
+        self.redelivered_count = 0
+        self._line: BindLine | None = None
+        self._parted: PartedLine | None = None
+        self._spool = spool
+        self._claims = claims
+        self._retention = retention
+        self._ids = ids
+        self._note_deadline = note_deadline
+
+    def use(self, line: BindLine | PartedLine) -> None:
+        """Feed these flows from now on."""
+        # Told apart once: it would be a good part of what a message costs.
+        self._parted, self._line = (line, None) if isinstance(line, PartedLine) else (None, line)
+
+    def feed(self, browsers: Mapping[FlowId, BrowserFlow]) -> list[Effect]:
+        """Send whatever waits and has somewhere to go."""
+        effects: list[Effect] = []
+        line = self._line
+        if line is None:
+            if self._parted is not None:
+                self._feed_parts(self._parted, effects)
+        elif line.selective_count:
+            self._feed_selected(line, effects)
+        else:
+            while self._spool.waiting_count:
+                flow = line.next_with_room()
+                if flow is None:
+                    break
+                self._send(flow, self._spool.take_next(), effects)
+        if browsers:
+            for browser in browsers.values():
+                effects += self.feed_browser(browser)
+        return effects
+
+    def feed_browser(self, browser: BrowserFlow) -> list[Effect]:
+        """Show a browser what it has not seen and has room for."""
+        effects: list[Effect] = []
+        while browser.window.is_open:
+            message = self._spool.next_from(browser.next_sequence)
+            if message is None:
+                browser.next_sequence = self._spool.last_sequence + 1
+                break
+            if browser.wants(message.message):
+                effects.append(browser.show(self._ids.take(), message))
+            else:
+                browser.next_sequence = message.sequence + 1
+        # Messages that consumers settle stay in the browser's map until this sweep.
+        if len(browser.shown) > 2 * self._spool.depth + 1024:
+            browser.shown.drop_gone()
+        return effects
+
+    def _feed_parts(self, line: PartedLine, effects: list[Effect]) -> None:
+        """The same for a queue whose messages belong to parts."""
+        for loss in line.settle_losses():
+            holder = line.flows.get(loss.flow)
+            if holder is None:
+                self._claims.end(loss.flow)
+                continue
+            for message in holder.unsettled.of_part(loss.part):
+                holder.unsettled.discard(message.delivery_id)
+                self._spool.put_back(message)
+            line.room_made(holder)
+        while (found := line.next_delivery()) is not None:
+            self._send(*found, effects)
+        self._note_deadline(line.deadline_ms)
+
+    def _feed_selected(self, line: BindLine, effects: list[Effect]) -> None:
+        """The same where a flow wants only some of the messages: each gets the first waiting one that it wants."""
+        asked: set[FlowId] = set()
+        # Not asked once more than there are flows, or the last one would lose its turn.
+        while len(asked) < len(line.flows):
+            flow = line.next_with_room()
+            if flow is None or flow.id in asked:
+                break
+            message = self._first_for(flow)
+            if message is None:
+                asked.add(flow.id)
+                continue
+            self._spool.hold(message)
+            self._send(flow, message, effects)
+            asked.clear()
+
+    def _first_for(self, flow: ConsumerFlow) -> SpooledMessage | None:
+        if flow.looked_at_returns != self._spool.returned_count:
+            # What it was shown and others had may wait again.
+            flow.looked_at_returns, flow.next_sequence = self._spool.returned_count, 0
+        flow.next_sequence = max(flow.next_sequence, self._spool.first_sequence)
+        while (message := self._spool.next_from(flow.next_sequence)) is not None:
+            flow.next_sequence = message.sequence + 1
+            if message.is_waiting and flow.wants(message.message):
+                return message
+        return None
+
+    def _send(self, flow: ConsumerFlow, message: SpooledMessage, effects: list[Effect]) -> None:
+        """Deliver a message that was taken out of the spool, or bury it."""
+        if self._retention.is_watching and self._retention.is_dead(message):
+            self._claims.end_one(message)
+            effects += self._retention.end_dead(message)
+            return
+        # All of what that handle held, not this message alone: its client settles what follows in the belief that
+        # this one is settled too, and the settled messages of a key would no longer be a prefix (L3).
+        self._claims.end(message.flow)
+        delivery = flow.deliver(self._ids.take(), message)
+        self.redelivered_count += delivery.redelivered
+        effects.append(delivery)

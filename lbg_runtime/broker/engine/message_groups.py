@@ -1,0 +1,96 @@
+"""Message groups: a queue that keeps each group of messages with one flow, chosen when its first message is sent.
+
+As in ActiveMQ Artemis. A group is what has one group id; a group whose flow leaves is pinned to another one with its
+next message. Messages without an id are in no group and go to all flows in turn.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from zlib import crc32
+
+from lbg_runtime.broker.engine.effects import FlowId, Published
+from lbg_runtime.broker.engine.surroundings import Surroundings
+
+AUTOMATIC_GROUP = "#auto"
+"""Group id with which a producer asks for a group of its own: all that it publishes with it belongs together."""
+
+
+class MessageGroups:
+    """Which flow has which group; the table of one queue. Called by its line only."""
+
+    def __init__(self, timeout_ms: int | None) -> None:
+        self.timeout_ms = timeout_ms
+        self._owners: OrderedDict[Hashable, FlowId] = OrderedDict()
+        """By group or bucket, the one that was used longest ago first."""
+        self._used_ms: dict[Hashable, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the first group is out of use, if it is not used before."""
+        if self.timeout_ms is None or not self._owners:
+            return None
+        return self._used_ms[next(iter(self._owners))] + self.timeout_ms
+
+    def owner_of(self, group: Hashable) -> FlowId | None:
+        """The flow that a group is pinned to."""
+        return self._owners.get(group)
+
+    def items(self) -> tuple[tuple[Hashable, FlowId], ...]:
+        """Every group that is pinned, and its flow."""
+        return tuple(self._owners.items())
+
+    def use(self, group: Hashable, flow: FlowId, now_ms: int) -> bool:
+        """A message of a group goes to a flow, to which it is pinned now; whether it was not before."""
+        is_new = self._owners.get(group) != flow
+        self._owners[group] = flow
+        if self.timeout_ms is not None:
+            self._owners.move_to_end(group)
+            self._used_ms[group] = now_ms
+        return is_new
+
+    def unpin(self, group: Hashable) -> None:
+        """The next message of a group may go to anybody; nothing where it is not pinned."""
+        self._owners.pop(group, None)
+        self._used_ms.pop(group, None)
+
+    def unpin_all(self) -> None:
+        """The same for every group."""
+        self._owners.clear()
+        self._used_ms.clear()
+
+    def leave(self, flow: FlowId) -> None:
+        """A flow has gone: its groups are nobody's."""
+        for group in [group for group, owner in self._owners.items() if owner == flow]:
+            self.unpin(group)
+
+    def out_of_use(self, now_ms: int) -> list[Hashable]:
+        """Groups of which nothing was sent for the timeout."""
+        found: list[Hashable] = []
+        if self.timeout_ms is None:
+            return found
+        for group in self._owners:
+            if self._used_ms[group] + self.timeout_ms > now_ms:
+                break
+            found.append(group)
+        return found
+
+
+class GroupOf:
+    """Which group, or bucket of groups, a message belongs to; None for one of no group."""
+
+    def __init__(self, buckets: int | None, surroundings: Surroundings) -> None:
+        self._buckets = buckets
+        self._surroundings = surroundings
+
+    def __call__(self, message: Published) -> Hashable:
+        group = self._surroundings.key_of(message)
+        if group is None:
+            return None
+        return self.place_of(f"{AUTOMATIC_GROUP}/{message.publisher}" if group == AUTOMATIC_GROUP else group)
+
+    def place_of(self, group: str) -> Hashable:
+        """What stands for a group in the table."""
+        return group if self._buckets is None else crc32(group.encode()) % self._buckets

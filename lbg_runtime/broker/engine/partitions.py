@@ -1,0 +1,259 @@
+"""Which flow is sent the messages of which partition of a partitioned queue, and how a partition changes hands.
+
+A change of the bound flows starts the rebalance delay; when it is over, partitions are spread so that no flow has two
+more than another, with as few of them moved as that takes. A partition that moves away from a bound flow is paused
+first: its old flow is sent nothing new of it and may still settle what it holds, until nothing is left or the longest
+hand-off time is over. A flow beyond the number of partitions stands by, and one of those takes over at once where a
+flow leaves.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.model.errors import InvariantViolated
+
+
+class PartitionState(Enum):
+    """Where a partition stands."""
+
+    UNASSIGNED = "unassigned"
+    """No flow has it."""
+    READY = "ready"
+    """Its flow is sent its messages."""
+    PAUSED = "paused"
+    """It moves: its flow is sent nothing new of it, and settles what it holds."""
+    UNBOUND = "unbound"
+    """Its flow has gone and may come back."""
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """One partition. Changed by its `Partitions` alone."""
+
+    number: int
+    state: PartitionState = PartitionState.UNASSIGNED
+    flow: FlowId | None = None
+    """Who has it; bound unless it is unbound."""
+    heir: FlowId | None = None
+    """Who gets it when it is not paused any more."""
+    handoff_by_ms: int | None = None
+    """When that is at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLost:
+    """A flow has a partition no longer: what it holds of it, or its client after a lost connection, is not its own."""
+
+    partition: int
+    flow: FlowId
+    """Bound, or gone with its connection."""
+
+
+class Partitions:
+    """The table of one queue. Called by its queue only, which carries out what is answered, in order, at once."""
+
+    def __init__(
+        self, count: int, rebalance_delay_ms: int, max_handoff_ms: int, in_flight: Callable[[int], int]
+    ) -> None:
+        """`in_flight` tells how many messages of a partition are out with its flow."""
+        if count < 1:
+            raise InvariantViolated(f"a queue with {count} partitions")
+        self.all = tuple(Partition(number) for number in range(count))
+        self.flows: dict[FlowId, dict[int, None]] = {}
+        """Bound flows in the order of their binds, each with the partitions it is sent, in the order it got them."""
+        self.rebalance_delay_ms = rebalance_delay_ms
+        self.max_handoff_ms = max_handoff_ms
+        self._rebalance_at_ms: int | None = None
+        self._in_flight = in_flight
+        self._paused: dict[int, Partition] = {}
+
+    # -- what is there
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `on_deadline` has something to do."""
+        times = [partition.handoff_by_ms for partition in self._paused.values()]
+        return min((time for time in (*times, self._rebalance_at_ms) if time is not None), default=None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the rebalance delay runs."""
+        return self._rebalance_at_ms is not None
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether partitions are paused on their way to another flow."""
+        return bool(self._paused)
+
+    # -- flows
+
+    def join(self, flow: FlowId, now_ms: int) -> None:
+        """A flow is bound that nobody knows."""
+        self.flows[flow] = {}
+        # One beyond the number of partitions stands by: there is nothing to give it.
+        if len(self.flows) <= len(self.all):
+            self._trigger(now_ms)
+
+    def rejoin(self, flow: FlowId, lost: FlowId, now_ms: int) -> None:
+        """The handle that had `lost` is bound again: what was not given away since is its at once."""
+        self.flows[flow] = {}
+        for partition in self.all:
+            if partition.state is PartitionState.UNBOUND and partition.flow == lost:
+                self._give(partition, flow)
+        if self._wants_rebalance():
+            self._trigger(now_ms)
+
+    def claim(self, number: int, flow: FlowId) -> bool:
+        """Give a bound flow a partition that is nobody's, or that it has; False where it is someone else's."""
+        partition = self.all[number]
+        if partition.state is PartitionState.UNASSIGNED:
+            self._give(partition, flow)
+        return partition.flow == flow
+
+    def leave(self, flow: FlowId, now_ms: int) -> list[PartitionLost]:
+        """A flow has gone, whatever the reason; what it held waits in the queue again."""
+        del self.flows[flow]
+        lost: list[PartitionLost] = []
+        for partition in self.all:
+            if partition.heir == flow and partition.flow is not None:
+                # Its heir has gone before it came: it stays, until the next rebalance says otherwise.
+                self._give(partition, partition.flow)
+        standby = self._standby()
+        for partition in self.all:
+            if partition.flow != flow or partition.state is PartitionState.UNBOUND:
+                continue
+            taker = partition.heir if partition.heir is not None else standby
+            if taker is None:
+                partition.state = PartitionState.UNBOUND
+            else:
+                lost.append(self._hand_over(partition, taker))
+        if self._wants_rebalance():
+            self._trigger(now_ms)
+        return lost
+
+    def hand_over_settled(self) -> list[PartitionLost]:
+        """Hand over what is paused and of which nothing is in flight."""
+        if not self._paused:
+            return []
+        settled = [partition for partition in self._paused.values() if not self._in_flight(partition.number)]
+        return [self._hand_over(partition, _heir(partition)) for partition in settled]
+
+    # -- time
+
+    def on_deadline(self, now_ms: int) -> list[PartitionLost]:
+        """Rebalance when the delay is over; hand over what has been paused for long enough."""
+        late = [p for p in self._paused.values() if p.handoff_by_ms is not None and p.handoff_by_ms <= now_ms]
+        lost = [self._hand_over(partition, _heir(partition)) for partition in late]
+        if self._rebalance_at_ms is not None and self._rebalance_at_ms <= now_ms:
+            self._rebalance_at_ms = None
+            lost += self._rebalance(now_ms)
+        return lost
+
+    def _trigger(self, now_ms: int) -> None:
+        # Not put off by a second change: the delay is between the first and the last of the changes that it gathers.
+        if self._rebalance_at_ms is None:
+            self._rebalance_at_ms = now_ms + self.rebalance_delay_ms
+
+    # -- who gets what
+
+    def _wants_rebalance(self) -> bool:
+        return any(p.state in (PartitionState.UNBOUND, PartitionState.UNASSIGNED) for p in self.all) or (
+            self._is_uneven()
+        )
+
+    def _is_uneven(self) -> bool:
+        loads = self._loads()
+        if not loads:
+            return False
+        most = max(loads.values())
+        # Those beyond the number of partitions have none.
+        least = sorted(loads.values(), reverse=True)[: len(self.all)][-1]
+        return most - least > 1
+
+    def _loads(self) -> dict[FlowId, int]:
+        """How many partitions each bound flow has, or will have."""
+        loads = dict.fromkeys(self.flows, 0)
+        for partition in self.all:
+            owner = partition.heir if partition.heir is not None else partition.flow
+            if owner in loads and owner is not None:
+                loads[owner] += 1
+        return loads
+
+    def _standby(self) -> FlowId | None:
+        """A flow for which there was no partition; None while every flow should have one."""
+        if len(self.flows) < len(self.all):
+            return None
+        return next((flow for flow, load in self._loads().items() if load == 0), None)
+
+    def _rebalance(self, now_ms: int) -> list[PartitionLost]:
+        lost: list[PartitionLost] = []
+        if not self.flows:
+            for partition in self.all:
+                if partition.flow is not None:
+                    lost.append(PartitionLost(partition.number, partition.flow))
+                partition.state, partition.flow = PartitionState.UNASSIGNED, None
+            return lost
+        for partition, taker in self._wanted_moves():
+            before = partition.flow
+            if before is None or before == taker:
+                self._give(partition, taker)
+            elif self._in_flight(partition.number) and self.max_handoff_ms:
+                self._pause(partition, taker, now_ms)
+            else:
+                lost.append(self._hand_over(partition, taker))
+        return lost
+
+    def _wanted_moves(self) -> list[tuple[Partition, FlowId]]:
+        """The least that makes it even: partitions without a flow, and what is too much for those that have them."""
+        kept: dict[FlowId, list[Partition]] = {flow: [] for flow in self.flows}
+        free: list[Partition] = []
+        for partition in self.all:
+            owner = partition.heir if partition.heir is not None else partition.flow
+            (free if owner is None else kept.get(owner, free)).append(partition)
+        # Those that have most keep most; sorting keeps the order of binds among equals.
+        active = sorted(kept, key=lambda flow: -len(kept[flow]))[: len(self.all)]
+        share, rest = divmod(len(self.all), len(active))
+        quota = {flow: share + (position < rest) for position, flow in enumerate(active)}
+        for flow, partitions in kept.items():
+            free += partitions[quota.get(flow, 0) :]
+            del partitions[quota.get(flow, 0) :]
+        free.sort(key=lambda partition: partition.number)
+        moves = []
+        for partition in free:
+            taker = min((flow for flow in active if len(kept[flow]) < quota[flow]), key=lambda flow: len(kept[flow]))
+            kept[taker].append(partition)
+            moves.append((partition, taker))
+        return moves
+
+    # -- one partition
+
+    def _pause(self, partition: Partition, heir: FlowId, now_ms: int) -> None:
+        if partition.flow is not None:
+            self.flows[partition.flow].pop(partition.number, None)
+        partition.state, partition.heir = PartitionState.PAUSED, heir
+        if partition.handoff_by_ms is None:  # One that is paused already is not paused for longer.
+            partition.handoff_by_ms = now_ms + self.max_handoff_ms
+        self._paused[partition.number] = partition
+
+    def _hand_over(self, partition: Partition, taker: FlowId) -> PartitionLost:
+        before = partition.flow
+        if before is None:
+            raise InvariantViolated(f"partition {partition.number} is handed over by nobody")
+        self._give(partition, taker)
+        return PartitionLost(partition.number, before)
+
+    def _give(self, partition: Partition, flow: FlowId) -> None:
+        if partition.flow in self.flows and partition.flow is not None:
+            self.flows[partition.flow].pop(partition.number, None)
+        self._paused.pop(partition.number, None)
+        partition.state, partition.flow = PartitionState.READY, flow
+        partition.heir = partition.handoff_by_ms = None
+        self.flows[flow][partition.number] = None
+
+
+def _heir(partition: Partition) -> FlowId:
+    if partition.heir is None:
+        raise InvariantViolated(f"partition {partition.number} is paused for nobody")
+    return partition.heir

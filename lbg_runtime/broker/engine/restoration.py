@@ -1,0 +1,125 @@
+"""An earlier life of a broker, made again from the changes that it told of."""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from lbg_runtime.broker.engine.changes import (
+    Change,
+    DeliveryIdsSkipped,
+    FlowGone,
+    FlowKept,
+    MessageDelivered,
+    MessageGone,
+    MessageKept,
+    PublisherGone,
+    PublisherKept,
+    QueueGone,
+    QueueKept,
+    QueueNumber,
+    SubscriptionGone,
+    SubscriptionKept,
+)
+from lbg_runtime.broker.engine.deliveries import Deliveries, DeliveryIds
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.broker.engine.flow import Window
+from lbg_runtime.broker.engine.publisher_flow import PublisherState
+from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.spool import SpooledMessage
+from lbg_runtime.broker.engine.vpn import Vpn
+from lbg_runtime.model.ids import QueueName
+
+MakeQueue = Callable[[QueueNumber, Vpn, QueueName, QueueSettings], Queue]
+
+
+class Restoration:
+    """Replays changes to an engine that nobody has used yet. Called by the engine only, once."""
+
+    def __init__(self, registry: Registry, delivery_ids: DeliveryIds, make_queue: MakeQueue) -> None:
+        self._registry = registry
+        self._delivery_ids = delivery_ids
+        self._make_queue = make_queue
+        self._queues: dict[QueueNumber, tuple[Vpn, Queue]] = {}
+        self._flows: dict[FlowId, FlowKept] = {}
+        self._last_flow_id = FlowId(0)
+
+    def replay(self, change: Change) -> None:
+        """Make one change again."""
+        match change:
+            case MessageKept(number, sequence, message):
+                self._queues[number][1].restorable_parts[0].restore(sequence, message)
+            case MessageDelivered():
+                self._deliver(change)
+            case MessageGone(number, sequence):
+                spool = self._queues[number][1].restorable_parts[0]
+                if (gone := spool.at(sequence)) is not None:
+                    spool.remove(gone)
+            case QueueKept():
+                self._keep_queue(change)
+            case QueueGone(number):
+                vpn, queue = self._queues.pop(number)
+                vpn.remove_queue(queue)
+            case SubscriptionKept(number, topic):
+                vpn, queue = self._queues[number]
+                vpn.subscribe_queue(queue, topic)
+            case SubscriptionGone(number, topic):
+                vpn, queue = self._queues[number]
+                vpn.unsubscribe_queue(queue, topic)
+            case FlowKept():
+                self._flows[change.flow] = change
+                self._last_flow_id = max(self._last_flow_id, change.flow)
+            case FlowGone(flow):
+                self._flows.pop(flow, None)
+            case PublisherKept(vpn_name, name, last_judged_id, refused):
+                state = PublisherState(
+                    name, FlowId(0), last_judged_id, {id_: (code, text) for id_, code, text in refused}
+                )
+                self._vpn(vpn_name).publishers.abandon(state)
+            case PublisherGone(vpn_name, name):
+                self._vpn(vpn_name).publishers.forget(name)
+            case DeliveryIdsSkipped(up_to):
+                self._delivery_ids.skip_to(up_to)
+            case _:
+                assert_never(change)
+
+    def finish(self) -> FlowId:
+        """Give clients back what they may come back to; answers the greatest flow id that was in use."""
+        claimed: dict[FlowId, list[SpooledMessage]] = {flow: [] for flow in self._flows}
+        for _, queue in self._queues.values():
+            queue.restorable_parts[2].change(queue.settings)
+            for message in queue.restorable_parts[0].messages():
+                if message.flow in claimed:
+                    claimed[message.flow].append(message)
+                else:
+                    message.flow = None  # Its number will be another flow's.
+        for flow, messages in claimed.items():
+            kept = self._flows[flow]
+            if not messages or kept.queue not in self._queues:
+                continue
+            deliveries = Deliveries()
+            for message in sorted(messages, key=lambda each: each.delivery_id):
+                deliveries.add(message.delivery_id, message)
+            claims = self._queues[kept.queue][1].restorable_parts[1]
+            claims.restore(flow, kept.client_name, Window(kept.received_up_to, kept.under_way), deliveries)
+        return self._last_flow_id
+
+    def _keep_queue(self, change: QueueKept) -> None:
+        if (known := self._queues.get(change.queue)) is not None:
+            known[1].change(change.settings)
+            return
+        vpn = self._vpn(change.vpn)
+        queue = self._make_queue(change.queue, vpn, change.name, change.settings)
+        vpn.add_queue(queue)
+        self._queues[change.queue] = (vpn, queue)
+
+    def _deliver(self, change: MessageDelivered) -> None:
+        message = self._queues[change.queue][1].restorable_parts[0].at(change.sequence)
+        self._delivery_ids.skip_to(change.delivery_id)
+        if message is not None:
+            message.delivery_id, message.flow = change.delivery_id, change.flow
+            message.delivery_count = change.delivery_count
+
+    def _vpn(self, name: str) -> Vpn:
+        self._registry.add_vpn(name)
+        return self._registry.vpn(name)

@@ -1,0 +1,142 @@
+"""How long a queue keeps trying: lives that end, redeliveries that are counted or come later, and dead messages."""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from lbg_runtime.broker.engine.answers import DeathCounts
+from lbg_runtime.broker.engine.effects import Effect, Published
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.surroundings import Surroundings
+
+Bury = Callable[[QueueSettings, Published], list[Effect] | None]
+"""Put a message that left a queue of these settings into its dead message queue; None where it is discarded."""
+
+Feed = Callable[[], list[Effect]]
+
+
+class Retention:
+    """Part of one queue, called by it and by the timetable.
+
+    A message whose life ends while a consumer holds it dies when it comes back; the consumer may still settle it.
+    """
+
+    def __init__(
+        self, settings: QueueSettings, spool: Spool, surroundings: Surroundings, bury: Bury, feed: Feed
+    ) -> None:
+        self.deaths = DeathCounts()
+        self._spool = spool
+        self._surroundings = surroundings
+        self._bury = bury
+        self._feed = feed
+        self._ends: list[tuple[int, int]] = []
+        """When lives end, each with the place of its message, which may be gone."""
+        self._delayed: list[tuple[int, int]] = []
+        """When messages that wait for their redelivery come back. The spool counts them as handed out until then."""
+        self.change(settings)
+
+    def change(self, settings: QueueSettings) -> None:
+        """The queue has these settings now; they count for what it holds too."""
+        self._settings = settings
+        self._most_attempts = 0
+        if not settings.redelivery_enabled:
+            self._most_attempts = 1
+        elif settings.max_redelivery_count:
+            self._most_attempts = settings.max_redelivery_count + 1
+        self.is_watching = bool(settings.respect_time_to_live or self._most_attempts)
+        """Whether messages can die here of something else than a rejection."""
+        self._ends.clear()
+        if settings.respect_time_to_live:
+            for message in self._spool.messages():
+                self.came(message, self._surroundings.age_ms(message.message))
+
+    def came(self, message: SpooledMessage, age_ms: int = 0) -> None:
+        """A message is in the queue since so long: its life may end."""
+        if not self._settings.respect_time_to_live:
+            return
+        lives_ms = [self._surroundings.traits_of(message.message).time_to_live_ms, self._settings.max_ttl_s * 1_000]
+        life_ms = min((each for each in lives_ms if each), default=0)
+        if not life_ms:
+            return
+        now_ms = self._surroundings.timetable.now()
+        heappush(self._ends, (now_ms + life_ms - age_ms, message.sequence))
+        if len(self._ends) > 2 * self._spool.depth + 64:
+            self._ends = [each for each in self._ends if self._spool.at(each[1]) is not None]
+            heapify(self._ends)
+        self._arm()
+
+    def is_dead(self, message: SpooledMessage) -> bool:
+        """Whether a message may not be delivered any more."""
+        return message.is_overdue or self.is_worn_out(message)
+
+    def end_dead(self, message: SpooledMessage) -> list[Effect]:
+        """End a message that is dead."""
+        return self.expire(message) if message.is_overdue else self.wear_out(message)
+
+    def is_worn_out(self, message: SpooledMessage) -> bool:
+        """Whether it was delivered as often as it may be."""
+        return 0 < self._most_attempts <= message.delivery_count
+
+    def put_back(self, message: SpooledMessage) -> list[Effect]:
+        """A consumer gave a message back: it waits again, at once or after the redelivery delay, or dies of it."""
+        settings = self._settings
+        if self.is_worn_out(message) and not message.is_gone:
+            return self.wear_out(message)
+        if not settings.redelivery_delay_enabled or message.is_waiting:
+            self._spool.put_back(message)
+            return []
+        factor = (settings.redelivery_delay_multiplier_percent / 100) ** min(message.delivery_count - 1, 64)
+        delay_ms = min(int(settings.redelivery_delay_initial_ms * factor), settings.redelivery_delay_max_ms)
+        heappush(self._delayed, (self._surroundings.timetable.now() + delay_ms, message.sequence))
+        self._arm()
+        return []
+
+    def wear_out(self, message: SpooledMessage) -> list[Effect]:
+        """End a message that was delivered as often as it may be."""
+        buried = self._end(message)
+        self.deaths.worn_out += 1
+        self.deaths.worn_out_discarded += buried is None
+        return buried or []
+
+    def reject(self, message: SpooledMessage) -> list[Effect]:
+        """End a message that its consumer rejected; nothing where it is gone."""
+        if message.is_gone:
+            return []
+        buried = self._end(message)
+        self.deaths.rejected += 1
+        self.deaths.rejected_discarded += buried is None
+        return buried or []
+
+    def on_deadline(self) -> list[Effect]:
+        """End lives that are over by now, and let what was delayed wait again."""
+        now_ms = self._surroundings.timetable.now()
+        effects: list[Effect] = []
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            message = self._spool.at(heappop(self._delayed)[1])
+            if message is not None:
+                self._spool.put_back(message)
+        while self._ends and self._ends[0][0] <= now_ms:
+            message = self._spool.at(heappop(self._ends)[1])
+            if message is None:
+                continue
+            if message.is_waiting:
+                effects += self.expire(message)
+            else:
+                message.is_overdue = True
+        self._arm()
+        return effects + self._feed()
+
+    def expire(self, message: SpooledMessage) -> list[Effect]:
+        """End a message whose life is over."""
+        buried = self._end(message)
+        self.deaths.expired += 1
+        self.deaths.expired_discarded += buried is None
+        return buried or []
+
+    def _end(self, message: SpooledMessage) -> list[Effect] | None:
+        self._spool.remove(message)
+        return self._bury(self._settings, message.message)
+
+    def _arm(self) -> None:
+        times = [each[0][0] for each in (self._ends, self._delayed) if each]
+        self._surroundings.timetable.set(self, min(times, default=None))

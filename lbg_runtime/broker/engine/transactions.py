@@ -1,0 +1,84 @@
+"""Local transactions: what was published and what was consumed counts all together, or not at all."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from lbg_runtime.broker.engine.answers import SettledRange
+from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
+from lbg_runtime.broker.engine.flow import LARGEST_ID, ConsumerFlow
+from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.spool import NO_DELIVERY
+from lbg_runtime.broker.engine.vpn import Client
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.outcome import Outcome
+
+TakersOf = Callable[[Client, Published], list[Queue]]
+"""The queues that get a message; raises the refusal of one that must take it and cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """What a transaction consumed on one flow."""
+
+    flow: FlowId
+    settled: SettledRange
+    count: int
+    """Of messages that its client takes for its own."""
+
+
+class Transactions:
+    """Part of an engine. The front end keeps what is published until the end of its transaction."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        takers_of: TakersOf,
+        settle: Callable[[FlowId, list[SettledRange]], list[Effect]],
+        deliver_directly: Callable[[Client, Published], list[Effect]],
+    ) -> None:
+        self._registry = registry
+        self._takers_of = takers_of
+        self._settle = settle
+        self._deliver_directly = deliver_directly
+
+    def commit(self, client: ClientId, messages: Sequence[Published], consumed: Sequence[Consumed]) -> list[Effect]:
+        """Have everything count, or nothing: refused as `Engine.publish`, 503 `Spool Over Quota` also for the whole.
+
+        503 `Transaction Failure` where what was consumed is not the client's any more.
+        """
+        known = self._registry.client(client)
+        if any(self._held(part) != part.count for part in consumed):
+            raise BrokerRefusal(503, "Transaction Failure")
+        takers = [self._takers_of(known, message) for message in messages]
+        needed: Counter[Queue] = Counter()
+        for message, queues in zip(messages, takers, strict=True):
+            for queue in queues:
+                needed[queue] += message.size_bytes
+        if any(size > queue.free_bytes for queue, size in needed.items()):
+            raise BrokerRefusal(503, "Spool Over Quota")
+        effects: list[Effect] = []
+        for part in consumed:
+            effects += self._settle(part.flow, [part.settled])
+        for message, queues in zip(messages, takers, strict=True):
+            for queue in queues:
+                effects += queue.add(message)
+            effects += self._deliver_directly(known, message)
+        return effects
+
+    def roll_back(self, flows: Iterable[FlowId]) -> list[Effect]:
+        """Have what these flows hold come again, flagged."""
+        effects: list[Effect] = []
+        for flow in flows:
+            if flow in self._registry.flows:
+                # The client has forgotten what it was sent and begins anew: seen with the official one.
+                self._registry.flows[flow][2].window.last_sent_id = NO_DELIVERY
+                effects += self._settle(flow, [SettledRange(NO_DELIVERY, LARGEST_ID, Outcome.FAILED)])
+        return effects
+
+    def _held(self, part: Consumed) -> int:
+        if part.flow not in self._registry.flows:
+            return 0
+        flow = self._registry.flows[part.flow][2]
+        return flow.unsettled.count(part.settled.first, part.settled.last) if isinstance(flow, ConsumerFlow) else 0

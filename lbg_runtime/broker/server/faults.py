@@ -1,0 +1,98 @@
+"""The fault switch: what tests do to a broker and its connections."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
+from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
+from lbg_runtime.model.errors import BrokerRefusal
+
+
+class Victim(Protocol):
+    """A connection, as far as faults are concerned."""
+
+    def suffer(self, trouble: Trouble) -> None:
+        """Have these faults from now on, and no others."""
+        ...
+
+    def abort(self) -> None:
+        """Cut it at once."""
+        ...
+
+
+@dataclass(slots=True)
+class _Refusal:
+    client_name: str | None
+    code: int
+    text: str
+    left: int | None
+    """How often still; None for always."""
+
+
+class Faults:
+    """One per server. Everything is off at first, holds for connections to come too, and until `clear`.
+
+    `client_name` says whose connection is meant; None for everybody's, which a client's own faults override.
+    """
+
+    def __init__(self, surroundings: Surroundings, victims: Callable[[], Iterable[tuple[str | None, Victim]]]) -> None:
+        """`victims`: every connection there is, with the name of its client if it has logged in."""
+        self._victims = victims
+        self._troubles: dict[str | None, Trouble] = {}
+        self._refusals: dict[Asked, list[_Refusal]] = {}
+        surroundings.refuse = self._refuse
+
+    def drop(self, client_name: str | None = None) -> int:
+        """Cut connections, as a network does; how many there were."""
+        chosen = [victim for name, victim in self._victims() if client_name in (None, name)]
+        for victim in chosen:
+            victim.abort()
+        return len(chosen)
+
+    def stall(self, client_name: str | None = None, *, on: bool = True) -> None:
+        """Read and write nothing; the connection stays. A client notices by its keep-alives."""
+        self._change(client_name, replace(self.trouble_of(client_name), is_stalled=on))
+
+    def delay(self, delay_ms: int, client_name: str | None = None) -> None:
+        """Write everything so much later; 0 for at once."""
+        self._change(client_name, replace(self.trouble_of(client_name), delay_ms=delay_ms))
+
+    def withhold_acks(self, client_name: str | None = None, *, on: bool = True) -> None:
+        """Accept messages and tell their publishers nothing of it."""
+        self._change(client_name, replace(self.trouble_of(client_name), withholds_acks=on))
+
+    def stop_egress(self, client_name: str | None = None, *, on: bool = True) -> None:
+        """Keep messages back; they come in their order when it is over."""
+        self._change(client_name, replace(self.trouble_of(client_name), stops_egress=on))
+
+    def refuse(
+        self, asked: Asked, code: int, text: str, client_name: str | None = None, times: int | None = None
+    ) -> None:
+        """Answer what is asked with this error, so often, or always."""
+        self._refusals.setdefault(asked, []).append(_Refusal(client_name, code, text, times))
+
+    def clear(self) -> None:
+        """Put everything right again. What was kept back goes on its way."""
+        self._troubles.clear()
+        self._refusals.clear()
+        for _, victim in self._victims():
+            victim.suffer(NO_TROUBLE)
+
+    def trouble_of(self, client_name: str | None) -> Trouble:
+        """What a connection of this client has."""
+        return self._troubles.get(client_name) or self._troubles.get(None) or NO_TROUBLE
+
+    def _change(self, client_name: str | None, trouble: Trouble) -> None:
+        self._troubles[client_name] = trouble
+        for name, victim in self._victims():
+            if client_name in (None, name):
+                victim.suffer(self.trouble_of(name))
+
+    def _refuse(self, asked: Asked, client_name: str) -> None:
+        for refusal in self._refusals.get(asked, ()):
+            if refusal.client_name not in (None, client_name) or refusal.left == 0:
+                continue
+            if refusal.left is not None:
+                refusal.left -= 1
+            raise BrokerRefusal(refusal.code, refusal.text)

@@ -1,0 +1,57 @@
+"""What a message that came over the wire says of itself."""
+
+from collections.abc import Mapping
+
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.traits import DEFAULT_PRIORITY, HIGHEST_PRIORITY, Fields, FieldValue, Traits
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.contents import CORRELATION_ID, MESSAGE_ID, SENT_AT, decode_contents
+from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, parameter_at
+from lbg_runtime.smf.message import Relay
+
+_PRIORITY, _TIME_TO_LIVE = int(ParameterKind.PRIORITY), int(ParameterKind.TIME_TO_LIVE)
+_HEADERS = {MESSAGE_ID: "JMSMessageID", CORRELATION_ID: "JMSCorrelationID", "mt": "JMSType", SENT_AT: "JMSTimestamp"}
+
+
+def traits_of(message: Published) -> Traits:
+    """Priority, time to live and eligibility for a dead message queue."""
+    relay = message.content
+    if not isinstance(relay, Relay):
+        return Traits()
+    values = _parameters(relay.carried)
+    return Traits(
+        priority=min(values.get(_PRIORITY, DEFAULT_PRIORITY), HIGHEST_PRIORITY),
+        time_to_live_ms=values.get(_TIME_TO_LIVE, 0),
+        may_go_to_dead_messages=bool(relay.head[0] & DEAD_MESSAGE_ELIGIBLE),
+    )
+
+
+def fields_of(message: Published) -> Fields:
+    """Headers by their JMS names, and user properties; none of a message whose inside cannot be read."""
+    relay = message.content
+    if not isinstance(relay, Relay):
+        return Fields()
+    values: dict[str, FieldValue] = {"JMSPriority": traits_of(message).priority, "JMSDeliveryMode": "PERSISTENT"}
+    try:
+        contents = decode_contents(relay.contents, relay.body)
+    except ProtocolError:
+        return Fields(values)
+    _add(values, contents.properties)
+    _add(values, {_HEADERS[name]: value for name, value in contents.headers.items() if name in _HEADERS})
+    return Fields(values)
+
+
+def _add(values: dict[str, FieldValue], found: Mapping[str, object]) -> None:
+    values.update({name: value for name, value in found.items() if isinstance(value, bool | int | float | str)})
+
+
+def _parameters(carried: bytes) -> dict[int, int]:
+    """Standard parameters as numbers; the reader of the frame has found them well formed."""
+    values: dict[int, int] = {}
+    position, end = 0, len(carried)
+    while position < end:
+        kind, start, following = parameter_at(carried, position, end)
+        if not carried[position] & 0x20 and kind in (_PRIORITY, _TIME_TO_LIVE):
+            values[kind] = int.from_bytes(carried[start:following], "big")
+        position = following
+    return values

@@ -1,0 +1,142 @@
+"""The transacted sessions of one connection."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lbg_runtime.broker.engine.answers import SettledRange
+from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.transactions import Consumed
+from lbg_runtime.model.errors import BrokerRefusal, ProtocolError
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.smf.response import OK, Response
+from lbg_runtime.smf.transactions import (
+    ANSWERS,
+    ConsumedPart,
+    PublishedPart,
+    TransactionKind,
+    answer_body,
+    read_transaction,
+)
+
+MOST_HELD_MESSAGES = 256
+"""That one transaction publishes; PubSub+ takes as many."""
+
+
+@dataclass(slots=True)
+class _Transacted:
+    """One transacted session: what its present transaction has published, by flow, with the last id of each flow."""
+
+    messages: list[Published] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+    last_ids: dict[int, int] = field(default_factory=dict)
+    consumers: list[FlowId] = field(default_factory=list)
+    is_too_long: bool = False
+
+    def take(self, parts: Iterable[PublishedPart]) -> list[Published]:
+        """What the transaction published, which must be what its client says: connections broke since, maybe.
+
+        503 `Transaction Failure`, 503 `Too Many Messages In Transaction`.
+        """
+        if self.is_too_long:
+            raise BrokerRefusal(503, "Too Many Messages In Transaction")
+        if self.counts != Counter({part.flow_id: part.count for part in parts}):
+            raise BrokerRefusal(503, "Transaction Failure")
+        return self.messages
+
+    def begin(self) -> None:
+        """Begin the next transaction."""
+        self.messages, self.is_too_long = [], False
+        self.counts.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client is answered, and what follows: in this order, as it drops messages until it has the answer."""
+
+    body: bytes
+    response: Response
+    effects: list[Effect]
+
+
+class TransactionDesk:
+    """Called by its session only. Sessions end with their connection: a resumed one is new, its transaction lost."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sessions: dict[int, _Transacted] = {}
+        self._by_flow: dict[int, _Transacted] = {}
+        self._last_session_id = 0
+
+    def check(self, session_id: int) -> "_Transacted":
+        """A transacted session that is open; 400 `Unknown Transacted Session`."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise BrokerRefusal(400, "Unknown Transacted Session")
+        return session
+
+    def add_publisher(self, session_id: int, flow: FlowId) -> None:
+        """A publisher flow of a session is open; errors as for `check`."""
+        session = self.check(session_id)
+        session.last_ids[flow] = 0
+        self._by_flow[flow] = session
+
+    def add_consumer(self, session_id: int, flow: FlowId) -> None:
+        """A consumer flow of a session is bound; errors as for `check`."""
+        self.check(session_id).consumers.append(flow)
+
+    def hold(self, flow: int, message_id: int, message: Published) -> bool:
+        """Keep a message until its transaction ends; False where the flow is in no session."""
+        session = self._by_flow.get(flow)
+        if session is None:
+            return False
+        if message_id > session.last_ids[flow]:
+            session.last_ids[flow] = message_id
+            if len(session.messages) < MOST_HELD_MESSAGES:
+                session.messages.append(message)
+                session.counts[flow] += 1
+            else:
+                session.is_too_long = True
+        return True
+
+    def answer(self, client: ClientId, body: bytes) -> Answer:
+        """Carry a request out; its answer. Raises `ProtocolError`."""
+        request = read_transaction(body)
+        if request.kind in (TransactionKind.OPEN, TransactionKind.RESUME):
+            self._last_session_id += 1
+            self._sessions[self._last_session_id] = _Transacted()
+            name = f"transacted-{client}-{self._last_session_id}"
+            return Answer(answer_body(ANSWERS[request.kind], request, self._last_session_id, name), OK, [])
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            unknown = Response(400, "Unknown Transacted Session")
+            return Answer(answer_body(TransactionKind.ROLLED_BACK, request, request.session_id), unknown, [])
+        effects: list[Effect] = []
+        response, kind = OK, ANSWERS.get(request.kind, request.kind)
+        match request.kind:
+            case TransactionKind.COMMIT:
+                try:
+                    messages = session.take(request.published)
+                    consumed = [_consumed(part) for part in request.consumed]
+                    effects = self._engine.transactions.commit(client, messages, consumed)
+                except BrokerRefusal as refusal:
+                    effects = self._engine.transactions.roll_back(session.consumers)
+                    response, kind = Response(refusal.code, refusal.text), TransactionKind.ROLLED_BACK
+            case TransactionKind.ROLLBACK:
+                effects = self._engine.transactions.roll_back(session.consumers)
+            case TransactionKind.CLOSE:
+                del self._sessions[request.session_id]
+                for flow in session.last_ids:
+                    del self._by_flow[flow]
+            case _:
+                raise ProtocolError(f"transaction control {request.kind} from a client")
+        session.begin()
+        accepted = tuple(PublishedPart(flow, 0, last_id) for flow, last_id in session.last_ids.items())
+        return Answer(answer_body(kind, request, request.session_id, accepted=accepted), response, effects)
+
+
+def _consumed(part: ConsumedPart) -> Consumed:
+    settled = SettledRange(DeliveryId(part.first), DeliveryId(part.last), Outcome.ACCEPTED)
+    return Consumed(FlowId(part.flow_id), settled, part.count)

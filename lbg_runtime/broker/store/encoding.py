@@ -1,0 +1,74 @@
+"""Values of the engine as a store writes them, and back."""
+
+from array import array
+from dataclasses import fields
+from enum import Enum
+from sys import byteorder
+from typing import cast
+
+import orjson
+
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.grouping import Grouping
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.smf.message import Relay, read_published
+
+_DEFAULTS = QueueSettings()
+
+
+def encode_message(message: Published) -> bytes:
+    """A message as a frame that can be read again."""
+    relay = message.content
+    if not isinstance(relay, Relay):
+        raise TypeError(f"a message that is kept holds a relay, not {type(relay).__name__}")
+    return b"".join((relay.direct_prefix(), relay.carried, relay.body))
+
+
+def decode_message(frame: bytes, spooled_at_s: int | None) -> Published:
+    """The message that `encode_message` was given; raises `ProtocolError`."""
+    read = read_published(frame)
+    return Published(read.topic, read.relay, read.relay.size_bytes, spooled_at_s)
+
+
+def encode_settings(settings: QueueSettings) -> bytes:
+    """Settings by name, as far as they are not those of every queue."""
+    said = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return orjson.dumps(
+        {
+            name: value.value if isinstance(value, Enum) else value
+            for name, value in said.items()
+            if value != getattr(_DEFAULTS, name)
+        }
+    )
+
+
+def decode_settings(encoded: bytes) -> QueueSettings:
+    """Raises `ValueError` or `TypeError` for what `encode_settings` cannot have made."""
+    said = cast(dict[str, object], orjson.loads(encoded))
+    for name, value in said.items():
+        default = getattr(_DEFAULTS, name, None)
+        if name == "grouping" and isinstance(value, dict):
+            said[name] = Grouping(**value)
+        elif isinstance(default, Enum):
+            said[name] = type(default)(value)
+    if "grouping" in said:
+        said["grouping"] = Grouping(**cast(dict[str, object], said["grouping"]))  # type: ignore[arg-type]  # as below
+    return QueueSettings(**said)  # type: ignore[arg-type]  # what was written had the right types
+
+
+def encode_ids(ids: tuple[DeliveryId, ...]) -> bytes:
+    """Eight bytes each."""
+    packed = array("Q", ids)
+    if byteorder == "little":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def decode_ids(encoded: bytes) -> tuple[DeliveryId, ...]:
+    """Raises `ValueError` for a length that is not a multiple of eight."""
+    packed = array("Q")
+    packed.frombytes(encoded)
+    if byteorder == "little":
+        packed.byteswap()
+    return tuple(DeliveryId(each) for each in packed)

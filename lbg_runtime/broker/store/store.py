@@ -1,0 +1,214 @@
+"""A broker's memory on disk: one SQLite file that has, after every `write`, all that was told until then.
+
+Not a log of our own: tables are always as small as what they hold, so there is nothing to compact, and what a torn
+write leaves is SQLite's to know. It is called on the event loop and blocks it. On a thread of its own each statement
+would hand the interpreter's lock back and forth, which takes longer than the statement; and while the disk works,
+what arrives gathers in sockets, so that the next write is for more of it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from secrets import token_hex
+from zlib import crc32
+
+import orjson
+
+from lbg_runtime.broker.engine.changes import (
+    Change,
+    DeliveryIdsSkipped,
+    FlowKept,
+    MessageDelivered,
+    MessageKept,
+    PublisherKept,
+    QueueKept,
+    QueueNumber,
+    SubscriptionKept,
+)
+from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.broker.store.encoding import decode_ids, decode_message, decode_settings
+from lbg_runtime.broker.store.statements import (
+    APPLICATION_ID,
+    FORMAT,
+    IDS_OF_ONE_LIFE,
+    SCHEMA,
+    SEQUENCE_BITS,
+    Row,
+    Values,
+    row_statement,
+    statements_of,
+)
+from lbg_runtime.broker.store.wal import commits_beyond
+from lbg_runtime.model.errors import ProtocolError, StoreFailed, UserError
+from lbg_runtime.model.ids import DeliveryId, QueueName
+
+_EXPECTED = "the store of a broker that is not running, whole, on a disk with room"
+_WAL_PAGES = 4_000
+"""Of 4 KB that are written before they are copied into the file itself."""
+
+
+class Store:
+    """Made by `open`, closed by `close`. `read` once, before the first `write`.
+
+    No call returns before what it says is on disk. After `StoreFailed` nothing may be written any more: what a client
+    was told is there, and what was not written may not be told to anybody.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """See `open`."""
+        self.path = path
+        self._connection = connection
+        self._first_id = DeliveryId(0)
+        self.instance = ""
+        """Differs with every life of every store."""
+
+    @classmethod
+    def open(cls, path: Path) -> "Store":
+        """Take the store at this path, or begin one; raises `UserError` where it is in use, damaged or not writable."""
+        where = f"store {path}"
+        if path.is_dir():
+            raise UserError(where, "it is a directory", "a file, or a name for one")
+        try:
+            # There are passwords in it. Never opened where it is there: closing it would let go of SQLite's lock.
+            if not path.exists():
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise UserError(where, os.strerror(error.errno or 0), _EXPECTED) from error
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, timeout=0)
+        except sqlite3.Error as error:
+            raise UserError(where, _reason_of(error), _EXPECTED) from error
+        store = cls(path, connection)
+        try:
+            store._begin()
+        except sqlite3.Error as error:
+            connection.close()
+            raise UserError(where, _reason_of(error), _EXPECTED) from error
+        except StoreFailed as error:
+            connection.close()
+            raise UserError(where, error.reason, _EXPECTED) from error
+        return store
+
+    def read(self) -> Iterator[Change]:
+        """What makes a broker again what the last one was; raises `UserError` where that cannot be read."""
+        try:
+            yield from self._read()
+        except (sqlite3.Error, ProtocolError, ValueError, TypeError, LookupError, OverflowError) as error:
+            reason = _reason_of(error) if isinstance(error, sqlite3.Error) else f"it is damaged: {error}"
+            raise UserError(f"store {self.path}", reason, _EXPECTED) from error
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Keep these changes, all of them or, raising `StoreFailed`, none."""
+        self._execute(statements_of(changes))
+
+    def rows(self) -> list[Row]:
+        """Every row that was put, in the order in which they were put first."""
+        found = self._connection.execute("SELECT kind, keys, body FROM row ORDER BY rowid")
+        return [(kind, keys, body) for kind, keys, body in found]
+
+    def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
+        """Keep what an administrator said of an object, or forget it; raises `StoreFailed`."""
+        self._execute([row_statement(kind, keys, body)])
+
+    def close(self) -> None:
+        """Let others have it. Idempotent."""
+        self._connection.close()
+
+    # -- parts
+
+    def _execute(self, statements: Iterable[tuple[str, Iterable[Values]]]) -> None:
+        connection = self._connection
+        try:
+            connection.execute("BEGIN")
+            for statement, rows in statements:
+                connection.executemany(statement, rows)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # What SQLite has not rolled back by itself goes with the connection, or with the process.
+            raise StoreFailed(str(self.path), _reason_of(error)) from error
+
+    def _begin(self) -> None:
+        # The lock first: nothing is read of a store that somebody else writes.
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+        self._check_log()
+        self._connection.execute("BEGIN IMMEDIATE")
+        is_new = not self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if is_new:
+            for statement in SCHEMA:
+                self._connection.execute(statement)
+        self._check()
+        ((instance, life, used_ids),) = self._connection.execute("SELECT name, life, used_ids FROM store")
+        if is_new:
+            instance = token_hex(4)
+        self._first_id = DeliveryId(used_ids)
+        self.instance = f"{instance}.{life}"
+        # Nobody comes back to a flow of which nothing is held.
+        self._connection.execute("DELETE FROM flow WHERE id NOT IN (SELECT flow FROM delivery)")
+        self._connection.execute(
+            "UPDATE store SET name = ?, life = ?, used_ids = ?", (instance, life + 1, used_ids + IDS_OF_ONE_LIFE)
+        )
+        # This write is also the proof that there can be others.
+        self._connection.execute("COMMIT")
+
+    def _check_log(self) -> None:
+        """Refuse a log that breaks off before what was on disk for certain: SQLite takes it for torn there, and fine.
+
+        A write waits for the one before, so at most one can be torn, and more than one behind a break is damage.
+        """
+        readable_frames = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        beyond = commits_beyond(Path(f"{self.path}-wal"), readable_frames)
+        if beyond > 1:
+            raise StoreFailed(str(self.path), f"its log is damaged: {beyond} writes after the damage cannot be read")
+
+    def _check(self) -> None:
+        kind = self._connection.execute("PRAGMA application_id").fetchone()[0]
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if (kind, version) != (APPLICATION_ID, FORMAT):
+            raise StoreFailed(str(self.path), f"it is no store of this version ({kind:#x} {version})")
+        ((found,),) = self._connection.execute("PRAGMA quick_check(1)").fetchall()
+        if found != "ok":
+            raise StoreFailed(str(self.path), f"it is damaged: {' '.join(found.split())}")
+
+    def _read(self) -> Iterator[Change]:
+        execute = self._connection.execute
+        queues: set[int] = set()
+        yield DeliveryIdsSkipped(self._first_id)
+        for number, vpn, name, settings in execute("SELECT number, vpn, name, settings FROM queue ORDER BY number"):
+            yield QueueKept(QueueNumber(number), vpn, QueueName(name), decode_settings(settings))
+            queues.add(number)
+        for number, topic in execute("SELECT queue, topic FROM subscription ORDER BY rowid"):
+            yield SubscriptionKept(QueueNumber(number), topic)
+        for id_, frame, checksum, spooled_at_s, delivery_id, flow, count in execute(
+            "SELECT message.id, frame, checksum, spooled_at_s, delivery.id, flow, count FROM message"
+            " LEFT JOIN delivery ON delivery.message = message.id ORDER BY message.id"
+        ):
+            number, sequence = QueueNumber(id_ >> SEQUENCE_BITS), id_ & ((1 << SEQUENCE_BITS) - 1)
+            if crc32(frame) != checksum or number not in queues:
+                raise ValueError(f"message {sequence} of queue {number} is not what was written")
+            yield MessageKept(number, sequence, decode_message(frame, spooled_at_s))
+            if delivery_id is not None:
+                yield MessageDelivered(number, sequence, DeliveryId(delivery_id), FlowId(flow), count)
+        for flow, number, client_name, received_up_to, under_way in execute(
+            "SELECT id, queue, client_name, received_up_to, under_way FROM flow ORDER BY id"
+        ):
+            yield FlowKept(
+                QueueNumber(number), FlowId(flow), client_name, DeliveryId(received_up_to), decode_ids(under_way)
+            )
+        for vpn, name, last_judged_id, refused in execute(
+            "SELECT vpn, name, last_judged_id, refused FROM publisher ORDER BY rowid"
+        ):
+            yield PublisherKept(vpn, name, last_judged_id, _refusals(refused))
+
+
+def _refusals(encoded: bytes) -> tuple[tuple[int, int, str], ...]:
+    return tuple((int(id_), int(code), str(text)) for id_, code, text in orjson.loads(encoded))
+
+
+def _reason_of(error: sqlite3.Error) -> str:
+    if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return "another broker has it"
+    return str(error)

@@ -1,0 +1,126 @@
+"""Local transactions as values: what a client asks of a transacted session, and the bodies that answer it."""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.assured_ctrl import WINDOW
+from lbg_runtime.smf.assured_items import AssuredBody, AssuredItem, AssuredKind, decode_assured, encode_assured
+from lbg_runtime.smf.text import close_text, closed_text
+
+_KIND, _SESSION, _TRANSACTION, _NAME = 0x17, 0x18, 0x1A, 0x19
+_PUBLISHED, _ACCEPTED, _CONSUMED = 0x1C, 0x1D, 0x1E
+_PUBLISHED_PART = struct.Struct(">IIQ")
+_ACCEPTED_PART = struct.Struct(">IQI")
+_CONSUMED_PART = struct.Struct(">IQQIQI")
+
+
+class TransactionKind(IntEnum):
+    """What is asked; what is answered."""
+
+    OPEN = 0
+    CLOSE = 1
+    COMMIT = 2
+    ROLLBACK = 3
+    OPENED = 4
+    CLOSED = 5
+    RESUME = 6
+    RESUMED = 7
+    COMMITTED = 8
+    ROLLED_BACK = 9
+
+
+ANSWERS: dict[TransactionKind, TransactionKind] = {
+    TransactionKind.OPEN: TransactionKind.OPENED,
+    TransactionKind.CLOSE: TransactionKind.CLOSED,
+    TransactionKind.COMMIT: TransactionKind.COMMITTED,
+    TransactionKind.ROLLBACK: TransactionKind.ROLLED_BACK,
+    TransactionKind.RESUME: TransactionKind.RESUMED,
+}
+"""What each request is answered with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPart:
+    """What was published on one flow."""
+
+    flow_id: int
+    count: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedPart:
+    """What was consumed on one flow: ids `first` to `last`, both included."""
+
+    flow_id: int
+    first: int
+    last: int
+    count: int
+    received_id: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRequest:
+    """A request about a transacted session."""
+
+    kind: TransactionKind
+    session_id: int
+    transaction: bytes
+    """What names the transaction in it; answered as it came."""
+    published: tuple[PublishedPart, ...]
+    consumed: tuple[ConsumedPart, ...]
+    name: str
+
+
+def read_transaction(body: bytes) -> TransactionRequest:
+    """What a client's body says; raises `ProtocolError`."""
+    items = decode_assured(body).items
+    values = {item.kind: item.value for item in reversed(items)}
+    try:
+        kind = TransactionKind(values[_KIND][0])
+    except (KeyError, IndexError, ValueError) as error:
+        raise ProtocolError("transaction control that says not what it asks") from error
+    session = values.get(_SESSION, bytes(4))
+    if len(session) != 4:
+        raise ProtocolError(f"a transacted session of {len(session)} bytes, not 4")
+    return TransactionRequest(
+        kind=kind,
+        session_id=int.from_bytes(session, "big"),
+        transaction=values.get(_TRANSACTION, b""),
+        published=tuple(
+            PublishedPart(*_unpack(_PUBLISHED_PART, each.value)) for each in items if each.kind == _PUBLISHED
+        ),
+        consumed=tuple(ConsumedPart(*_unpack(_CONSUMED_PART, each.value)) for each in items if each.kind == _CONSUMED),
+        name=closed_text(values[_NAME]) if _NAME in values else "",
+    )
+
+
+def answer_body(
+    kind: TransactionKind,
+    request: TransactionRequest,
+    session_id: int,
+    name: str = "",
+    accepted: tuple[PublishedPart, ...] = (),
+) -> bytes:
+    """The body that answers a request; with a refusal it has the same parts, or a client drops the connection.
+
+    A commit that is refused is answered as rolled back: a client waits in vain for a refusal that says committed.
+    """
+    items = [
+        AssuredItem(_KIND, bytes((kind,))),
+        AssuredItem(_SESSION, session_id.to_bytes(4, "big")),
+        AssuredItem(_TRANSACTION, request.transaction),
+    ]
+    if name:
+        items.append(AssuredItem(_NAME, close_text(name)))
+    items += [AssuredItem(_ACCEPTED, _ACCEPTED_PART.pack(part.flow_id, part.last_id, WINDOW)) for part in accepted]
+    return encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(items)))
+
+
+def _unpack(layout: struct.Struct, value: bytes) -> tuple[int, ...]:
+    if len(value) != layout.size:
+        raise ProtocolError(f"part of a transaction in {len(value)} bytes, not {layout.size}")
+    return layout.unpack(value)

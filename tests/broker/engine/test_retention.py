@@ -1,0 +1,223 @@
+"""Lives that end, redeliveries that are counted or come later, and where dead messages go."""
+
+import pytest
+
+from lbg_runtime.broker.engine.effects import Deliver, Published
+from lbg_runtime.broker.engine.engine import Engine, QueueSettings
+from lbg_runtime.broker.engine.settings import AccessType
+from lbg_runtime.broker.engine.traits import Traits
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.outcome import Outcome
+from tests.broker.engine.conftest import QUEUE, Stage
+
+DEAD = QueueName("#DEAD_MSG_QUEUE")
+
+
+class AgingStage(Stage):
+    """A stage with a dead message queue and a clock; content of messages can be `Traits`."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__()
+        self.now_ms = 1_000
+        self.wall_s = 5_000.0
+        self.engine = Engine()
+        self.engine.surroundings.timetable.now = lambda: self.now_ms
+        self.engine.surroundings.wall_s = lambda: self.wall_s
+        self.engine.surroundings.traits_of = lambda m: m.content if isinstance(m.content, Traits) else Traits()
+        self.engine.create_queue("default", QUEUE, QueueSettings(**settings))
+        self.engine.add_queue_subscription("default", QUEUE, "orders/>")
+        self.engine.create_queue("default", DEAD, QueueSettings())
+        self.publisher_client, _ = self.engine.connect("default", "user", "", "publisher")
+        self.publisher = self.engine.open_publisher(self.publisher_client, "").flow
+
+    def send(self, content: object, spooled_at_s: int | None = None) -> list:
+        self.published += 1
+        message = Published("orders/new", content, 1, spooled_at_s)
+        return self.engine.publish(self.publisher, self.published, message)
+
+    def pass_time(self, ms: int) -> list:
+        self.now_ms += ms
+        return self.engine.surroundings.timetable.call_due()
+
+    def dead(self) -> int:
+        return self.engine.queue_depth("default", DEAD)
+
+
+def delivered(effects: list) -> list[int]:
+    return [effect.delivery_id for effect in effects if isinstance(effect, Deliver)]
+
+
+def test_a_rejected_message_moves_to_the_dead_message_queue_and_its_consumer_gets_it_there():
+    stage = AgingStage()
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    grave = stage.engine.bind(ann, DEAD)[0].flow
+    stage.open(grave)
+    stage.publish(1)
+    effects = stage.settle(flow, 1, 1, Outcome.REJECTED)
+    assert [(effect.flow, effect.redelivered) for effect in effects] == [(grave, False)]
+    assert (stage.queue.depth, stage.dead()) == (0, 1)
+    assert (stage.queue.deaths.rejected, stage.queue.deaths.rejected_discarded) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "eligible", "dead"),
+    [
+        ({}, False, 1),
+        ({"respect_dead_message_eligible": True}, True, 1),
+        ({"respect_dead_message_eligible": True}, False, 0),
+        ({"dead_message_queue": "missing"}, True, 0),
+        ({"dead_message_queue": str(QUEUE)}, True, 0),
+    ],
+)
+def test_which_dead_messages_are_discarded(settings, eligible, dead):
+    stage = AgingStage(**settings)
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.send(Traits(may_go_to_dead_messages=eligible))
+    stage.settle(flow, 1, 1, Outcome.REJECTED)
+    assert (stage.queue.depth, stage.dead()) == (0, dead)
+    assert stage.queue.deaths.rejected_discarded == 1 - dead
+
+
+def test_a_full_dead_message_queue_takes_nothing():
+    stage = AgingStage()
+    stage.engine.administration.change_queue("default", DEAD, QueueSettings(quota_bytes=0))
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.publish(1)
+    stage.settle(flow, 1, 1, Outcome.REJECTED)
+    assert (stage.queue.depth, stage.dead(), stage.queue.deaths.rejected_discarded) == (0, 0, 1)
+
+
+def test_a_message_is_redelivered_as_often_as_may_be_and_then_dies():
+    stage = AgingStage(max_redelivery_count=2)
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    ids = delivered(stage.publish(1))
+    for _ in range(2):
+        ids = delivered(stage.settle(flow, ids[0], ids[0], Outcome.FAILED))
+        assert len(ids) == 1
+    assert stage.settle(flow, ids[0], ids[0], Outcome.FAILED) == []
+    assert (stage.queue.depth, stage.dead()) == (0, 1)
+    assert (stage.queue.deaths.worn_out, stage.queue.redelivered_count) == (1, 2)
+
+
+def test_deliveries_to_clients_that_go_away_count_too():
+    stage = AgingStage(max_redelivery_count=1)
+    stage.publish(2)
+    for name in ("ann", "bob"):
+        client, flow = stage.consumer(name)
+        assert len(stage.open(flow)) == 2
+        stage.engine.disconnect(client)
+    _, flow = stage.consumer("cay")
+    assert stage.open(flow) == []
+    assert (stage.queue.depth, stage.dead()) == (0, 2)
+
+
+def test_without_redelivery_the_first_failure_is_the_last():
+    stage = AgingStage(redelivery_enabled=False)
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.publish(2)
+    stage.settle(flow, 1, 1, Outcome.FAILED)
+    assert (stage.queue.depth, stage.dead()) == (1, 1)
+
+
+def test_a_failed_message_waits_out_its_delay_which_grows_to_a_most_and_others_go_ahead():
+    stage = AgingStage(
+        redelivery_delay_enabled=True,
+        redelivery_delay_initial_ms=100,
+        redelivery_delay_multiplier_percent=300,
+        redelivery_delay_max_ms=500,
+    )
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    last = delivered(stage.publish(1))[0]
+    for delay_ms in (100, 300, 500, 500):
+        assert stage.settle(flow, last, last, Outcome.FAILED) == []
+        assert stage.pass_time(delay_ms - 1) == []
+        (last,) = delivered(stage.pass_time(1))
+    stage.settle(flow, last, last, Outcome.FAILED)
+    assert stage.numbers(stage.publish(1)) == [2]
+    assert stage.queue.depth == 2
+
+
+def test_a_message_dies_of_its_own_time_to_live_where_that_is_respected():
+    stage = AgingStage(respect_time_to_live=True)
+    stage.send(Traits(time_to_live_ms=300))
+    stage.send(Traits())
+    stage.pass_time(299)
+    assert (stage.queue.depth, stage.dead()) == (2, 0)
+    stage.pass_time(1)
+    assert (stage.queue.depth, stage.dead()) == (1, 1)
+    assert (stage.queue.deaths.expired, stage.queue.deaths.expired_discarded) == (1, 0)
+
+
+def test_a_message_lives_for_ever_where_that_is_not_respected():
+    stage = AgingStage(max_ttl_s=1)
+    stage.send(Traits(time_to_live_ms=1))
+    stage.pass_time(1_000_000)
+    assert stage.queue.depth == 1
+
+
+def test_the_lesser_of_what_the_message_and_the_queue_say_counts():
+    stage = AgingStage(respect_time_to_live=True, max_ttl_s=2)
+    for life_ms in (1_000, 3_000, 0):
+        stage.send(Traits(time_to_live_ms=life_ms))
+    stage.pass_time(1_000)
+    assert stage.queue.depth == 2
+    stage.pass_time(1_000)
+    assert stage.queue.depth == 0
+
+
+def test_a_life_that_ends_while_a_consumer_holds_the_message_ends_when_it_comes_back():
+    stage = AgingStage(respect_time_to_live=True)
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.send(Traits(time_to_live_ms=10))
+    stage.send(Traits(time_to_live_ms=10))
+    stage.pass_time(10)
+    assert stage.queue.depth == 2
+    stage.settle(flow, 1, 1)
+    stage.engine.disconnect(ann)
+    _, flow = stage.consumer("bob")
+    assert stage.open(flow) == []
+    assert (stage.queue.depth, stage.dead()) == (0, 1)
+
+
+def test_settings_that_come_later_count_for_what_is_there():
+    stage = AgingStage()
+    stage.send(Traits(time_to_live_ms=10_000), spooled_at_s=4_995)
+    stage.engine.administration.change_queue("default", QUEUE, QueueSettings(respect_time_to_live=True))
+    stage.pass_time(4_999)
+    assert stage.queue.depth == 1
+    stage.pass_time(1)
+    assert stage.queue.depth == 0
+
+
+@pytest.mark.parametrize("access_type", AccessType)
+def test_higher_priorities_go_first_and_equal_ones_in_order_where_that_is_switched_on(access_type):
+    stage = AgingStage(access_type=access_type, respect_priority=True)
+    for priority in (4, 9, 0, 4, 9):
+        stage.send(Traits(priority=priority))
+    ann, flow = stage.consumer("ann")
+    effects = stage.open(flow)
+    assert [effect.message.content.priority for effect in effects] == [9, 9, 4, 4, 0]
+    stage.settle(flow, effects[0].delivery_id, effects[0].delivery_id)
+    stage.send(Traits(priority=5))
+    stage.engine.disconnect(ann)
+    _, flow = stage.consumer("bob")
+    assert [effect.message.content.priority for effect in stage.open(flow)] == [9, 5, 4, 4, 0]
+
+
+def test_priority_can_be_switched_on_and_off_with_messages_there():
+    stage = AgingStage()
+    for priority in (1, 2, 3):
+        stage.send(Traits(priority=priority))
+    for respects, expected in ((True, [3, 2, 1]), (False, [1, 2, 3])):
+        changed = QueueSettings(respect_priority=respects)
+        stage.engine.administration.change_queue("default", QUEUE, changed)
+        client, flow = stage.consumer(f"{respects}")
+        assert [effect.message.content.priority for effect in stage.open(flow)] == expected
+        stage.engine.disconnect(client)

@@ -1,0 +1,93 @@
+"""What an administrator says of dying, waiting and ranking messages is what the engine does, and is counted."""
+
+from lbg_runtime.broker.engine.answers import SettledRange
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.outcome import Outcome
+
+CONFIG = "config/msgVpns/default/queues"
+MONITOR = "monitor/msgVpns/default/queues"
+
+SAID = {
+    "deadMsgQueue": "graves",
+    "maxRedeliveryCount": 3,
+    "maxTtl": 60,
+    "redeliveryDelayEnabled": True,
+    "redeliveryDelayInitialInterval": 10,
+    "redeliveryDelayMaxInterval": 20,
+    "redeliveryDelayMultiplier": 150,
+    "redeliveryEnabled": False,
+    "respectDmqEligibleEnabled": True,
+    "respectMsgPriorityEnabled": True,
+    "respectTtlEnabled": True,
+}
+
+
+async def test_every_attribute_is_the_engines(desk):
+    await desk.post(CONFIG, queueName="q", **SAID)
+    assert desk.status("q").settings == QueueSettings(
+        owner=None,
+        permission=desk.status("q").settings.permission,
+        ingress_enabled=False,
+        egress_enabled=False,
+        dead_message_queue="graves",
+        max_redelivery_count=3,
+        max_ttl_s=60,
+        redelivery_delay_enabled=True,
+        redelivery_delay_initial_ms=10,
+        redelivery_delay_max_ms=20,
+        redelivery_delay_multiplier_percent=150,
+        redelivery_enabled=False,
+        respect_dead_message_eligible=True,
+        respect_priority=True,
+        respect_time_to_live=True,
+    )
+    shown = await desk.get(CONFIG, "q")
+    assert {name: shown[name] for name in SAID} == SAID
+    await desk.ask("PUT", CONFIG, "q", body={})
+    assert desk.status("q").settings.dead_message_queue == "#DEAD_MSG_QUEUE"
+
+
+async def test_values_out_of_bounds_are_refused(desk):
+    for name, value in (
+        ("maxRedeliveryCount", 256),
+        ("redeliveryDelayMultiplier", 99),
+        ("redeliveryDelayInitialInterval", 0),
+        ("respectTtlEnabled", 1),
+    ):
+        assert await desk.code("POST", CONFIG, body={"queueName": "q", name: value}) == 11
+
+
+async def test_the_dead_message_queue_is_the_one_reserved_name(desk):
+    assert await desk.code("POST", CONFIG, body={"queueName": "#DEAD_MSG_QUEUE"}) == 0
+    assert await desk.code("POST", CONFIG, body={"queueName": "#other"}) == 11
+
+
+async def test_dead_and_redelivered_messages_are_counted_by_where_they_went(desk):
+    opened = {"permission": "consume", "ingressEnabled": True, "egressEnabled": True}
+    await desk.post(CONFIG, queueName="#DEAD_MSG_QUEUE", **opened)
+    await desk.post(CONFIG, queueName="kept", maxRedeliveryCount=1, **opened)
+    await desk.post(CONFIG, queueName="lost", maxRedeliveryCount=1, deadMsgQueue="missing", **opened)
+    for queue in ("kept", "lost"):
+        await desk.post(CONFIG, queue, "subscriptions", subscriptionTopic="a/>")
+    flows = [desk.bind(desk.client("ann"), "kept"), desk.bind(desk.client("bob"), "lost")]
+    for effect in desk.publish("a/1"):
+        (again,) = desk.engine.settle(
+            effect.flow, [SettledRange(effect.delivery_id, effect.delivery_id, Outcome.FAILED)]
+        )
+        desk.engine.settle(effect.flow, [SettledRange(again.delivery_id, again.delivery_id, Outcome.FAILED)])
+    assert len(flows) == 2
+    names = ("redeliveredMsgCount", "maxRedeliveryExceededToDmqMsgCount", "maxRedeliveryExceededDiscardedMsgCount")
+    kept, lost = await desk.get(MONITOR, "kept"), await desk.get(MONITOR, "lost")
+    assert [kept[name] for name in names] == [1, 1, 0]
+    assert [lost[name] for name in names] == [1, 0, 1]
+    assert [kept["maxTtlExpiredToDmqMsgCount"], kept["maxTtlExpiredDiscardedMsgCount"]] == [0, 0]
+    assert desk.status("#DEAD_MSG_QUEUE").depth == 1
+
+
+async def test_a_profile_says_whether_its_clients_may_have_transactions(desk):
+    await desk.post("config/msgVpns/default/clientProfiles", clientProfileName="plain")
+    await desk.post(
+        "config/msgVpns/default/clientUsernames", clientUsername="ann", clientProfileName="plain", enabled=True
+    )
+    assert not desk.engine.profile_of(desk.client("a", "ann")).may_use_transactions
+    assert desk.engine.profile_of(desk.client("b", "anybody")).may_use_transactions

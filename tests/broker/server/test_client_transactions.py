@@ -1,0 +1,121 @@
+"""The official client against the server: transacted sessions."""
+
+import pytest
+from solace.messaging.errors.pubsubplus_client_error import PubSubPlusClientError
+from solace.messaging.resources.queue import Queue
+from solace.messaging.resources.topic import Topic
+
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+
+pytestmark = pytest.mark.real_time
+
+
+class Transacted:
+    """A transacted session with a publisher, and receivers where asked."""
+
+    def __init__(self, client):
+        self.client = client
+        self.service = client.service.create_transactional_service_builder().build().connect()
+        self.publisher = self.service.create_transactional_message_publisher_builder().build().start()
+
+    def publish(self, topic, *payloads):
+        for payload in payloads:
+            self.publisher.publish(self.client.message(payload), Topic.of(topic))
+
+    def receiver(self, queue):
+        builder = self.service.create_transactional_message_receiver_builder()
+        return builder.build(Queue.durable_exclusive_queue(queue)).start()
+
+
+@pytest.fixture
+def transacted(client):
+    session = Transacted(client)
+    yield session
+    session.service.disconnect()
+
+
+def next_of(receiver):
+    message = receiver.receive_message(5000)
+    return message.get_payload_as_string(), message.is_redelivered()
+
+
+def test_what_is_published_is_there_with_the_commit_and_not_before(broker, client, transacted):
+    broker.create_queue("committed", "committed/>")
+    transacted.publish("committed/a", "1", "2")
+    marker = client.publisher()
+    client.publish(marker, "committed/a", "outside")
+    assert broker.status("committed").depth == 1
+    transacted.service.commit()
+    received = client.receiver("committed")
+    assert [message.get_payload_as_string() for message in received.take(3)] == ["outside", "1", "2"]
+    received.close()
+
+
+def test_what_is_rolled_back_was_never_published(broker, transacted):
+    broker.create_queue("undone", "undone/>")
+    transacted.publish("undone/a", "1")
+    transacted.service.rollback()
+    transacted.publish("undone/a", "2")
+    transacted.service.commit()
+    assert broker.status("undone").last_sequence == 1
+
+
+def test_what_is_consumed_is_gone_with_the_commit_and_comes_again_after_a_rollback(broker, client, transacted):
+    broker.create_queue("moved", "moved/>")
+    client.publish(client.publisher(), "moved/a", "1", "2", "3")
+    receiver = transacted.receiver("moved")
+    assert next_of(receiver) == ("1", False)
+    transacted.service.commit()
+    assert broker.status("moved").depth == 2
+    assert next_of(receiver) == ("2", False)
+    transacted.service.rollback()
+    assert [next_of(receiver), next_of(receiver)] == [("2", True), ("3", True)]
+    transacted.service.commit()
+    assert broker.status("moved").depth == 0
+
+
+def test_a_commit_that_one_queue_refuses_undoes_everything(broker, client, transacted):
+    broker.create_queue("source", "source/>")
+    broker.create_queue("target", "target/>")
+    broker.create_queue("narrow", "narrow/>", quota_bytes=300)
+    client.publish(client.publisher(), "source/a", "1")
+    receiver = transacted.receiver("source")
+    assert next_of(receiver) == ("1", False)
+    transacted.publish("target/a", "2")
+    transacted.publish("narrow/a", "x" * 200, "y" * 200)  # Each of them alone would have room.
+    with pytest.raises(PubSubPlusClientError, match="Spool Over Quota"):
+        transacted.service.commit()
+    assert (broker.status("target").depth, broker.status("narrow").depth) == (0, 0)
+    assert next_of(receiver) == ("1", True)
+    transacted.publish("target/a", "2")
+    transacted.service.commit()
+    assert (broker.status("source").depth, broker.status("target").depth) == (0, 1)
+
+
+def test_a_connection_that_breaks_takes_its_transaction_with_it(broker, make_client):
+    # The client opens its session anew and commits what it did not send again: that must not be taken for done.
+    broker.create_queue("broken", "broken/>")
+    client = make_client("breaking")
+    session = Transacted(client)
+    session.publish("broken/a", "1")
+    broker.call(broker.server.abort_connections, "breaking")
+    client.reconnected.get(timeout=10)
+    with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
+        session.service.commit()
+    assert broker.status("broken").last_sequence == 0
+    session.publish("broken/a", "2")
+    session.service.commit()
+    assert broker.status("broken").depth == 1
+    session.service.disconnect()
+
+
+def test_a_profile_can_forbid_transactions(broker, make_client):
+    def forbid() -> None:
+        profile = ClientProfile(may_use_transactions=False)
+        broker.server.engine.administration.accounts(DEFAULT_VPN).put(Account("plain", profile=profile))
+
+    broker.call(forbid)
+    client = make_client("plain-user", **{"solace.messaging.authentication.scheme.basic.username": "plain"})
+    with pytest.raises(PubSubPlusClientError):
+        client.service.create_transactional_service_builder().build().connect()

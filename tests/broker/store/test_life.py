@@ -1,0 +1,118 @@
+"""`lbg broker --store` as a process, with the official client: what a death leaves, and when it will not start."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from solace.messaging.errors.pubsubplus_client_error import PubSubPlusClientError
+from solace.messaging.messaging_service import MessagingService
+from solace.messaging.resources.topic import Topic
+
+from lbg_runtime.broker.store.store import Store
+from tests.broker.store.kills import Broker, run
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
+
+
+@contextmanager
+def running(store: Path, **options: object) -> Iterator[Broker]:
+    broker = Broker(store, **options)
+    try:
+        yield broker
+    finally:
+        broker.end(signal.SIGKILL)
+
+
+def start_refused(store: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", "127.0.0.1:0", "--store", str(store)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return ended.returncode, ended.stderr
+
+
+def test_killed_again_and_again_it_loses_nothing_confirmed_and_keeps_the_order(tmp_path):
+    verdict = run(3, 7, tmp_path / "store", tell=lambda _: None)
+    assert verdict.broken == []
+    assert verdict.kills == 3
+    assert verdict.confirmed == verdict.published > 0
+
+
+def test_what_administrators_said_survives(tmp_path):
+    with running(tmp_path / "store") as broker:
+        broker.configure("aclProfiles", aclProfileName="narrow", clientConnectDefaultAction="allow")
+        broker.configure(
+            "aclProfiles/narrow/publishTopicExceptions", publishTopicExceptionSyntax="smf", publishTopicException="a/>"
+        )
+        broker.configure(
+            "clientUsernames", clientUsername="ann", password="right", enabled=True, aclProfileName="narrow"
+        )
+        broker.configure("jndiQueues", queueName="/g", physicalName="{}")
+        broker.configure("queues", queueName="q", permission="consume", maxTtl=7)
+        broker.end(signal.SIGKILL)
+        broker.start()
+        url = f"http://{broker.semp}/SEMP/v2/config/msgVpns/default"
+        with httpx.Client(auth=("admin", "admin")) as http:
+            queue = http.get(f"{url}/queues/q").json()["data"]
+            user = http.get(f"{url}/clientUsernames/ann").json()["data"]
+            assert http.get(f"{url}/jndiQueues/%2Fg").json()["data"]["physicalName"] == "{}"
+        assert (queue["permission"], queue["maxTtl"]) == ("consume", 7)
+        assert user["aclProfileName"] == "narrow"
+        with pytest.raises(PubSubPlusClientError):
+            service(broker, "ann", "wrong")
+        ann = service(broker, "ann", "right")
+        publisher = ann.create_persistent_message_publisher_builder().build().start()
+        publisher.publish_await_acknowledgement("1", Topic.of("a/b"), 5000)
+        with pytest.raises(PubSubPlusClientError, match="ACL"):
+            publisher.publish_await_acknowledgement("1", Topic.of("b"), 5000)
+        publisher.terminate(0)
+        ann.disconnect()
+
+
+def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(tmp_path):
+    store = tmp_path / "store"
+    # A limit on the size of its files: for the process, it is as if the disk were full.
+    with running(store, limit_bytes=400_000) as broker:
+        broker.configure("queues", queueName="q", ingressEnabled=True)
+        broker.configure("queues/q/subscriptions", subscriptionTopic="a/>")
+        ann = service(broker, "ann", "")
+        publisher = ann.create_persistent_message_publisher_builder().build().start()
+        confirmed = 0
+        with pytest.raises(PubSubPlusClientError):  # noqa: PT012  # until it cannot
+            while confirmed < 1_000:
+                publisher.publish_await_acknowledgement(bytearray(10_000), Topic.of("a/b"), 5000)
+                confirmed += 1
+        publisher.terminate(0)
+        ann.disconnect()
+        assert broker.process.wait(10) == 1
+        assert broker.last_words().startswith(f"lbg: store {store}: ")
+    assert 10 < confirmed < 1_000
+    kept = Store.open(store)
+    assert sum(type(each).__name__ == "MessageKept" for each in kept.read()) in (confirmed, confirmed + 1)
+    kept.close()
+
+
+def test_it_does_not_start_on_a_store_in_use_or_damaged(tmp_path):
+    store = Store.open(tmp_path / "store")
+    code, said = start_refused(tmp_path / "store")
+    store.close()
+    assert (code, "another broker has it" in said) == (2, True)
+    (tmp_path / "other").write_text("something else" * 1_000)
+    code, said = start_refused(tmp_path / "other")
+    assert (code, "file is not a database" in said) == (2, True)
+    assert said.count("\n") == 1
+
+
+def service(broker: Broker, username: str, password: str) -> MessagingService:
+    properties = {
+        "solace.messaging.transport.host": f"tcp://{broker.smf}",
+        "solace.messaging.service.vpn-name": "default",
+        "solace.messaging.authentication.scheme.basic.username": username,
+        "solace.messaging.authentication.scheme.basic.password": password,
+        "solace.messaging.transport.connection-attempts-timeout": 5000,
+        "solace.messaging.transport.reconnection-attempts": 0,
+    }
+    return MessagingService.builder().from_properties(properties).build().connect()

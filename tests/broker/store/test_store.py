@@ -1,0 +1,326 @@
+"""The store alone: what comes back, and what it says of files that cannot be used."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.broker.engine.answers import SettledRange
+from lbg_runtime.broker.engine.changes import (
+    Change,
+    Changes,
+    DeliveryIdsSkipped,
+    FlowGone,
+    FlowKept,
+    MessageDelivered,
+    MessageGone,
+    MessageKept,
+    PublisherGone,
+    PublisherKept,
+    QueueGone,
+    QueueKept,
+    SubscriptionGone,
+    SubscriptionKept,
+)
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.store.store import Store
+from lbg_runtime.model.errors import StoreFailed, UserError
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.smf.message import make_relay
+
+SETTINGS = QueueSettings(
+    AccessType.NON_EXCLUSIVE,
+    owner="ann",
+    permission=Permission.CONSUME,
+    ingress_enabled=False,
+    reject_on_discard=RejectOnDiscard.ALWAYS,
+    quota_bytes=123,
+    remarks={"deadMsgQueue": "dead"},
+)
+
+
+def message(number: int, size: int = 10) -> Published:
+    relay = make_relay(f"orders/{number}", bytes((number % 256,)) * size)
+    return Published(f"orders/{number}", relay, relay.size_bytes, spooled_at_s=number)
+
+
+def reopened(path: Path) -> list[Change]:
+    """What a store says after the first word, which is about ids."""
+    store = Store.open(path)
+    _, *rest = store.read()
+    store.close()
+    return rest
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+def test_everything_that_was_told_comes_back(path):
+    kept: list[Change] = [
+        QueueKept(1, "default", "orders", SETTINGS),
+        QueueKept(2, "other", "orders", QueueSettings()),
+        SubscriptionKept(1, "orders/>"),
+        SubscriptionKept(1, "#share/a/b"),
+        MessageKept(1, 1, message(1)),
+        MessageKept(1, 2, message(2)),
+        MessageDelivered(1, 2, 77, 5, 3),
+        MessageKept(2, 9, message(9, 100_000)),
+        FlowKept(1, 5, "ann", 70, (75, 77)),
+        PublisherKept("default", "flow", 12, ((7, 503, "Spool Over Quota"),)),
+    ]
+    store = Store.open(path)
+    store.write(kept)
+    store.close()
+    assert reopened(path) == kept
+
+
+def test_what_is_gone_does_not_come_back(path):
+    store = Store.open(path)
+    store.write(
+        [
+            QueueKept(1, "default", "orders", SETTINGS),
+            QueueKept(2, "default", "gone", SETTINGS),
+            SubscriptionKept(1, "a"),
+            SubscriptionKept(2, "b"),
+            *(MessageKept(queue, n, message(n)) for queue in (1, 2) for n in (1, 2)),
+            MessageDelivered(1, 1, 1, 5, 1),
+            MessageDelivered(2, 1, 2, 6, 1),
+            FlowKept(1, 5, "ann", 0, (1,)),
+            FlowKept(2, 6, "ann", 0, (2,)),
+            PublisherKept("default", "flow", 1, ()),
+        ]
+    )
+    store.write(
+        [MessageGone(1, 1), QueueGone(2), SubscriptionGone(1, "a"), FlowGone(5), PublisherGone("default", "flow")]
+    )
+    store.close()
+    assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 2, message(2))]
+
+
+def test_the_latest_word_counts(path):
+    store = Store.open(path)
+    store.write([QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))])
+    store.write([MessageDelivered(1, 1, 1, 5, 1), PublisherKept("default", "flow", 1, ())])
+    store.write([MessageDelivered(1, 1, 2, 6, 2), PublisherKept("default", "flow", 2, ())])
+    store.write([QueueKept(1, "default", "orders", QueueSettings())])
+    store.close()
+    assert reopened(path) == [
+        QueueKept(1, "default", "orders", QueueSettings()),
+        MessageKept(1, 1, message(1)),
+        MessageDelivered(1, 1, 2, 6, 2),
+        PublisherKept("default", "flow", 2, ()),
+    ]
+
+
+def test_a_flow_that_holds_nothing_is_forgotten_with_the_next_life(path):
+    store = Store.open(path)
+    store.write([QueueKept(1, "default", "orders", SETTINGS), FlowKept(1, 5, "ann", 3, ())])
+    store.close()
+    assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS)]
+
+
+def test_every_life_has_ids_and_a_name_of_its_own(path):
+    store = Store.open(path)
+    first = next(store.read())
+    store.write([DeliveryIdsSkipped(1 << 50)])
+    names = {store.instance}
+    store.close()
+    store = Store.open(path)
+    second = next(store.read())
+    names.add(store.instance)
+    store.close()
+    assert isinstance(first, DeliveryIdsSkipped)
+    assert isinstance(second, DeliveryIdsSkipped)
+    assert second.up_to > 1 << 50 > first.up_to
+    assert len(names) == 2
+
+
+def test_rows_come_back_in_the_order_in_which_they_were_put_first(path):
+    store = Store.open(path)
+    store.put_row("user", b"a", b"1")
+    store.put_row("user", b"b", b"2")
+    store.put_row("user", b"c", b"3")
+    store.put_row("user", b"a", b"4")
+    store.put_row("user", b"b", None)
+    store.close()
+    store = Store.open(path)
+    assert store.rows() == [("user", b"a", b"4"), ("user", b"c", b"3")]
+    store.close()
+
+
+def test_only_its_owner_may_read_it(path):
+    Store.open(path).close()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+# -- files that cannot be used
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        reopened(path)
+    assert refused.value.where == f"store {path}"
+    return refused.value.found
+
+
+def test_a_store_in_use_is_refused_and_stays_in_use(path):
+    store = Store.open(path)
+    assert refusal(path) == "another broker has it"
+    assert refusal(path) == "another broker has it"
+    store.write([PublisherKept("default", "flow", 2, ())])
+    store.close()
+    assert reopened(path) == [PublisherKept("default", "flow", 2, ())]
+
+
+def test_what_is_no_store_is_refused_and_left_as_it_is(path):
+    path.write_bytes(b"something else, " * 1_000)
+    assert refusal(path) == "file is not a database"
+    assert path.read_bytes() == b"something else, " * 1_000
+
+
+def test_another_database_is_refused(path):
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE other (a)")
+    other.commit()
+    other.close()
+    assert refusal(path).startswith("it is no store of this version")
+
+
+def test_a_directory_and_a_place_that_is_not_there_are_refused(path):
+    assert refusal(path.parent) == "it is a directory"
+    assert refusal(path / "nowhere" / "store") == "No such file or directory"
+
+
+def filled(path: Path) -> None:
+    store = Store.open(path)
+    store.write(
+        [QueueKept(1, "default", "orders", SETTINGS), *(MessageKept(1, n, message(n, 900)) for n in range(1, 50))]
+    )
+    store.close()
+
+
+def test_a_message_that_is_not_what_was_written_is_refused(path):
+    filled(path)
+    data = path.read_bytes()
+    place = data.index(bytes((7,)) * 500) + 100
+    path.write_bytes(data[:place] + b"!" + data[place + 1 :])
+    assert refusal(path) == "it is damaged: message 7 of queue 1 is not what was written"
+
+
+def test_a_damaged_page_is_refused(path):
+    filled(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: 4096 * 6] + bytes(4096) + data[4096 * 7 :])
+    assert "malformed" in refusal(path) or "damaged" in refusal(path)
+
+
+def writes(path: Path, count: int, target: Path) -> list[int]:
+    """Make so many writes, and leave at `target` what a death after the last one leaves; sizes of the log by write."""
+    store = Store.open(path)
+    store.write([QueueKept(1, "default", "orders", SETTINGS)])
+    log = Path(f"{path}-wal")
+    sizes = []
+    for number in range(1, count + 1):
+        store.write([MessageKept(1, number, message(number, 50)), PublisherKept("default", "flow", number, ())])
+        sizes.append(log.stat().st_size)
+    shutil.copy(path, target)
+    shutil.copy(log, f"{target}-wal")
+    store.close()
+    return sizes
+
+
+def test_damage_in_the_log_is_told_from_a_torn_end(path, tmp_path):
+    target = tmp_path / "copy"
+    sizes = writes(path, 5, target)
+    log = Path(f"{target}-wal")
+    whole = log.read_bytes()
+    place = sizes[1] + 100
+    log.write_bytes(whole[:place] + b"!" + whole[place + 1 :])
+    assert refusal(target).startswith("its log is damaged: 3 writes")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1))
+def test_a_log_that_breaks_off_anywhere_leaves_what_was_confirmed_until_then_and_no_half_of_a_write(path, share):
+    target = path.parent / "copy"
+    for each in path.parent.iterdir():
+        each.unlink()
+    sizes = writes(path, 6, target)
+    log = Path(f"{target}-wal")
+    cut = int(share * log.stat().st_size)
+    log.write_bytes(log.read_bytes()[:cut])
+    certain = sum(size <= cut for size in sizes)
+    found = reopened(target)
+    numbers = [each.sequence for each in found if isinstance(each, MessageKept)]
+    confirmed = [each.last_judged_id for each in found if isinstance(each, PublisherKept)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) >= certain
+    assert confirmed == numbers[-1:]
+
+
+def test_a_full_disk_fails_the_write_whole_and_keeps_what_was_written(path):
+    store = Store.open(path)
+    store.write([QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))])
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StoreFailed) as failed:
+        store.write([MessageKept(1, 2, message(2)), MessageKept(1, 3, message(3, 100_000))])
+    assert failed.value.reason == "database or disk is full"
+    store.close()
+    assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))]
+
+
+# -- with an engine
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deeds=st.lists(st.sampled_from("pppsndr"), max_size=40))
+def test_a_broker_from_a_store_is_the_one_from_all_its_changes(path, deeds):
+    for each in path.parent.iterdir():
+        each.unlink()
+    changes, log, store = Changes(), [], Store.open(path)
+    engine = Engine("1", changes)
+    engine.create_queue("default", "orders", QueueSettings())
+    engine.add_queue_subscription("default", "orders", "orders/>")
+    client, _ = engine.connect("default", "user", "", "ann")
+    publisher = engine.open_publisher(client, "").flow
+    number, flow, last = 0, None, 0
+    for deed in ["p", *deeds]:
+        effects = []
+        if deed == "p":
+            number += 1
+            effects = engine.publish(publisher, number, message(number))
+        elif deed == "d" and flow is not None:
+            engine.unbind(flow)
+            flow = None
+        elif deed in "nr" and flow is None:
+            flow = engine.bind(client, "orders", last_received_id=last if deed == "r" else None)[0].flow
+            effects = engine.open_window(flow, last, 255)
+        elif deed == "s" and flow is not None:
+            engine.settle(flow, [SettledRange(0, last - 1, Outcome.ACCEPTED)])
+        last = max([last, *(effect.delivery_id for effect in effects)])
+        taken = changes.take()
+        log += taken
+        store.write(taken)
+    store.close()
+    one, two = Engine("2"), Engine("2")
+    one.restore(log)
+    store = Store.open(path)
+    two.restore(store.read())
+    store.close()
+
+    def seen(engine: Engine) -> list[object]:
+        client, _ = engine.connect("default", "user", "", "ann")
+        flow = engine.bind(client, "orders", last_received_id=last)[0].flow
+        held = engine.queue_status("default", "orders").unacked_count
+        effects = engine.open_window(flow, last, 255)
+        return [held, *((effect.message.topic, effect.redelivered) for effect in effects)]
+
+    assert seen(one) == seen(two)
