@@ -8,7 +8,7 @@ COMPILED := $(wildcard lbg_runtime/transport/solace/*.c)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: demo test check unit docs audit clean
+.PHONY: demo test check unit conformance docs audit clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/lbg demo $(DEMO_ARGS)
@@ -23,6 +23,12 @@ check: $(VENV)/test.stamp
 
 unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
+
+# Against a broker of yours: LBG_TEST_HOST=host[:port], and where they differ from the vendor's container, LBG_TEST_SEMP=URL,
+# LBG_TEST_VPN=NAME, LBG_TEST_ADMIN=USERNAME:PASSWORD. It makes and deletes queues and a client username there.
+conformance: $(VENV)/test.stamp
+	$(if $(LBG_TEST_HOST),,$(error LBG_TEST_HOST is not set; expected host or host:port of a broker))
+	LBG_TEST_HOST=$(LBG_TEST_HOST) $(BIN)/python -m pytest -v tests/transport/test_conformance_given_broker.py $(PYTEST_ARGS)
 
 docs: $(VENV)/test.stamp
 	$(BIN)/python -m lbg_runtime.cli.reference docs

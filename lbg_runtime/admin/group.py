@@ -21,7 +21,7 @@ from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup
 from lbg_runtime.admin.state import read_groups, read_rights, read_state
 from lbg_runtime.config.semp_settings import AccountSettings
-from lbg_runtime.config.settings import GroupSource, Provision, Settings
+from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, Settings
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import (
     ConfigError,
@@ -188,6 +188,9 @@ def spec_of(settings: Settings) -> GroupSpec:
     if settings.group.source is not GroupSource.FILE:
         raise ConfigError("group.from", settings.group.source.value, "file: who makes a group says how it is cut")
     group, connection = settings.group, settings.connection
+    if group.backend is not GroupBackend.EXCLUSIVE:
+        expected = "exclusive: a partitioned queue is made by hand, as docs/patterns.md says"
+        raise ConfigError("group.backend", group.backend.value, expected)
     return GroupSpec(
         shape=group.shape(),
         hash_function=group.hash_function,

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import sys
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,8 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import stop_requests
 
 if TYPE_CHECKING:
-    from lbg_runtime.broker.server.server import BrokerServer
     from lbg_runtime.broker.server.tls import TlsFiles
+    from lbg_runtime.broker.store.store import Store
 
 # Spooled messages live long and form no cycles, so looking through all of them for garbage is a pause for nothing:
 # 150 ms with 300 000 of them spooled, 7 ms with these thresholds (2 cores, Python 3.11, 256-byte messages).
@@ -38,24 +39,33 @@ def broker(
         Path | None,
         typer.Option(metavar="FILE", help="Authorities in PEM: clients then log in by certificate, not by password."),
     ] = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Keep everything in this file; without it, in memory alone.")
+    ] = None,
+    faults: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where tests order faults, over loopback alone; nowhere without it."),
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
     ] = False,
 ) -> None:
-    """Run the development broker until SIGTERM or SIGINT. Queues live in memory and go with it."""
+    """Run the development broker until SIGTERM or SIGINT."""
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
     import uvloop
 
-    from lbg_runtime.broker.server.server import BrokerServer
+    from lbg_runtime.broker.store.store import Store
 
     host, port = parse_address("--smf", smf)
     administration = None if semp is None else parse_address("--semp", semp)
+    fault_address = None if faults is None else parse_address("--faults", faults)
     configure_log()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     tls = tls_files(tls_cert, tls_key, client_ca)
-    uvloop.run(_serve(BrokerServer(host, port, tls=tls), administration, tls, parent_pid=parent_pid))
+    kept = None if store is None else Store.open(store)
+    uvloop.run(_serve((host, port), administration, fault_address, tls, kept, parent_pid=parent_pid))
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
@@ -80,8 +90,21 @@ def tls_files(certificate: Path | None, key: Path | None, client_authorities: Pa
 
 
 async def _serve(
-    server: "BrokerServer", administration: tuple[str, int] | None, tls: "TlsFiles | None", *, parent_pid: int | None
+    address: tuple[str, int],
+    administration: tuple[str, int] | None,
+    faults: tuple[str, int] | None,
+    tls: "TlsFiles | None",
+    store: "Store | None",
+    *,
+    parent_pid: int | None,
 ) -> None:
+    from lbg_runtime.broker.semp.configuration import Configuration
+    from lbg_runtime.broker.server.server import BrokerServer
+
+    server = BrokerServer(*address, tls=tls, store=store)
+    if store is not None and administration is None:
+        # What administrators said counts also where there is nobody to ask.
+        Configuration(server.engine, server.carry_out, store)
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
         async with server, AsyncExitStack() as stack:
@@ -91,9 +114,30 @@ async def _serve(
 
                 context = None if tls is None else tls.context()
                 semp = await stack.enter_async_context(
-                    SempServer(server.engine, server.carry_out, *administration, tls=context)
+                    SempServer(
+                        server.engine,
+                        server.carry_out,
+                        *administration,
+                        tls=context,
+                        kept=store,
+                        write_down=server.write_down,
+                    )
                 )
                 ready += f", semp {semp.host}:{semp.port}"
+            if faults is not None:
+                from lbg_runtime.broker.fault_port import FaultPort
+
+                port = await stack.enter_async_context(FaultPort(server, *faults))
+                ready += f", faults {port.host}:{port.port}"
             print(ready, file=sys.stderr, flush=True)
             # Unbounded on purpose: this is the life of the process.
-            await stop.wait()
+            await _first_of(stop.wait(), server.failed())
+
+
+async def _first_of(stopped: Coroutine[None, None, object], failed: Coroutine[None, None, object]) -> None:
+    tasks = [asyncio.create_task(stopped), asyncio.create_task(failed)]
+    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    for task in done:
+        task.result()

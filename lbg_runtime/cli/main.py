@@ -1,7 +1,8 @@
 """Entry of `lbg`: registers the commands and turns errors into one line and an exit code.
 
-Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown,
-130 interrupted. A command module imports what is heavy inside its function, so that `lbg --help` stays quick.
+Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown
+or no Spark, 130 interrupted. A command module imports what is heavy inside its function, so that `lbg --help` stays
+quick.
 """
 
 import os
@@ -10,14 +11,17 @@ import sys
 
 import typer
 
+from lbg_runtime.cli.advise import advise
 from lbg_runtime.cli.asyncapi import asyncapi
 from lbg_runtime.cli.bench.acks import acks
 from lbg_runtime.cli.bench.broker import broker as bench_broker
 from lbg_runtime.cli.bench.dispatch import dispatch
 from lbg_runtime.cli.bench.everything import all_
 from lbg_runtime.cli.bench.faults import faults
+from lbg_runtime.cli.bench.landing import landing as bench_landing
 from lbg_runtime.cli.bench.latency import latency
 from lbg_runtime.cli.bench.moves import handback, moves, takeover
+from lbg_runtime.cli.bench.pipeline import pipeline
 from lbg_runtime.cli.bench.poison import poison
 from lbg_runtime.cli.bench.publish import publish as bench_publish
 from lbg_runtime.cli.bench.receive import receive
@@ -28,13 +32,18 @@ from lbg_runtime.cli.bench.sidecar import sidecar
 from lbg_runtime.cli.bench.soak import soak
 from lbg_runtime.cli.broker import broker
 from lbg_runtime.cli.check import check
+from lbg_runtime.cli.compare import compare
 from lbg_runtime.cli.dashboard import dashboard
 from lbg_runtime.cli.demo.stage import demo
 from lbg_runtime.cli.group import group
+from lbg_runtime.cli.land import land
+from lbg_runtime.cli.landing import landing
 from lbg_runtime.cli.parked import parked
 from lbg_runtime.cli.publish import publish
+from lbg_runtime.cli.replay import replay
 from lbg_runtime.cli.run import run
 from lbg_runtime.cli.simulate import simulate
+from lbg_runtime.cli.spark import spark
 from lbg_runtime.cli.validate import validate
 from lbg_runtime.cli.why import why
 from lbg_runtime.model.errors import LbgError, UserError
@@ -52,8 +61,10 @@ bench.command("broker")(bench_broker)
 bench.command()(dispatch)
 bench.command()(faults)
 bench.command()(handback)
+bench.command("landing")(bench_landing)
 bench.command()(latency)
 bench.command()(moves)
+bench.command()(pipeline)
 bench.command()(poison)
 bench.command("publish")(bench_publish)
 bench.command()(processes)
@@ -73,13 +84,19 @@ def _benches() -> None:
 
 app.add_typer(bench, name="bench")
 app.add_typer(group, name="group")
+app.add_typer(landing, name="landing")
 app.add_typer(parked, name="parked")
+app.add_typer(spark, name="spark")
+app.command()(advise)
 app.command()(asyncapi)
 app.command()(broker)
 app.command()(check)
+app.command()(compare)
 app.command()(dashboard)
 app.command()(demo)
+app.command()(land)
 app.command()(publish)
+app.command()(replay)
 app.command()(run)
 app.command()(simulate)
 app.command()(validate)

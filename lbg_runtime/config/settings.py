@@ -1,4 +1,7 @@
-"""What may stand in config.yaml. Every value is checked when the file is loaded, none later."""
+"""What may stand in config.yaml. Every value is checked when the file is loaded, none later.
+
+One file of more than 400 lines, so that all sections are read in one place, in the order of the file.
+"""
 
 from dataclasses import replace
 from enum import Enum
@@ -60,6 +63,15 @@ class Provision(Enum):
     CREATE_MISSING = "create_missing"
 
 
+class GroupBackend(Enum):
+    """What keeps each key with one member."""
+
+    EXCLUSIVE = "exclusive"
+    """Exclusive queues, moved by the members."""
+    PARTITIONED = "partitioned"
+    """One partitioned queue, `<name>/0`: the broker moves its partitions, without asking the members."""
+
+
 class GroupSource(Enum):
     """Where it stands how the group is cut."""
 
@@ -84,7 +96,9 @@ class GroupSettings(Section):
     hash_count: Count
     """Shards, at least as many as queues; a multiple keeps queues even. It stays for the life of the group."""
     queue_count: Count
-    """Queues, at least as many as members. `lbg group restripe` changes it."""
+    """Queues, at least as many as members. `lbg group restripe` changes it. With `backend: partitioned` the
+    partitions of the one queue."""
+    backend: GroupBackend = GroupBackend.EXCLUSIVE
     hash_function: HashFunction = HashFunction.CRC32
     key: Annotated[KeySource, BeforeValidator(parsed_by(KeySource.parse))] = PARTITION_KEY
     """Where the key of a message is read from, for its lane."""
@@ -110,7 +124,8 @@ class GroupSettings(Section):
 
     def shape(self) -> GroupShape:
         """The numbers alone."""
-        return GroupShape(GroupName(self.name), self.hash_prefix, self.hash_count, self.queue_count)
+        queue_count = self.queue_count if self.backend is GroupBackend.EXCLUSIVE else 1
+        return GroupShape(GroupName(self.name), self.hash_prefix, self.hash_count, queue_count)
 
 
 class MembershipMode(Enum):
@@ -347,6 +362,23 @@ class Settings(Section):
         if self.sidecar is not None and self.handlers:
             raise SettingProblem(("sidecar",), "given with handlers", "one of the two")
         return self
+
+    @model_validator(mode="after")
+    def _a_shared_queue_is_made_beforehand(self) -> Self:
+        if self.group.backend is GroupBackend.EXCLUSIVE:
+            return self
+        if self.group.provision is not Provision.NONE:
+            expected = "none with backend: partitioned, whose queue only an administrator can make"
+            raise SettingProblem(("group", "provision"), self.group.provision.value, expected)
+        if self.group.source is not GroupSource.FILE:
+            expected = "file with backend: partitioned, as what is stored are exclusive queues"
+            raise SettingProblem(("group", "from"), self.group.source.value, expected)
+        return self
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether members talk to each other about who has which queue."""
+        return self.rebind.mode is RebindMode.COOPERATIVE and self.group.backend is GroupBackend.EXCLUSIVE
 
     @property
     def outside_connection(self) -> ConnectionSettings:

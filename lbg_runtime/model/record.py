@@ -31,6 +31,8 @@ class JournalHeader:
     t_start: int
     kind: Literal["journal"] = "journal"
     schema: int = RECORD_SCHEMA
+    backend: Literal["exclusive", "partitioned"] = "exclusive"
+    """`partitioned`: all members have flows on one queue, and the broker says which of them gets which key."""
 
 
 @dataclass(frozen=True, slots=True)

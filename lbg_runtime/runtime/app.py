@@ -13,7 +13,7 @@ import structlog
 import uvloop
 
 from lbg_runtime.admin.stored import load_group_settings, watch_of
-from lbg_runtime.config.settings import Settings
+from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import ConfigError, HandlerError
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.journal import open_journal
@@ -98,6 +98,7 @@ class App:
             os.environ.get(RUN_VARIABLE, ""),
             # Counted only where somebody can ask for it.
             MemberMeters() if self.settings.ops.status is not None else None,
+            group.backend.value,
         )
         is_clean = False
         status = self._status_server()
@@ -232,7 +233,9 @@ class App:
 def shape_warnings(settings: Settings, membership: Membership) -> list[str]:
     """What is allowed and probably not meant."""
     group = settings.group
-    warnings = []
+    warnings: list[str] = []
+    if group.backend is GroupBackend.PARTITIONED:
+        return warnings
     if not group.shape().is_even:
         warnings.append(f"{group.hash_count} shards do not divide evenly among {group.queue_count} queues")
     place = membership.place

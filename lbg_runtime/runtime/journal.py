@@ -155,7 +155,12 @@ class MemberJournal:
 
 
 def open_journal(
-    folder: Path | None, shape: GroupShape, member: MemberId, run_id: str, meters: MemberMeters | None = None
+    folder: Path | None,
+    shape: GroupShape,
+    member: MemberId,
+    run_id: str,
+    meters: MemberMeters | None = None,
+    backend: Literal["exclusive", "partitioned"] = "exclusive",
 ) -> MemberJournal:
     """Begin the journal of this life of the member; raises `ConfigError` where its file cannot be made."""
     if folder is None:
@@ -179,6 +184,7 @@ def open_journal(
             host=socket.gethostname(),
             pid=os.getpid(),
             t_start=started_at_us,
+            backend=backend,
         )
     )
     writer.flush()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from lbg_runtime.config.settings import RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, RebindMode, Settings
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import (
     ControlMessage,
@@ -52,6 +52,8 @@ class Observer:
 
     def __init__(self, session: Messenger, settings: Settings) -> None:
         """Raises `ConfigError` where the members of the group do not talk to each other."""
+        if settings.group.backend is not GroupBackend.EXCLUSIVE:
+            raise ConfigError("group.backend", settings.group.backend.value, "exclusive: others answer no questions")
         if settings.rebind.mode is not RebindMode.COOPERATIVE:
             raise ConfigError("rebind.mode", settings.rebind.mode.value, "cooperative: others answer no questions")
         self._session = session

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from lbg_runtime.admin.queues import QueueAdmin, open_queue_admin
-from lbg_runtime.config.settings import Provision, RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import ControlMessage, GroupQuestion, Header, Inquiry, Life, QuestionId
 from lbg_runtime.core.group.picture import GroupPicture
@@ -281,7 +281,9 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     """
     group = settings.group
     refusals: Mapping[str, tuple[str, str]] = {}
-    if settings.rebind.mode is not RebindMode.COOPERATIVE:
+    if group.backend is not GroupBackend.EXCLUSIVE:
+        refusals = {"group.backend": (group.backend.value, "exclusive: the partitions are a setting of the queue")}
+    elif settings.rebind.mode is not RebindMode.COOPERATIVE:
         refusals = {"rebind.mode": (settings.rebind.mode.value, "cooperative: other members do not talk to each other")}
     elif group.provision is not Provision.NONE:
         refusals = {

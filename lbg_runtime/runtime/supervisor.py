@@ -15,7 +15,7 @@ from enum import Enum
 import anyio
 import structlog
 
-from lbg_runtime.config.settings import Provision, RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
@@ -52,6 +52,9 @@ from lbg_runtime.runtime.session import Session
 from lbg_runtime.runtime.traced import traced
 
 _log = structlog.get_logger(__name__)
+
+ON_SHARED_QUEUE = Place(rank=0, gives_way=False)
+"""Every member's place on a partitioned queue: it binds and stays, and the broker says what it gets."""
 
 STATUS_INTERVAL_S = 1.0
 
@@ -137,13 +140,16 @@ class Supervisor:
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
         self._parking_lot: ParkingLot | None = None
         if any(policy.then is Then.PARK for policy in policies):
+            if settings.group.backend is GroupBackend.PARTITIONED:
+                expected = "another one with backend: partitioned, whose queue has several owners, and a parking one"
+                raise ConfigError("failure.then", Then.PARK.value, expected)
             self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
         self.runners: list[FlowRunner] = [
-            self._make_runner(index, first_place(index, membership, settings.rebind.mode), on_refused=self._give_up)
+            self._make_runner(index, first_place(index, membership, settings), on_refused=self._give_up)
             for index in range(shape.queue_count)
         ]
         self._control: ControlPlane | None = None
-        if settings.rebind.mode is RebindMode.COOPERATIVE:
+        if settings.is_cooperative:
             self._control = make_control_plane(
                 settings,
                 membership,
@@ -277,13 +283,10 @@ class Supervisor:
 
     def _give_up(self, refusal: BindFailed) -> None:
         # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.
-        self._refuse(
-            ConfigError(
-                "group.name",
-                f"queue {refusal.queue}: {refusal.reason}",
-                "queues that exist and may be bound, or group.provision: create_missing",
-            )
-        )
+        expected = "queues that exist and may be bound, or group.provision: create_missing"
+        if self._settings.group.backend is GroupBackend.PARTITIONED:
+            expected = "a partitioned queue of this name, made beforehand, that may be bound"
+        self._refuse(ConfigError("group.name", f"queue {refusal.queue}: {refusal.reason}", expected))
 
     def _refuse(self, error: ConfigError) -> None:
         self._refusal = self._refusal or error
@@ -313,7 +316,7 @@ class Supervisor:
     ) -> FlowRunner:
         settings, queue = self._settings, self._shape.queue_name(queue_index)
         gate: StripeGate | None = None
-        if settings.rebind.mode is RebindMode.COOPERATIVE:
+        if settings.is_cooperative:
             gate = StripeGate(queue_index, self._shape, record_prefix(settings.group.control_topic_name))
         machine = FlowMachine(
             queue,
@@ -400,9 +403,11 @@ class Supervisor:
             self._session.send_direct(Message(topic, note_of(handling, self._member)))
 
 
-def first_place(queue_index: int, membership: Membership, mode: RebindMode) -> Place:
+def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:
     """Where a member stands on a queue before it has heard of anybody."""
-    if mode is RebindMode.CYCLE and membership.place is not None:
+    if settings.group.backend is GroupBackend.PARTITIONED:
+        return ON_SHARED_QUEUE
+    if settings.rebind.mode is RebindMode.CYCLE and membership.place is not None:
         return static_place(queue_index, membership.place.index, membership.place.count)
     return AWAY
 

@@ -18,6 +18,18 @@ def imbalances(queues: Sequence[QueueName], at_work: Sequence[Life], broker: Gro
     return [*_strays(queues, at_work, homes, broker)] or [*_strangers(at_work)]
 
 
+def uneven(at_work: Sequence[Life], owners: Sequence[str | None]) -> list[str]:
+    """The same for a partitioned queue: a line for each partition that is nobody's, and for shares that differ."""
+    lines = [f"partition {number} is with nobody" for number, owner in enumerate(owners) if owner is None]
+    shares = [sum(owner == life.client_name for owner in owners) for life in at_work]
+    # Of more members than partitions, some have none.
+    active = sorted(shares, reverse=True)[: len(owners)]
+    if not lines and (sum(shares) != len(owners) or (active and active[0] - active[-1] > 1)):
+        said = ", ".join(f"{life.member} {share}" for life, share in zip(at_work, shares, strict=True))
+        lines.append(f"of {len(owners)} partitions these have: {said}")
+    return lines
+
+
 def _homes(at_work: Sequence[Life]) -> dict[QueueName, Life]:
     return {
         runner.machine.queue: life

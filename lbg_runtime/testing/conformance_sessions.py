@@ -219,14 +219,14 @@ class SessionConformance:
         await publish(transport, "a", topic="nobody/wants/this")
 
     async def test_a_message_to_a_queues_address_needs_no_subscription(self, harness: TransportHarness) -> None:
-        harness.broker.create_queue("#dead")
+        harness.broker.create_queue("#DEAD_MSG_QUEUE")
         transport = await open_transport(harness)
-        await publish(transport, "a", topic="#P2P/QUE/#dead")
+        await publish(transport, "a", topic="#P2P/QUE/#DEAD_MSG_QUEUE")
         with pytest.raises(PublishRefused) as refusal:
             await publish(transport, "b", topic="#P2P/QUE/missing")
         assert "Unknown Queue" in refusal.value.reason
-        await publish(transport, "c", topic="#P2P/QUE/#dead")
-        _, recorder = await bind(transport, queue=QueueName("#dead"))
+        await publish(transport, "c", topic="#P2P/QUE/#DEAD_MSG_QUEUE")
+        _, recorder = await bind(transport, queue=QueueName("#DEAD_MSG_QUEUE"))
         await recorder.until_received(2)
         assert recorder.payloads == [b"a", b"c"]
 

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lbg_runtime.config.settings import Settings
+from lbg_runtime.broker.engine.partition_line import partition_of
+from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import shard_of
 from lbg_runtime.model.ids import MemberId
@@ -14,7 +15,7 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.supervisor import StopReport
-from lbg_runtime.testing.balance import imbalances
+from lbg_runtime.testing.balance import imbalances, uneven
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
@@ -64,6 +65,9 @@ class Group:
         self._something_happened = asyncio.Event()
         self.broker = GroupBroker(self._moments, self._something_happened.set)
         """`fail()` and `restore()` it; what lies on a queue is `depth(...)` and `left_on(...)`."""
+        self._is_partitioned = settings.group.backend is GroupBackend.PARTITIONED
+        if self._is_partitioned:
+            self.broker.make_partitioned(settings)
         self._memberships: dict[str, Membership] = {}
         self._messenger = self.broker.make_transport(PUBLISHER_ID)
         self._publisher = HashedPublisher(
@@ -204,7 +208,11 @@ class Group:
     def owner(self, key: str) -> str | None:
         """The member whom the broker feeds the messages of a key; None while it is nobody."""
         shard = shard_of(self.settings.group.hash_function, key, self.shape.hash_count)
-        client = self.broker.fed(self.shape.queue_name(self.shape.queue_index_of_shard(shard)))
+        if self._is_partitioned:
+            owners = self.broker.partition_owners(self.shape.queue_name(0))
+            client = owners[partition_of(key, len(owners))]
+        else:
+            client = self.broker.fed(self.shape.queue_name(self.shape.queue_index_of_shard(shard)))
         return next((life.member for life in self.lives if life.client_name == client), None)
 
     # -- time
@@ -286,6 +294,9 @@ class Group:
         return not any(self.broker.depth(queue) for queue in self.shape.queue_names())
 
     def _imbalances(self) -> list[str]:
+        if self._is_partitioned:
+            at_work = [life for life in self.lives if life.is_at_work]
+            return uneven(at_work, self.broker.partition_owners(self.shape.queue_name(0)))
         return imbalances(self.shape.queue_names(), [life for life in self.lives if life.is_at_work], self.broker)
 
     def _standstill(self) -> Reasons:

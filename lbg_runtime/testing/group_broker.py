@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId
+from lbg_runtime.broker.engine.partitions import PartitionState
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.moments import Moments
@@ -13,6 +16,9 @@ from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S, MemoryTrans
 
 ACK_DELAY_S = 1.0
 """The official client's ack timer: what was settled less than that before a crash comes again."""
+
+HANDOFF_ATTEMPTS = 10
+"""So many attempts of a handler may last as long as they can, before a partition moves without waiting for them."""
 
 
 class GroupBroker(MemoryBroker):
@@ -71,6 +77,21 @@ class GroupBroker(MemoryBroker):
         """Name of the client that the broker feeds from a queue."""
         flows = self.engine.queue_flows(DEFAULT_VPN, queue) if self._has(queue) else ()
         return next((flow.client_name for flow in flows if flow.active and not flow.browser), None)
+
+    def make_partitioned(self, settings: Settings) -> None:
+        """Make the queue of a group with `backend: partitioned`. A hand-off waits for longer than an attempt takes."""
+        shape, group = settings.group.shape(), settings.group
+        queue = QueueSettings(
+            AccessType.NON_EXCLUSIVE,
+            partition_count=group.queue_count,
+            partition_max_handoff_ms=HANDOFF_ATTEMPTS * settings.failure.timeout_ms,
+        )
+        self.create_queue(shape.queue_name(0), shape.subscriptions(0), settings=queue)
+
+    def partition_owners(self, queue: QueueName) -> tuple[str | None, ...]:
+        """Names of the clients that have the partitions of a queue, by number; None where one moves or is nobody's."""
+        partitions = self.engine.queue_status(DEFAULT_VPN, queue).partitions
+        return tuple(each.client_name if each.state is PartitionState.READY else None for each in partitions)
 
     def _has(self, queue: QueueName) -> bool:
         return queue in self.engine.queue_names(DEFAULT_VPN)

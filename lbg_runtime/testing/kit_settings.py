@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 from lbg_runtime.config.load import load_settings, parse_settings
-from lbg_runtime.config.settings import MembershipMode, Provision, Settings
+from lbg_runtime.config.settings import GroupBackend, MembershipMode, Provision, Settings
 from lbg_runtime.model.errors import HandlerError, UserError
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.app import App
@@ -42,6 +42,8 @@ def find_settings(given: Settings | Path | str | Sections | None, app: App | Non
         settings = given
     else:
         settings = load_settings(Path(given))
+    if settings.group.backend is GroupBackend.PARTITIONED:
+        return settings  # Its queue is the kit's to make.
     group = settings.group.model_copy(update={"provision": Provision.CREATE_MISSING})
     return settings.model_copy(update={"group": group})
 

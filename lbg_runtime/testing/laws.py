@@ -121,6 +121,7 @@ def _confirmed(published: PublishedMessages, left: set[tuple[str, int]]) -> Iter
 def _journal(life: Life, shape: GroupShape) -> _Row:
     return _file(f"{life.member}-{life.number}", shape) | {
         "queue_count": shape.queue_count,
+        "backend": life.backend.value,
         "member": life.member,
         "incarnation": life.number,
         "host": "",

@@ -52,6 +52,7 @@ class Life:
         """`number`: of this life in its group, from 1. `on_change` is called when something of it begins or ends."""
         self.member = membership.member
         self.is_counted = membership.place is not None
+        self.backend = settings.group.backend
         self.number = number
         self.state = LifeState.RUNNING
         self.records = LifeRecords(moments)

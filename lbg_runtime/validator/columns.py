@@ -54,6 +54,8 @@ class Lives:
     """What the wall clock is ahead of the times here."""
     queue_count: int
     """Of the group, as most journals say."""
+    is_partitioned: bool
+    """Whether members share queues, and the broker says which of them gets which key."""
 
     @property
     def one_clock(self) -> bool:
@@ -153,4 +155,5 @@ def _lives(journals: pa.Table) -> Lives:
         offset_ns=offset,
         wall_ns=0 if several_hosts or not len(walls) else int(np.median(walls)),
         queue_count=int(np.median(queue_counts)) if len(queue_counts) else 1,
+        is_partitioned="partitioned" in texts(journals, "backend"),
     )

@@ -182,6 +182,8 @@ def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
     reasons = []
     for name in ("run_id", "group", "hash_prefix"):
         reasons += _disagreement(name, journals, ledgers)
+    if len({name or "exclusive" for name in texts(journals, "backend")}) > 1:
+        reasons.append("the files disagree on backend: exclusive, partitioned")
     lives = Counter(zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True))
     publishers = Counter(texts(ledgers, "publisher"))
     reasons += [

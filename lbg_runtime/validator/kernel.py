@@ -35,7 +35,8 @@ settled_after_epoch
 two_active
     No two flows are fed on one queue at the same time. Only proof counts: a flow is fed from its `active` record to
     the last message it received and handled, or the start of its drain; a flow released in good order also to the
-    end of its last handling. A crashed or cut-off member proves nothing after that.
+    end of its last handling. A crashed or cut-off member proves nothing after that. Not for members that share a
+    partitioned queue: there only keys have one owner at a time, which the laws on overlaps look after.
 key_on_two_shards
     A key lies in one shard, whoever published it. Two shards mean two queues, and so no order between them.
 shard_in_wrong_queue
@@ -97,7 +98,8 @@ def examine(tables: RunTables, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Ex
     book = Book(columns, epochs)
     _check_overlaps(book, handlings)
     _check_settlements(book, handlings, epochs)
-    _check_tenures(book, epochs, tenures)
+    if not lives.is_partitioned:
+        _check_tenures(book, epochs, tenures)
     exposed = exposed_handlings(handlings, epochs, lives, tables.flows, ack_window_ms * 1_000_000)
     holes = find_holes(epochs, tenures, tables.flows, lives, layouts)
     messages, unplaced = group_messages(handlings), None
@@ -187,9 +189,12 @@ def _check_tenures(book: Book, epochs: Epochs, tenures: Tenures) -> None:
 def _find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Tenures) -> list[Move]:
     """Owner changes in order of time. A queue's first owner is no move, nor is a new epoch of the same life.
 
-    A queue that a re-striping removed and another one made anew is two.
+    Members that share a queue do not know what the broker moves between them, so there are none on record. A queue that
+    a re-striping removed and another one made anew is two.
     """
     lives = columns.lives
+    if lives.is_partitioned:
+        return []
     rows = np.flatnonzero(tenures.first_start_ns != FAR_FUTURE)
     queue = epochs.queue[tenures.epoch]
     rows = rows[np.lexsort((tenures.first_start_ns[rows], queue[rows]))]

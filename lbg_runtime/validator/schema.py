@@ -114,6 +114,7 @@ JOURNALS = pa.schema(
         pa.field("member", pa.string()),
         pa.field("incarnation", pa.int64()),
         pa.field("host", pa.string()),
+        pa.field("backend", pa.string(), metadata={"doc": "null, as in older files, for `exclusive`"}),
         *_FILE_END,
         pa.field("last_mono_ns", pa.int64(), metadata={"doc": "latest moment any record of the file tells of"}),
         pa.field("wall_offset_ns", pa.int64(), metadata={"doc": "wall clock minus monotonic clock, early in the file"}),

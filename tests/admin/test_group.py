@@ -257,7 +257,7 @@ async def test_drift_is_found_and_mended(broker, client):
     assert len(plan.steps) == 1 + 2 + 1 + 1 + 2
     await admin.apply(plan)
     assert (await admin.plan(SPEC)).is_clean
-    assert broker.engine.queue_status("default", QueueName("orders/0")).settings.remarks == {"maxTtl": 5}
+    assert broker.engine.queue_status("default", QueueName("orders/0")).settings.max_ttl_s == 5
 
 
 async def test_a_queue_that_the_group_should_not_have_is_told_and_left(broker, client):
@@ -494,3 +494,9 @@ def test_settings_say_what_a_group_is_to_be():
     del sections["semp"]
     with pytest.raises(ConfigError, match="semp"):
         spec_of(parse_settings(sections, "test"))
+
+
+def test_a_partitioned_queue_is_not_this_groups_to_make() -> None:
+    group = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "backend": "partitioned"}
+    with pytest.raises(ConfigError, match="group\\.backend: partitioned"):
+        spec_of(parse_settings({"group": group, "semp": {"url": "http://broker"}}, "test"))

@@ -55,6 +55,24 @@ def test_the_management_api_is_served_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.real_time
+def test_faults_are_ordered_where_it_is_asked_for() -> None:
+    with broker("--smf", "127.0.0.1:0", "--faults", "127.0.0.1:0") as (process, line):
+        start, _, address = line.strip().rpartition(", faults ")
+        assert start.startswith("lbg broker ready: smf 127.0.0.1:")
+        assert httpx.get(f"http://{address}/", trust_env=False).json() == {"clients": []}
+        process.terminate()
+        assert process.wait(BOUND_S) == 0
+
+
+@pytest.mark.real_time
+def test_faults_are_not_ordered_from_elsewhere() -> None:
+    command = [*COMMAND, "--smf", "127.0.0.1:0", "--faults", "0.0.0.0:0"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=BOUND_S)
+    assert ended.returncode == 2
+    assert "--faults: 0.0.0.0:0; expected an address of this machine alone" in ended.stderr
+
+
+@pytest.mark.real_time
 def test_a_bad_address_of_the_management_api_is_named() -> None:
     for address, reason in (("8080", "--semp: '8080'"), ("192.0.2.1:0", "semp 192.0.2.1:0")):
         ended = subprocess.run(

@@ -190,7 +190,7 @@ def test_a_wrong_value_is_one_line_with_place_value_and_expectation(sections, li
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
     assert _problem(group=GROUP | {"hash_cout": 1}) == (
         "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
-        "cache, control_topic, from, hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
+        "backend, cache, control_topic, from, hash_count, hash_function, hash_prefix, key, name, provision, queue_count"
     )
     assert _problem(zzz={}).startswith("config.yaml: zzz: unknown setting; expected one of connection, dispatch")
     assert "rebind.interval_ms: unknown setting; expected interval" in _problem(rebind={"interval_ms": 5})

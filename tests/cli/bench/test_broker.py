@@ -67,6 +67,8 @@ def test_ratios_are_within_a_round_and_the_cost_is_by_few_queues() -> None:
         ("bare in", "messages/s"): [100.0, 200.0],
         ("out", "messages/s"): [1.0, 1.0],
         ("bare out", "messages/s"): [1.0, 2.0],
+        ("stored in", "messages/s"): [25.0, 45.0],
+        ("stored out", "messages/s"): [0.5, 1.0],
         (few, "broker us/message"): [10.0, 20.0],
         (some, "broker us/message"): [11.0, 20.0],
         (many, "broker us/message"): [20.0, 20.0],
@@ -74,6 +76,8 @@ def test_ratios_are_within_a_round_and_the_cost_is_by_few_queues() -> None:
     }
     assert [list(ratio.values) for ratio in ratios_of(measured)] == [
         [0.5, 0.3],
+        [0.5, 0.75],
+        [0.5, 1.0],
         [1.0, 0.5],
         [1.1, 1.0],
         [2.0, 1.0],
@@ -96,4 +100,5 @@ def test_a_short_run_measures_every_arm() -> None:
     told = json.loads(ended.stdout)
     arms = {row["arm"] for row in told["rows"]}
     assert {"in", "bare in", "out", "bare out", "one by one", "spooled", "20 queues x 2 members"} <= arms
+    assert {"stored in", "stored out", "stored one by one"} <= arms
     assert told["right"] is True

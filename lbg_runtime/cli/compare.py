@@ -1,0 +1,104 @@
+"""`lbg compare`: the same keyed stream through every way to spread it over members."""
+
+import asyncio
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+if TYPE_CHECKING:
+    from lbg_runtime.cli.comparison.figures import Figures
+    from lbg_runtime.cli.comparison.play import Stream
+
+_COLUMNS = (
+    ("pattern", ""),
+    ("order errors", "order_errors"),
+    ("overlaps", "overlaps"),
+    ("lost", "lost"),
+    ("repeated", "duplicates"),
+    ("owner changes", "owner_changes"),
+    ("steady", "steady_owner_changes"),
+    ("spread", "spread"),
+    ("keys/member", "keys_per_member"),
+    ("join pause ms", "join_pause_ms"),
+    ("crash pause ms", "crash_pause_ms"),
+)
+
+
+def compare(
+    members: Annotated[int, typer.Option(min=2, max=7, help="Members from the start; one joins, one dies.")] = 3,
+    keys: Annotated[int, typer.Option(min=1, max=10_000, help="Different keys.")] = 40,
+    rate: Annotated[int, typer.Option(min=4, max=5_000, help="Messages a second.")] = 400,
+    seconds: Annotated[int, typer.Option(min=1, max=600, help="How long each of the three parts lasts.")] = 5,
+    work_ms: Annotated[float, typer.Option(min=0, max=1_000, help="What handling a message takes on average.")] = 2.0,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Without sockets and without the official client, in virtual time.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Play round robin, exclusive queues with a group, a partitioned queue, message groups and sticky shares.
+
+    Each on a development broker of its own, with the official client over loopback. Exits 1 where a pattern that keeps
+    messages lost some.
+    """
+    import logging
+
+    from lbg_runtime.cli.bench.report import quiet_log
+    from lbg_runtime.cli.comparison.patterns import PATTERNS
+    from lbg_runtime.cli.comparison.play import Stream
+
+    quiet_log(logging.ERROR)
+    stream = Stream(members, keys, float(rate), float(seconds), work_ms)
+    found: dict[str, Figures] = {}
+    for pattern in PATTERNS:
+        print(f"compare: {pattern.name}", file=sys.stderr, flush=True)
+        found[pattern.name] = _run(pattern.name, stream, in_memory=memory)
+    if json:
+        said = {"stream": asdict(stream), "patterns": {name: asdict(figures) for name, figures in found.items()}}
+        print(orjson.dumps(said).decode())
+    else:
+        print("\n".join(table(found)))
+    broken = [p.name for p in PATTERNS if p.keeps_messages and found[p.name].lost]
+    if broken:
+        print(f"compare: messages were lost by {', '.join(broken)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _run(name: str, stream: "Stream", *, in_memory: bool) -> "Figures":
+    from lbg_runtime.cli.comparison.patterns import PATTERNS
+    from lbg_runtime.cli.comparison.play import play
+    from lbg_runtime.cli.comparison.stages import open_stage
+
+    (pattern,) = (pattern for pattern in PATTERNS if pattern.name == name)
+
+    async def run() -> "Figures":
+        async with open_stage(in_memory=in_memory) as stage:
+            return await play(pattern, stage, stream)
+
+    if in_memory:
+        from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            return runner.run(run())
+    import uvloop
+
+    return uvloop.run(run())
+
+
+def table(found: "dict[str, Figures]") -> list[str]:
+    """The figures as aligned text, a pattern a line."""
+    rows = [[heading for heading, _ in _COLUMNS]]
+    for name, figures in found.items():
+        said = asdict(figures)
+        values = (said[field] for _, field in _COLUMNS[1:])
+        rows.append([name, *(f"{value:.2f}" if isinstance(value, float) else str(value) for value in values)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if not position else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

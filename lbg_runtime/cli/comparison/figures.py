@@ -1,0 +1,124 @@
+"""From what members did to the figures of one pattern. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """One handling that came to its end; times are of the loop's clock, in seconds."""
+
+    member: str
+    key: str
+    number: int
+    """Of the message within its key, from 1."""
+    start_s: float
+    done_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """When what happened."""
+
+    published: Mapping[str, int]
+    """How many messages of each key were confirmed."""
+    join_s: float
+    crash_s: float
+    interval_s: float
+    """Between two bursts of one key, as published: a longer wait than that is a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one pattern has shown."""
+
+    published: int
+    handled: int
+    """Messages that were handled at least once."""
+    lost: int
+    duplicates: int
+    """Handlings of a message after its first."""
+    order_errors: int
+    """Messages whose first handling began after that of a later one of their key."""
+    overlaps: int
+    """Handlings that began while another member handled the same key."""
+    owner_changes: int
+    """How often the next message of a key was handled by another member than the last one, in the whole run."""
+    steady_owner_changes: int
+    """The same, before anybody came or went."""
+    spread: float
+    """Before anybody came or went: what the busiest member handled, as a multiple of an even share."""
+    keys_per_member: float
+    """Before anybody came or went: keys that a member handled, on average."""
+    join_pause_ms: int
+    """Longest wait of any key for its next message after a member came, beyond what is published."""
+    crash_pause_ms: int
+    """The same after one was gone without a word."""
+
+
+def figures_of(handlings: Sequence[Handled], story: Story, member_count: int) -> Figures:
+    """Judge a run; `member_count` members were there from the start."""
+    by_key: dict[str, list[Handled]] = {key: [] for key in story.published}
+    handlings = [each for each in handlings if each.key in by_key]
+    for handled in sorted(handlings, key=lambda each: (each.start_s, each.done_s)):
+        by_key[handled.key].append(handled)
+    firsts = {key: _first_handlings(every) for key, every in by_key.items()}
+    distinct = sum(map(len, firsts.values()))
+    steady = [each for each in handlings if each.start_s < story.join_s]
+    shares = [sum(each.member == member for each in steady) for member in {each.member for each in steady}]
+    pairs = {(each.member, each.key) for each in steady}
+    published = sum(story.published.values())
+    return Figures(
+        published=published,
+        handled=distinct,
+        lost=published - distinct,
+        duplicates=len(handlings) - distinct,
+        order_errors=sum(_late(every) for every in firsts.values()),
+        overlaps=sum(_overlaps(every) for every in by_key.values()),
+        owner_changes=sum(_owner_changes(every) for every in by_key.values()),
+        steady_owner_changes=sum(
+            _owner_changes([each for each in every if each.start_s < story.join_s]) for every in by_key.values()
+        ),
+        spread=max(shares, default=0) * member_count / max(len(steady), 1),
+        keys_per_member=len(pairs) / max(len(shares), 1),
+        join_pause_ms=_pause_ms(by_key, story.join_s, story.crash_s, story.interval_s),
+        crash_pause_ms=_pause_ms(by_key, story.crash_s, float("inf"), story.interval_s),
+    )
+
+
+def _first_handlings(every: Sequence[Handled]) -> list[Handled]:
+    seen: dict[int, Handled] = {}
+    for handled in every:
+        seen.setdefault(handled.number, handled)
+    return list(seen.values())
+
+
+def _late(firsts: Sequence[Handled]) -> int:
+    newest = late = 0
+    for handled in firsts:
+        late += handled.number < newest
+        newest = max(newest, handled.number)
+    return late
+
+
+def _overlaps(every: Sequence[Handled]) -> int:
+    return sum(
+        any(before.done_s > handled.start_s and before.member != handled.member for before in every[max(0, i - 8) : i])
+        for i, handled in enumerate(every)
+    )
+
+
+def _owner_changes(every: Sequence[Handled]) -> int:
+    return sum(one.member != other.member for one, other in pairwise(every))
+
+
+def _pause_ms(by_key: Mapping[str, Sequence[Handled]], from_s: float, to_s: float, interval_s: float) -> int:
+    """The longest time between the starts of two handlings of a key, of which the second began in this time."""
+    waits = [
+        other.start_s - max(one.start_s, from_s)
+        for every in by_key.values()
+        for one, other in pairwise(every)
+        if from_s <= other.start_s < to_s
+    ]
+    return max(0, round((max(waits, default=0.0) - interval_s) * 1_000))

@@ -1,0 +1,150 @@
+"""One pattern, played: the same stream, a member that comes, one that dies."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from lbg_runtime.cli.comparison.figures import Figures, Story, figures_of
+from lbg_runtime.cli.comparison.members import Member, Watch
+from lbg_runtime.cli.comparison.patterns import SHAPE, TOPIC, Pattern
+from lbg_runtime.cli.comparison.stages import Stage, depth_of
+from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.publisher.confirmation import Confirmation
+from lbg_runtime.publisher.hashed import HashedPublisher
+
+BEGIN_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 60.0
+POLL_S = 0.05
+QUIET_S = 0.5
+"""Nothing is handled for so long after the end of the stream: where nothing is kept, nothing more comes."""
+
+WARM_KEYS = 64
+"""Keys of the time before the run: enough for every member to get one."""
+
+BURST = 4
+"""Messages of one key that are published at once: what is to be kept in order."""
+
+
+class NothingHandled(LbgError):
+    """A pattern did not get going, or not to its end, in time."""
+
+    def __init__(self, pattern: str, waited_for: str) -> None:
+        super().__init__(f"{pattern}: {waited_for} took too long")
+        self.pattern = pattern
+        self.waited_for = waited_for
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What is published, the same for every pattern."""
+
+    member_count: int
+    keys: int
+    rate: float
+    """Messages a second."""
+    seconds: float
+    """How long each of three parts lasts: nobody comes or goes, one more is there, one is gone."""
+    work_ms: float
+    """What handling a message takes on average."""
+
+
+async def play(pattern: Pattern, stage: Stage, stream: Stream) -> Figures:
+    """Play a pattern on a stage that has nothing on it yet; raises `NothingHandled`."""
+    run = _Run(pattern, stage, stream)
+    try:
+        return await run.play()
+    finally:
+        await run.close()
+
+
+class _Run:
+    def __init__(self, pattern: Pattern, stage: Stage, stream: Stream) -> None:
+        self._pattern = pattern
+        self._stage = stage
+        self._stream = stream
+        self._watch = Watch(stream.work_ms)
+        self._members: list[Member] = []
+        self._session = stage.make_session("publisher")
+        self._publisher = HashedPublisher(self._session, SHAPE, HashFunction.CRC32, publisher_id="compare")
+        self._confirmed: Counter[str] = Counter()
+
+    async def play(self) -> Figures:
+        loop, stream = asyncio.get_running_loop(), self._stream
+        self._pattern.prepare(self._stage)
+        await self._session.open()
+        for _ in range(stream.member_count):
+            await self._add_member()
+        await self._get_going()
+        self._watch.handled.clear()
+        self._confirmed.clear()
+        begin_s = loop.time()
+        publishing = asyncio.create_task(self._publish())
+        await asyncio.sleep(stream.seconds)
+        join_s = loop.time()
+        await self._add_member()
+        await asyncio.sleep(max(0.0, begin_s + 2 * stream.seconds - loop.time()))
+        crash_s = loop.time()
+        victim = self._members[0].name
+        self._watch.bury(victim)
+        self._stage.cut(victim)
+        await publishing
+        await self._finish()
+        interval_s = stream.keys * BURST / stream.rate
+        story = Story(self._confirmed, join_s, crash_s, interval_s)
+        return figures_of(self._watch.handled, story, stream.member_count)
+
+    async def close(self) -> None:
+        await self._publisher.close(timeout_ms=1_000)
+        await asyncio.gather(*(member.stop() for member in self._members), return_exceptions=True)
+        await self._session.close()
+
+    async def _add_member(self) -> None:
+        member = self._pattern.make_member(f"member-{len(self._members)}", self._stage, self._watch)
+        self._members.append(member)
+        await member.start()
+
+    async def _get_going(self) -> None:
+        """Publish before the run begins, until every member has handled something and nobody moves any more."""
+        names = {member.name for member in self._members}
+        try:
+            async with asyncio.timeout(BEGIN_TIMEOUT_S):
+                while {each.member for each in self._watch.handled} != names:
+                    for number in range(WARM_KEYS):
+                        await self._publish_burst(f"warm-{number}")
+                    await asyncio.sleep(POLL_S)
+                await self._until_empty()
+        except TimeoutError:
+            raise NothingHandled(self._pattern.name, "the start of the members") from None
+
+    async def _publish(self) -> None:
+        loop, stream = asyncio.get_running_loop(), self._stream
+        begin_s, burst_s = loop.time(), BURST / stream.rate
+        for number in range(round(3 * stream.seconds / burst_s)):
+            await asyncio.sleep(max(0.0, begin_s + number * burst_s - loop.time()))
+            await self._publish_burst(f"key-{number % stream.keys}")
+
+    async def _publish_burst(self, key: str) -> None:
+        for _ in range(BURST):
+            answer = await self._publisher.submit(f"{TOPIC}/{key}", b"x" * 100, key=key)
+            answer.add_done_callback(self._note)
+
+    def _note(self, answer: "asyncio.Future[Confirmation]") -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._confirmed[answer.result().key] += 1
+
+    async def _finish(self) -> None:
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await self._until_empty()
+        except TimeoutError:
+            raise NothingHandled(self._pattern.name, "the end of the stream") from None
+
+    async def _until_empty(self) -> None:
+        # The broker has no event for it.
+        while self._publisher.counts.unconfirmed or depth_of(self._stage):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        seen = -1
+        while seen != len(self._watch.handled):
+            seen = len(self._watch.handled)
+            await asyncio.sleep(QUIET_S)

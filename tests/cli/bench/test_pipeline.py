@@ -1,0 +1,26 @@
+"""`lbg bench pipeline`: the part about landing, in small."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.bench import pipeline_landing
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import UserError
+
+
+def test_the_landing_part_counts_what_landed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_landing, "MESSAGES", 2_000)
+    found = pipeline_landing.landing(tmp_path, 1)
+    assert found.wrong == []
+    assert {row.arm for row in found.rows} == {"handlers", "rows", "bytes"}
+    assert all(value > 0 for row in found.rows for value in row.values)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_is_none_is_the_users_mistake() -> None:
+    ended = CliRunner().invoke(app, ["bench", "pipeline", "--part", "swimming", "--json"])
+    assert isinstance(ended.exception, UserError)
+    assert "--part: swimming; expected one of landing" in str(ended.exception)
+    assert ended.stdout == ""

@@ -1,0 +1,35 @@
+"""`lbg land`: what cannot be is said in one line."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.cli.sizes import bytes_text, parse_bytes
+from lbg_runtime.model.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--quota", "20"), "--quota: '20'; expected a size such as 500M or 20G"),
+        (("--quota", "0G"), "--quota: '0G'"),
+        (("--retention", "1d"), "--retention: '1d'; expected a duration such as"),
+        (("--config", "nowhere.yaml"), "nowhere.yaml"),
+    ],
+)
+def test_options_that_cannot_be_are_the_users_mistake(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
+    ended = CliRunner().invoke(app, ["land", "--dir", str(tmp_path / "log"), *options])
+    assert isinstance(ended.exception, UserError)
+    assert problem in str(ended.exception)
+
+
+@pytest.mark.parametrize(("text", "size"), [("1K", 1024), ("500M", 500 << 20), ("1.5G", 3 << 29), ("2TB", 2 << 40)])
+def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (3 << 40, "3.0 TB")])
+def test_sizes_are_told_in_their_unit(size: int, text: str) -> None:
+    assert bytes_text(size) == text

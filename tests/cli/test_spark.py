@@ -1,0 +1,101 @@
+"""`lbg spark` and the engines of `lbg validate`: what is said before Spark starts, and where it cannot."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner, Result
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import UserError
+from tests.pipeline.landing.landed import LogOnDisk
+from tests.validator.history import story
+
+NO_JAVA = {"LBG_JAVA_HOME": "/nothing"}
+
+
+def lbg(*arguments: object, **environment: str) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    story().write(tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    LogOnDisk(tmp_path / "log").close()
+    return tmp_path / "log"
+
+
+def stream(landing: Path, *more: object, group: str = "orders", to: str = "delta:lake", **environment: str) -> Result:
+    return lbg(
+        "spark",
+        "stream",
+        group,
+        "--dir",
+        landing,
+        "--to",
+        to,
+        "--checkpoint",
+        landing / "checkpoint",
+        *more,
+        **environment,
+    )
+
+
+def test_the_doctor_tells_programs_too() -> None:
+    report = orjson.loads(lbg("spark", "doctor", "--json").stdout)
+    assert report["runs"] is True
+    assert {finding["what"].partition(" ")[0] for finding in report["findings"]} >= {"pyspark", "java"}
+    without = lbg("spark", "doctor", "--json", **NO_JAVA)
+    assert without.exit_code == 3
+    assert orjson.loads(without.stdout)["remedies"] == ["set it to the home of a Java 17 or newer, or unset it"]
+
+
+def test_a_stream_without_java_leaves_with_3_and_one_line(landing: Path) -> None:
+    done = stream(landing, **NO_JAVA)
+    assert done.exit_code == 3
+    assert done.stderr.count("\n") == 1
+    assert "LBG_JAVA_HOME: /nothing/bin/java cannot be run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"group": "bills"}, "option group: 'bills'; expected orders"),
+        ({"to": "lake"}, "--to: 'lake'; expected parquet:DIR or delta:DIR"),
+        ({"to": "iceberg:lake"}, "--to: 'iceberg:lake'"),
+    ],
+)
+def test_a_wrong_stream_is_refused_before_spark_starts(landing: Path, given: dict[str, str], expected: str) -> None:
+    done = stream(landing, **given)
+    assert isinstance(done.exception, UserError)
+    assert expected in str(done.exception)
+
+
+def test_a_run_is_laid_out_and_judged_again_from_there(run: Path, tmp_path: Path) -> None:
+    first = lbg("validate", run, "--json")
+    laid = lbg("validate", run, "--json", "--layout", tmp_path / "laid")
+    again = lbg("validate", tmp_path / "laid", "--json", "--engine", "local")
+    verdicts = [{**orjson.loads(each.stdout), "witnesses": None} for each in (first, laid, again)]
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+    assert first.exit_code == laid.exit_code == again.exit_code
+    twice = lbg("validate", tmp_path / "laid", "--layout", tmp_path / "other")
+    assert "which is laid out" in str(twice.exception)
+
+
+def test_a_wish_for_spark_is_not_met_by_something_else(run: Path) -> None:
+    done = lbg("validate", run, "--engine", "spark", **NO_JAVA)
+    assert (done.exit_code, done.stdout) == (3, "")
+
+
+def test_a_large_run_without_spark_is_judged_here(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = orjson.loads(lbg("validate", run, "--json").stdout)["verdict"]
+    monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_RECORDS", 1)
+    done = lbg("validate", run, "--json", **NO_JAVA)
+    assert "without Spark" in done.stderr
+    assert orjson.loads(done.stdout)["verdict"] == expected

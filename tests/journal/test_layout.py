@@ -1,0 +1,71 @@
+"""A run laid out as Parquet by queue: the same records, cut where the kernel may be cut."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lbg_runtime.journal.layout import count_records, find_run, lay_out, queues_of, read_part, read_whole
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.errors import UserError
+from tests.validator.history import story
+
+
+def rows(table: pa.Table) -> list[tuple[object, ...]]:
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    (tmp_path / "journals").mkdir()
+    story().write(tmp_path / "journals")
+    return tmp_path / "journals"
+
+
+def test_a_laid_out_run_has_the_same_records(journals: Path, tmp_path: Path) -> None:
+    tables = read_run(journals)
+    run = lay_out(journals, tmp_path)
+    whole = read_whole(run)
+    found = read_part(run, whole, queues_of(run))
+    for name in ("dispatches", "flows", "confirmed", "unconfirmed", "owners", "stripes", "journals", "ledgers"):
+        assert rows(getattr(found, name)) == rows(getattr(tables, name)), name
+    assert count_records(run) == tables.dispatches.num_rows
+    assert run.name.startswith("run=")
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_run_is_found_in_its_folder_and_above_it(journals: Path, tmp_path: Path) -> None:
+    assert find_run(journals) is None
+    run = lay_out(journals, tmp_path)
+    assert find_run(run) == find_run(tmp_path) == run
+    run.rename(tmp_path / "run=other")
+    lay_out(journals, tmp_path)
+    with pytest.raises(UserError, match="2 runs"):
+        find_run(tmp_path)
+
+
+def test_a_run_that_is_laid_out_again_replaces_the_old_one(journals: Path, tmp_path: Path) -> None:
+    first = lay_out(journals, tmp_path)
+    (first / "queue=0" / "dispatches-99.parquet").write_bytes(b"of an older one")
+    assert lay_out(journals, tmp_path) == first
+    assert not (first / "queue=0" / "dispatches-99.parquet").exists()
+
+
+def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, tmp_path: Path) -> None:
+    run = lay_out(journals, tmp_path)
+    whole = read_whole(run)
+    (path,) = list(run.glob("queue=*/dispatches-*.parquet"))[:1]
+    queue = int(path.parent.name.removeprefix("queue="))
+    pq.write_table(pq.ParquetFile(path).read().drop(["seq"]), path)
+    with pytest.raises(UserError, match="other columns") as raised:
+        read_part(run, whole, [queue])
+    assert raised.value.where == str(path)
+    path.write_bytes(b"torn")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_part(run, whole, [queue])
+
+
+def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such directory"):
+        lay_out(tmp_path / "nothing", tmp_path)

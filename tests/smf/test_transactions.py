@@ -1,0 +1,76 @@
+"""Transaction control as the official client sends it, and as it takes its answer. Bodies are those of a capture."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.assured_items import AssuredBody, AssuredItem, AssuredKind, encode_assured
+from lbg_runtime.smf.transactions import (
+    ConsumedPart,
+    PublishedPart,
+    TransactionKind,
+    TransactionRequest,
+    answer_body,
+    read_transaction,
+)
+
+COMMIT = bytes.fromhex(
+    "030b0000003f9703029806000000019a0a00000002000000039e2600000003000000000000000100000000000000010000"
+    "00010000000000000003000000ff"
+)
+PUBLISHED = bytes.fromhex("030b0000002b9703029806000000019a0a00000002000000039c1200000002000000020000000000000004")
+OPEN_AGAIN = bytes.fromhex("030b000000249703009a0a000000010000000299117472616e7361637465642d312d3100")
+
+
+def test_a_commit_of_what_was_consumed():
+    assert read_transaction(COMMIT) == TransactionRequest(
+        TransactionKind.COMMIT,
+        1,
+        bytes.fromhex("0000000200000003"),
+        (),
+        (ConsumedPart(flow_id=3, first=1, last=1, count=1, received_id=3, window=255),),
+        "",
+    )
+
+
+def test_a_commit_of_what_was_published():
+    assert read_transaction(PUBLISHED).published == (PublishedPart(flow_id=2, count=2, last_id=4),)
+
+
+def test_a_session_that_is_opened_again_says_its_name():
+    request = read_transaction(OPEN_AGAIN)
+    assert (request.kind, request.session_id, request.name) == (TransactionKind.OPEN, 0, "transacted-1-1")
+
+
+def test_an_answer_repeats_what_names_the_transaction():
+    request = read_transaction(PUBLISHED)
+    body = answer_body(TransactionKind.COMMITTED, request, 1, accepted=(PublishedPart(2, 0, 4),))
+    assert body.hex() == "030b0000002b1703081806000000011a0a00000002000000031d12000000020000000000000004000000ff"
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (),
+        ((0x17, b""),),
+        ((0x17, b"\x63"),),
+        ((0x17, b"\x02"), (0x18, bytes(5))),
+        ((0x17, b"\x02"), (0x1C, bytes(15))),
+        ((0x17, b"\x02"), (0x1E, bytes(1))),
+        ((0x17, b"\x00"), (0x19, b"no zero")),
+    ],
+)
+def test_what_cannot_be_read_is_the_peers_mistake(items):
+    body = encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(AssuredItem(*item) for item in items)))
+    with pytest.raises(ProtocolError):
+        read_transaction(body)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_read_or_refused(body):
+    try:
+        request = read_transaction(body)
+    except ProtocolError:
+        return
+    assert answer_body(request.kind, request, request.session_id)

@@ -1,0 +1,50 @@
+"""The test kit with `group.backend: partitioned`: the user's tests run unchanged."""
+
+import asyncio
+from collections import Counter
+
+from lbg_runtime.testing import running
+
+PARTITIONED = {"group": {"backend": "partitioned", "queue_count": 8}}
+KEYS = tuple(f"k{number}" for number in range(16))
+
+
+async def publish(group, *payloads):
+    for key in KEYS:
+        await group.publish("orders/new", *payloads, key=key)
+
+
+async def test_every_partition_has_its_member_on_entry(handlers) -> None:
+    async with running(handlers(), members=2, settings=PARTITIONED) as group:
+        owners = Counter(group.owner(key) for key in KEYS)
+        assert set(owners) == {"member-0", "member-1"}
+        await publish(group, "1", "2")
+        await group.settled()
+        assert {each.key: each.member for each in group.handled()} == {key: group.owner(key) for key in KEYS}
+
+
+async def test_a_member_that_joins_gets_its_share_and_nothing_is_repeated(handlers) -> None:
+    async def work(message):
+        await asyncio.sleep(0.5)
+
+    async with running(handlers(work), members=2, settings=PARTITIONED) as group:
+        await publish(group, "1", "2", "3")
+        group.start("late")
+        await group.balanced()
+        await publish(group, "4")
+        await group.settled()
+        group.assert_handled({key: ["1", "2", "3", "4"] for key in KEYS})
+        assert "late" in {each.member for each in group.handled()}
+        assert len(group.handled()) == 4 * len(KEYS)
+
+
+async def test_what_a_killed_member_held_comes_again_to_another(handlers) -> None:
+    async def work(message):
+        await asyncio.sleep(5)
+
+    async with running(handlers(work), members=2, settings=PARTITIONED) as group:
+        await publish(group, "1", "2")
+        attempt = await group.started()
+        group.kill(attempt.member)
+        await group.settled()
+        group.assert_handled({key: ["1", "2"] for key in KEYS})

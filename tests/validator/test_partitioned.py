@@ -1,0 +1,76 @@
+"""Runs on a partitioned queue: every member is fed at once, and a key is with one of them at a time all the same."""
+
+from dataclasses import replace
+
+from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
+from lbg_runtime.validator.judge import validate
+from tests.validator.run_files import Run
+from tests.validator.script import Life, published
+
+
+def shared_life(run: Run, member: str) -> Life:
+    life = Life(run, member)
+    life.journal.header = replace(life.journal.header, backend="partitioned")
+    return life
+
+
+def judged(run: Run, last_seq: int) -> Verdict:
+    return validate(published(run, last_seq).tables())
+
+
+def broken(verdict: Verdict) -> set[Law]:
+    return {law for law, count in verdict.counts.items() if count}
+
+
+def test_members_that_are_fed_at_once_are_in_order() -> None:
+    run = Run()
+    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
+    b = shared_life(run, "b").flow("active", 1).handle(2, 30, 40, 40)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    verdict = judged(run, 2)
+    assert (verdict.kind, broken(verdict)) == (VerdictKind.VALID, set())
+    assert verdict.moves == (), "what the broker moves between members is on nobody's record"
+
+
+def test_the_same_records_on_an_exclusive_queue_are_two_owners() -> None:
+    run = Run()
+    a = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).handle(3, 50, 60, 60)
+    b = Life(run, "b").flow("active", 1).handle(2, 30, 40, 40)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    assert Law.TWO_ACTIVE in broken(judged(run, 3))
+
+
+def test_a_key_that_two_members_handle_at_once_is_found() -> None:
+    run = Run()
+    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 40, 40)
+    b = shared_life(run, "b").flow("active", 1).handle(2, 30, 50, 50)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    assert broken(judged(run, 2)) == {Law.OVERLAP_ACROSS_PROCESSES}
+
+
+def test_a_hand_off_that_did_not_wait_for_a_handler_is_a_repeat_without_a_fault() -> None:
+    run = Run()
+    a = shared_life(run, "a").flow("active", 1).handle(1, 10, 40, 40)
+    b = shared_life(run, "b").flow("active", 1).handle(1, 50, 60, 60, redelivered=True)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+def test_what_is_lost_may_have_gone_to_a_member_without_a_journal() -> None:
+    run = Run()
+    shared_life(run, "a").flow("active", -1000).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
+    verdict = judged(run, 2)
+    assert (verdict.kind, verdict.unproven) == (VerdictKind.UNKNOWN, (Law.LOSS,))
+
+
+def test_journals_of_both_backends_are_of_two_groups() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
+    shared_life(run, "b").flow("active", 101).flow("released", 150, cause="stop").close(200)
+    verdict = judged(run, 1)
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert "the files disagree on backend: exclusive, partitioned" in verdict.reasons
