@@ -6,13 +6,14 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import Settings
@@ -281,3 +282,10 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemberTrial:
     seeds = itertools.count()
     monkeypatch.setattr(app_module, "random", SimpleNamespace(Random=lambda: random.Random(next(seeds))))
     return MemberTrial(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _log_is_kept() -> Iterator[None]:
+    """Rendering tracebacks of failing handlers for nobody takes longer than most tests."""
+    with capture_logs():
+        yield
