@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.log import configure_log
+from lbg_runtime.cli.sizes import SIZE_FORM, parse_bytes
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import stop_requests
 
@@ -42,6 +43,12 @@ def broker(
     store: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Keep everything in this file; without it, in memory alone.")
     ] = None,
+    replay_log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Keep a replay log of this size in memory, such as 100M; nothing is replayed without."
+        ),
+    ] = None,
     faults: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where tests order faults, over loopback alone; nowhere without it."),
@@ -60,12 +67,23 @@ def broker(
     host, port = parse_address("--smf", smf)
     administration = None if semp is None else parse_address("--semp", semp)
     fault_address = None if faults is None else parse_address("--faults", faults)
+    replay_log_bytes = None if replay_log is None else parse_size("--replay-log", replay_log)
     configure_log()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     tls = tls_files(tls_cert, tls_key, client_ca)
     kept = None if store is None else Store.open(store)
-    uvloop.run(_serve((host, port), administration, fault_address, tls, kept, parent_pid=parent_pid))
+    uvloop.run(
+        _serve(
+            (host, port),
+            administration,
+            fault_address,
+            tls,
+            kept,
+            replay_log_bytes=replay_log_bytes,
+            parent_pid=parent_pid,
+        )
+    )
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
@@ -74,6 +92,14 @@ def parse_address(option: str, text: str) -> tuple[str, int]:
     if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= 65_535):
         raise UserError(option, repr(text), "HOST:PORT with a port from 0 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_size(option: str, text: str) -> int:
+    """Bytes of a written size; raises `UserError`, naming the option."""
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise UserError(option, repr(text), SIZE_FORM) from None
 
 
 def tls_files(certificate: Path | None, key: Path | None, client_authorities: Path | None) -> "TlsFiles | None":
@@ -96,12 +122,13 @@ async def _serve(
     tls: "TlsFiles | None",
     store: "Store | None",
     *,
+    replay_log_bytes: int | None,
     parent_pid: int | None,
 ) -> None:
     from lbg_runtime.broker.semp.configuration import Configuration
     from lbg_runtime.broker.server.server import BrokerServer
 
-    server = BrokerServer(*address, tls=tls, store=store)
+    server = BrokerServer(*address, tls=tls, store=store, replay_log_bytes=replay_log_bytes)
     if store is not None and administration is None:
         # What administrators said counts also where there is nobody to ask.
         Configuration(server.engine, server.carry_out, store)

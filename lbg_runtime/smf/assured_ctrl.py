@@ -62,7 +62,8 @@ class Bind:
     last_received_id: int | None
     """Set when a handle that lives on is bound again."""
     selector: str
-    replay: bool
+    replay: bytes | None
+    """From where the queue's messages are to be replayed, if at all: a kind, and what it needs."""
     transacted: bool
     session_id: int = 0
     """Of the transacted session that it is part of."""
@@ -147,6 +148,9 @@ class _Items:
     def __contains__(self, kind: int) -> bool:
         return kind in self._values
 
+    def value(self, kind: ItemKind) -> bytes | None:
+        return self._values.get(kind)
+
     def number(self, kind: ItemKind, size: int) -> int | None:
         value = self._values.get(kind)
         if value is None:
@@ -186,7 +190,7 @@ def _read_bind(items: _Items) -> Bind:
         wants_changes=bool(items.number(ItemKind.WANTS_CHANGES, 1)),
         last_received_id=items.number(ItemKind.LAST_RECEIVED, 8),
         selector=items.text(ItemKind.SELECTOR),
-        replay=ItemKind.REPLAY_START in items,
+        replay=items.value(ItemKind.REPLAY_START),
         transacted=ItemKind.TRANSACTED_SESSION in items,
         session_id=items.number(ItemKind.TRANSACTED_SESSION, 4) or 0,
         partition_group=items.number(ItemKind.PARTITION_GROUP, 2),

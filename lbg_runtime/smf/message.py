@@ -27,6 +27,9 @@ from lbg_runtime.smf.frame import (
 PERSISTENT = 1
 """Delivery mode; 0 is non-persistent and spooled like it, none at all is direct."""
 
+HIGHEST_CLASS = 2
+"""Classes of service of direct messages begin with 0."""
+
 _LENGTHS = struct.Struct(">II")
 _HOP = struct.Struct(">B3sIIBBQBBQBBI")
 _HOP_BYTES = _HOP.size - HEADER_BYTES
@@ -81,6 +84,11 @@ class Relay:
     def size_bytes(self) -> int:
         """What it takes to keep it."""
         return len(self.carried) + len(self.body)
+
+    @property
+    def class_of_service(self) -> int:
+        """Of a direct message: 0 to 2, the highest leaves first. What is above counts as the highest."""
+        return min(self.head[2] >> 4, HIGHEST_CLASS)
 
     def with_contents(self, contents: bytes | None, body: bytes) -> "Relay":
         """The same message with another inside."""

@@ -12,14 +12,25 @@ from pathlib import Path
 
 import httpx
 import pytest
+from solace.messaging.config.missing_resources_creation_configuration import MissingResourcesCreationStrategy
+from solace.messaging.config.replay_strategy import ReplayStrategy
+from solace.messaging.messaging_service import MessagingService
+from solace.messaging.resources.queue import Queue
+from solace.messaging.resources.topic import Topic
+from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.broker.server.tls import TlsFiles
-from lbg_runtime.cli.broker import parse_address, tls_files
+from lbg_runtime.cli.broker import parse_address, parse_size, tls_files
 from lbg_runtime.model.errors import UserError
 from tests.certificates import Certificates
 from tests.processes import running
 
 BOUND_S = 20
+OPTIONS = {
+    "solace.messaging.service.vpn-name": "default",
+    "solace.messaging.authentication.scheme.basic.username": "user",
+    "solace.messaging.authentication.scheme.basic.password": "password",
+}
 COMMAND = [sys.executable, "-m", "lbg_runtime.cli", "broker"]
 
 
@@ -29,6 +40,29 @@ def broker(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     with running([*COMMAND, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         yield process, process.stderr.readline()
+
+
+def replayed_twice(url: str) -> list[str]:
+    """What two receivers of a queue are replayed, one after the other, of one message."""
+    service = MessagingService.builder().from_properties({**OPTIONS, "solace.messaging.transport.host": url}).build()
+    service.connect()
+    builder = service.create_persistent_message_receiver_builder().with_message_auto_acknowledgement()
+    builder = builder.with_missing_resources_creation_strategy(MissingResourcesCreationStrategy.CREATE_ON_START)
+    builder = builder.with_message_replay(ReplayStrategy.all_messages())
+    found = []
+    try:
+        publisher = service.create_persistent_message_publisher_builder().build().start()
+        publisher.publish_await_acknowledgement("once", Topic.of("replayed/a"), 5_000)
+        for _ in range(2):
+            receiver = builder.with_subscriptions([TopicSubscription.of("replayed/>")]).build(
+                Queue.durable_exclusive_queue("replayed")
+            )
+            message = receiver.start().receive_message(5_000)
+            found.append(message.get_payload_as_string())
+            receiver.terminate(100)
+    finally:
+        service.disconnect()
+    return found
 
 
 @pytest.mark.real_time
@@ -60,6 +94,25 @@ def test_faults_are_ordered_where_it_is_asked_for() -> None:
         start, _, address = line.strip().rpartition(", faults ")
         assert start.startswith("lbg broker ready: smf 127.0.0.1:")
         assert httpx.get(f"http://{address}/", trust_env=False).json() == {"clients": []}
+        process.terminate()
+        assert process.wait(BOUND_S) == 0
+
+
+def test_a_size_is_written_with_its_unit() -> None:
+    assert parse_size("--replay-log", "1.5M") == 3 << 19
+    with pytest.raises(UserError, match="--replay-log: '100'; expected a size such as 500M or 20G"):
+        parse_size("--replay-log", "100")
+
+
+@pytest.mark.real_time
+def test_a_replay_log_is_kept_where_it_is_asked_for() -> None:
+    command = [*COMMAND, "--smf", "127.0.0.1:0", "--replay-log"]
+    ended = subprocess.run([*command, "much"], check=False, capture_output=True, text=True, timeout=BOUND_S)
+    assert ended.returncode == 2
+    assert "--replay-log: 'much'; expected a size such as 500M or 20G" in ended.stderr
+    with broker("--smf", "127.0.0.1:0", "--replay-log", "1M") as (process, line):
+        address = line.strip().rpartition(" ")[2]
+        assert replayed_twice(f"tcp://{address}") == ["once", "once"]
         process.terminate()
         assert process.wait(BOUND_S) == 0
 

@@ -190,7 +190,7 @@ def test_requests_are_read() -> None:
         wants_changes=True,
         last_received_id=None,
         selector="",
-        replay=False,
+        replay=None,
         transacted=False,
     )
     assert read_assured(decode_frame(CONSUMER_ACK).body) == ClientAck(2, 2, 255, (AckRange(2, 2, AckOutcome.ACCEPTED),))

@@ -26,6 +26,11 @@ class Admission:
             raise BrokerRefusal(503, "Max clients exceeded for queue")
         self.counts.succeeded += 1
 
+    def take_back(self) -> None:
+        """A bind that was let in was refused for something else."""
+        self.counts.succeeded -= 1
+        self.counts.other += 1
+
 
 def allows(settings: QueueSettings, username: str, wanted: Permission) -> bool:
     """Whether a client username may do this with a queue."""

@@ -57,6 +57,16 @@ class BindCounts:
 
 
 @dataclass(slots=True)
+class DiscardCounts:
+    """Messages that a queue could not take since it was created, whether or not their publishers heard of it."""
+
+    disabled: int = 0
+    """It took none at all."""
+    too_large: int = 0
+    over_quota: int = 0
+
+
+@dataclass(slots=True)
 class DeathCounts:
     """Messages that left a queue for something else than being accepted, since it was created.
 
@@ -138,6 +148,7 @@ class QueueStatus:
     spooled_bytes: int
     unacked_count: int
     deaths: DeathCounts
+    discards: DiscardCounts
     redelivered_count: int
     """Deliveries of messages that had been delivered before, since the queue was created."""
     first_sequence: int

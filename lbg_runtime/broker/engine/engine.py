@@ -21,6 +21,7 @@ from lbg_runtime.broker.engine.effects import (
     ClientId,
     DeliverDirect,
     Effect,
+    FlowEnded,
     FlowId,
     Published,
 )
@@ -28,6 +29,8 @@ from lbg_runtime.broker.engine.flow import BrowserFlow, Flow, Wants, wants_every
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.replay_log import ReplayStart
+from lbg_runtime.broker.engine.replays import Replays
 from lbg_runtime.broker.engine.restoration import Restoration
 from lbg_runtime.broker.engine.selector import compile_selector
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings
@@ -84,6 +87,8 @@ class Engine:
             lambda client, message: self._deliver_directly(client.vpn, message),
         )
         """What clients do in transactions."""
+        self.replays = Replays(self._registry, self.surroundings)
+        """Replay logs."""
         self._delivery_ids = DeliveryIds()
         self._last_client_id = 0
         self._last_flow_id = 0
@@ -233,9 +238,13 @@ class Engine:
         if not known.account.acl.publish.allows(message.topic):
             return []
         effects = self._deliver_directly(vpn, message)
+        promoted = False
         for queue in vpn.queue_subscriptions.match(message.topic):
             if queue.refusal_of(message) is None:
                 effects += queue.add(message)
+                promoted = True
+        if promoted and vpn.replay_log is not None:
+            vpn.replay_log.add(message)
         return effects
 
     def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
@@ -279,6 +288,8 @@ class Engine:
         for queue in takers:
             # Whose it is matters to groups alone.
             effects += queue.add(replace(message, publisher=state.name) if queue.groups_messages else message)
+        if client.vpn.replay_log is not None:
+            client.vpn.replay_log.add(message)
         return effects + self._deliver_directly(client.vpn, message)
 
     def _takers(self, client: Client, message: Published) -> list[Queue]:
@@ -307,6 +318,7 @@ class Engine:
         create_temporary: bool = False,
         selector: str = "",
         partition_group: int | None = None,
+        replay: ReplayStart | None = None,
     ) -> tuple[BoundQueue, list[Effect]]:
         """Bind a consumer flow with a closed window, last in the queue's bind line.
 
@@ -318,6 +330,11 @@ class Engine:
         Mismatch` where a durable queue has the name of a temporary. With a `selector` it gets what that is true of;
         400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups. `partition_group` is
         what the answer to the handle's bind before said.
+
+        With `replay` the queue's messages are replaced by those of the replay log from there on that it attracts; its
+        browsers end with 503 `Replay Started`. Refused as `Replays.choose`; a flow that asks for a time before there
+        was a log is bound, and ends at once with 503 `Replay Start Time Not Available`. A handle that lives on is not
+        replayed to again.
         """
         known = self._registry.client(client)
         self.surroundings.check(Asked.BIND, known.name)
@@ -327,6 +344,8 @@ class Engine:
             raise BrokerRefusal(400, "Invalid Last Message Id")
         if last_received_id is not None and last_received_id > self._delivery_ids.last and self._changes is not None:
             self._changes.note(DeliveryIdsSkipped(last_received_id))
+        if create_temporary and replay is not None:
+            raise BrokerRefusal(403, "Replay Not Supported on Temporary Queue")
         if create_temporary and queue not in known.vpn.queues:
             settings = QueueSettings(durable=False, owner=known.username)
             self._create_queue(known.vpn, queue, settings, temporary_of=client)
@@ -339,6 +358,9 @@ class Engine:
                 raise BrokerRefusal(400, "Invalid Selector")
             wants = self._wants(selector)
         found.admit(known.username, browser=browser)
+        effects: list[Effect] | None = []
+        if replay is not None and last_received_id is None:
+            effects = self._replay(known.vpn, found, replay, browser=browser)
         flow = self._next_flow_id()
         bound: Flow
         if browser:
@@ -349,7 +371,10 @@ class Engine:
         known.flows[flow] = found
         self._flows[flow] = (known, found, bound)
         group = None if isinstance(bound, BrowserFlow) else bound.partition_group
-        return BoundQueue(flow, active, found.settings, group), []
+        if effects is None:
+            # Clients know this text as the end of a flow alone, and not as a refusal.
+            effects = [FlowEnded(client, flow, 503, "Replay Start Time Not Available"), *self.unbind(flow)]
+        return BoundQueue(flow, active, found.settings, group), effects
 
     def unbind(self, flow: FlowId) -> list[Effect]:
         """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
@@ -383,6 +408,15 @@ class Engine:
         if found is None:
             raise BrokerRefusal(503, "Service Unavailable")
         return found
+
+    def _replay(self, vpn: Vpn, queue: Queue, start: ReplayStart, *, browser: bool) -> list[Effect] | None:
+        """Replace what the queue holds; None where it fails and the queue keeps what it holds."""
+        try:
+            messages = self.replays.choose(vpn, queue, start, browser=browser)
+        except BrokerRefusal:
+            queue.take_admission_back()
+            raise
+        return None if messages is None else self.replays.begin(queue, messages)
 
     def _wants(self, text: str) -> Wants:
         selector, fields_of = compile_selector(text), self.surroundings.fields_of

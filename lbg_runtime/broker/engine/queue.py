@@ -18,6 +18,7 @@ from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect,
 from lbg_runtime.broker.engine.feeder import Feeder
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants, wants_everything
 from lbg_runtime.broker.engine.group_line import GroupLine
+from lbg_runtime.broker.engine.intake import Intake
 from lbg_runtime.broker.engine.line_kinds import kind_of, make_line
 from lbg_runtime.broker.engine.parted_line import PartedLine
 from lbg_runtime.broker.engine.partition_line import PartitionLine
@@ -66,6 +67,7 @@ class Queue:
         self.temporary_of = temporary_of
         """The only connection that may use the queue and with which it goes; None for a durable queue."""
         self._admission = Admission()
+        self._intake = Intake()
         self._ids = ids
         self.journal = journal
         """Told of what outlives the broker; None where nothing does."""
@@ -98,14 +100,8 @@ class Queue:
         return (*self._line.flows.values(), *self._browsers.values())
 
     def refusal_of(self, message: Published) -> BrokerRefusal | None:
-        """Why the queue cannot take the message, or None where it can."""
-        if not self.settings.ingress_enabled:
-            return BrokerRefusal(503, "Queue Shutdown")
-        if message.size_bytes > self.settings.max_message_bytes:
-            return BrokerRefusal(400, "Document Is Too Large")
-        if self._spool.spooled_bytes + message.size_bytes > self.settings.quota_bytes:
-            return BrokerRefusal(503, "Spool Over Quota")
-        return None
+        """Why the queue cannot take the message, which counts as discarded then; None where it can."""
+        return self._intake.refusal_of(message, self.settings, self._spool.spooled_bytes)
 
     @property
     def free_bytes(self) -> int:
@@ -145,6 +141,15 @@ class Queue:
         """Count a bind, and refuse it as `Admission.check` says."""
         bound_count = len(self._line.flows)
         self._admission.check(self.settings, username, browser=browser, bound_count=bound_count)
+
+    def take_admission_back(self) -> None:
+        """Count a bind that was admitted as refused."""
+        self._admission.take_back()
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether a consumer flow is bound: one that comes now stands by, where the queue is exclusive."""
+        return bool(self._line.flows)
 
     def bind(
         self,
@@ -273,6 +278,7 @@ class Queue:
             spooled_bytes=self._spool.spooled_bytes,
             unacked_count=self._spool.unacked_count,
             deaths=replace(self._retention.deaths),
+            discards=replace(self._intake.counts),
             redelivered_count=self._feeder.redelivered_count,
             first_sequence=self._spool.first_sequence,
             last_sequence=self._spool.last_sequence,

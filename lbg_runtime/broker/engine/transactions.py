@@ -64,6 +64,8 @@ class Transactions:
         for message, queues in zip(messages, takers, strict=True):
             for queue in queues:
                 effects += queue.add(message)
+            if known.vpn.replay_log is not None:
+                known.vpn.replay_log.add(message)
             effects += self._deliver_directly(known, message)
         return effects
 

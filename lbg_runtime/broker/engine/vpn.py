@@ -7,6 +7,7 @@ from lbg_runtime.broker.engine.accounts import Account, Accounts
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
 from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.replay_log import ReplayLog
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.subscriptions import Subscriptions
 from lbg_runtime.broker.engine.traits import Traits
@@ -49,6 +50,8 @@ class Vpn:
         self.queue_subscriptions: Subscriptions[Queue] = Subscriptions(lambda queue: queue.name)
         self.client_subscriptions: Subscriptions[Client] = Subscriptions(lambda client: client.name)
         self.publishers = PublisherFlows()
+        self.replay_log: ReplayLog | None = None
+        """Keeps what is published persistently; None where nothing is to be replayed."""
 
     def log_in(self, username: str, password: str | None, client_name: str, address: str) -> Account:
         """The account of a client that may come in; 400 `Client Name Parse Error` and as `Accounts.log_in`."""

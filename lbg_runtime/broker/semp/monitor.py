@@ -119,7 +119,7 @@ def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus) -> _Se
 
 
 def _queue_row(vpn: str, status: QueueStatus) -> Row:
-    binds, deaths = status.binds, status.deaths
+    binds, deaths, discards = status.binds, status.deaths, status.discards
     partitions: Row = {}
     if status.rebalance is not None:
         partitions = {
@@ -145,6 +145,9 @@ def _queue_row(vpn: str, status: QueueStatus) -> Row:
         "maxTtlExpiredDiscardedMsgCount": deaths.expired_discarded,
         "maxRedeliveryExceededToDmqMsgCount": deaths.worn_out - deaths.worn_out_discarded,
         "maxRedeliveryExceededDiscardedMsgCount": deaths.worn_out_discarded,
+        "maxMsgSpoolUsageExceededDiscardedMsgCount": discards.over_quota,
+        "maxMsgSizeExceededDiscardedMsgCount": discards.too_large,
+        "disabledDiscardedMsgCount": discards.disabled,
         "topicSubscriptionCount": len(status.subscriptions),
         "bindCount": sum(not flow.browser for flow in status.flows),
         "bindRequestCount": binds.requested,

@@ -1,37 +1,51 @@
-"""What waits to be written to one client, in order."""
+"""What waits to be written to one client: in order, but that direct messages of a higher class go before others."""
 
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 
 from lbg_runtime.broker.engine.effects import Deliver, DeliverDirect, Published
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.smf.contents import with_property
-from lbg_runtime.smf.message import Relay
+from lbg_runtime.smf.message import HIGHEST_CLASS, Relay
 
 WRITE_BYTES = 256 * 1024
 """About how much one write takes."""
 
 MAX_DIRECT_BYTES = 8 * 1024 * 1024
-"""Direct messages that may wait for a slow reader; the ones above are lost and the reader is told."""
+"""Direct messages of one class that may wait for a slow reader; the ones above are lost and the reader is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Direct:
     message: Published
+    class_of_service: int
     discarded: bool
     """Messages before it were lost."""
+
+
+class _Slot(Enum):
+    """The place of some direct message: which one leaves there is known when it leaves."""
+
+    DIRECT = "direct"
 
 
 class Outbox:
     """Queues answers and deliveries of one connection; deliveries become bytes only when they are taken.
 
     A delivery from a queue costs no memory of its own while it waits: its bytes are the spool's, and the window of
-    its flow bounds how many there can be. Direct messages have no window, so they are bounded here.
+    its flow bounds how many there can be. Direct messages have no window, so they are bounded here, each class of
+    service for itself. Of those that wait, the next of the highest class takes the first place of any; answers and
+    deliveries keep theirs.
     """
 
     def __init__(self) -> None:
-        self._entries: deque[bytes | Deliver | _Direct] = deque()
+        self._entries: deque[bytes | Deliver | _Slot] = deque()
+        self._classes: tuple[deque[_Direct], ...] = tuple(deque() for _ in range(HIGHEST_CLASS + 1))
+        """Direct messages that have a place in the entries, by class of service."""
         self._held: deque[Deliver | _Direct] | None = None
-        self._direct_bytes = 0
+        self._direct_bytes = [0] * (HIGHEST_CLASS + 1)
+        """Of the direct messages of each class, held ones included."""
         self._discarded = False
         self.answer_bytes = 0
         """Answers that wait; grows when a client asks and does not read."""
@@ -46,17 +60,25 @@ class Outbox:
 
     def put_delivery(self, delivery: Deliver) -> None:
         """Add a message of a queue."""
-        (self._entries if self._held is None else self._held).append(delivery)
+        if self._held is None:
+            self._entries.append(delivery)
+        else:
+            self._held.append(delivery)
 
     def put_direct(self, delivery: DeliverDirect) -> None:
         """Add a direct message, or lose it when too many wait."""
-        if self._direct_bytes + delivery.message.size_bytes > MAX_DIRECT_BYTES:
+        message = delivery.message
+        class_of_service = _relay_of(message).class_of_service
+        if self._direct_bytes[class_of_service] + message.size_bytes > MAX_DIRECT_BYTES:
             self._discarded = True
             return
-        direct = _Direct(delivery.message, self._discarded)
-        (self._entries if self._held is None else self._held).append(direct)
+        direct = _Direct(message, class_of_service, self._discarded)
         self._discarded = False
-        self._direct_bytes += delivery.message.size_bytes
+        self._direct_bytes[class_of_service] += message.size_bytes
+        if self._held is None:
+            self._place(direct)
+        else:
+            self._held.append(direct)
 
     def hold_messages(self) -> None:
         """Keep messages back from now on; answers go on. Ordered by a fault switch."""
@@ -66,8 +88,12 @@ class Outbox:
     def release_messages(self) -> None:
         """Let go of them, in their order."""
         if self._held is not None:
-            self._entries.extend(self._held)
-            self._held = None
+            held, self._held = self._held, None
+            for entry in held:
+                if isinstance(entry, _Direct):
+                    self._place(entry)
+                else:
+                    self._entries.append(entry)
 
     def take(self) -> list[bytes]:
         """Pieces of about `WRITE_BYTES`, at least one frame if any waits, to be joined into one write."""
@@ -81,19 +107,31 @@ class Outbox:
                 size += len(entry)
                 self.answer_bytes -= len(entry)
                 continue
-            relay = _relay_of(entry.message)
             if isinstance(entry, Deliver):
+                relay = _relay_of(entry.message)
                 if entry.first_property is not None:
                     relay = with_property(relay, entry.first_property, value=True)
                 prefix = relay.delivery_prefix(
                     entry.delivery_id, entry.previous_id, entry.flow, redelivered=entry.redelivered
                 )
             else:
-                prefix = relay.direct_prefix(discarded=entry.discarded)
-                self._direct_bytes -= entry.message.size_bytes
+                direct = self._next_direct()
+                relay = _relay_of(direct.message)
+                prefix = relay.direct_prefix(discarded=direct.discarded)
+                self._direct_bytes[direct.class_of_service] -= direct.message.size_bytes
             pieces += (prefix, relay.carried, relay.body)
             size += relay.size_bytes
         return pieces
+
+    def _place(self, direct: _Direct) -> None:
+        self._classes[direct.class_of_service].append(direct)
+        self._entries.append(_Slot.DIRECT)
+
+    def _next_direct(self) -> _Direct:
+        for waiting in reversed(self._classes):
+            if waiting:
+                return waiting.popleft()
+        raise InvariantViolated("a place for a direct message and no direct message")
 
 
 def _relay_of(message: Published) -> Relay:

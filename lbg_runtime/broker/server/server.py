@@ -48,9 +48,11 @@ class BrokerServer:
         engine: Engine | None = None,
         tls: TlsFiles | None = None,
         store: Store | None = None,
+        replay_log_bytes: int | None = None,
     ) -> None:
         """With `tls` every client must speak TLS. With a `store`, which it closes in the end, it goes on where the
-        store's last broker was; raises `UserError` for a store that cannot be read."""
+        store's last broker was; raises `UserError` for a store that cannot be read. With `replay_log_bytes` the default
+        VPN keeps a replay log of so much."""
         self._store = store
         self._changes = None if store is None else Changes()
         if store is None:
@@ -83,6 +85,8 @@ class BrokerServer:
         """What tests do to the broker."""
         if store is not None:
             self.engine.restore(store.read())
+        if replay_log_bytes is not None:
+            self.engine.replays.keep_log(DEFAULT_VPN, replay_log_bytes)
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had, or for files of `tls` that cannot be used."""

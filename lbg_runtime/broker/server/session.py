@@ -33,6 +33,7 @@ from lbg_runtime.broker.server.login import (
     who_is,
 )
 from lbg_runtime.broker.server.outbox import Outbox
+from lbg_runtime.broker.server.replay_start import replay_start
 from lbg_runtime.broker.server.transactions import TransactionDesk
 from lbg_runtime.model.errors import BrokerRefusal, ProtocolError
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -366,8 +367,6 @@ class Session:
     # -- consuming
 
     def _bind(self, client: ClientId, request: Bind, tag: bytes | None) -> None:
-        if request.replay:
-            raise BrokerRefusal(400, "Replay Not Supported")
         if not request.queue:
             raise BrokerRefusal(503, "Unknown Durable Topic Endpoint")
         if request.transacted:
@@ -380,6 +379,7 @@ class Session:
             browser=request.browser,
             create_temporary=not request.durable or request.queue.startswith(_TEMPORARY_PREFIX),
             selector=request.selector,
+            replay=None if request.replay is None else replay_start(request.replay),
             partition_group=request.partition_group,
         )
         if request.transacted:

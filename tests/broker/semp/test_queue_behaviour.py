@@ -1,7 +1,14 @@
 """What an administrator says of dying, waiting and ranking messages is what the engine does, and is counted."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
 from lbg_runtime.broker.engine.answers import SettledRange
-from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
+from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.outcome import Outcome
 
 CONFIG = "config/msgVpns/default/queues"
@@ -91,3 +98,26 @@ async def test_a_profile_says_whether_its_clients_may_have_transactions(desk):
     )
     assert not desk.engine.profile_of(desk.client("a", "ann")).may_use_transactions
     assert desk.engine.profile_of(desk.client("b", "anybody")).may_use_transactions
+
+
+async def test_what_a_queue_could_not_take_is_counted_by_its_reason(desk):
+    await desk.post(CONFIG, queueName="q", ingressEnabled=True, maxMsgSize=5)
+    await desk.post(CONFIG, "q", "subscriptions", subscriptionTopic="a/>")
+    # A quota in bytes, as SEMP has none: one message of three fills it.
+    queue = QueueName("q")
+    desk.engine.administration.change_queue("default", queue, replace(desk.status("q").settings, quota_bytes=5))
+    desk.publish("a/1")
+
+    async def counted(topic, *, is_told=True):
+        with pytest.raises(BrokerRefusal) if is_told else nullcontext():
+            desk.publish(topic)
+        seen = await desk.get(MONITOR, "q")
+        reasons = ("maxMsgSpoolUsageExceeded", "maxMsgSizeExceeded", "disabled")
+        return [seen[f"{reason}DiscardedMsgCount"] for reason in reasons]
+
+    assert await counted("a/1") == [1, 0, 0]
+    assert await counted("a/2222") == [1, 1, 0]
+    off = replace(desk.status("q").settings, ingress_enabled=False, reject_on_discard=RejectOnDiscard.NEVER)
+    desk.engine.administration.change_queue("default", queue, off)
+    assert await counted("a/1", is_told=False) == [1, 1, 1]
+    assert desk.status("q").depth == 1

@@ -219,3 +219,20 @@ def test_a_client_reads_what_was_made_in_this_process(broker, client):
     assert got.get_properties() == {"JMSXGroupID": "key", "count": 3, "raw": b"\0"}
     assert got.get_application_message_id() == "id"
     received.close()
+
+
+def test_direct_messages_of_a_higher_class_reach_a_slow_reader_first(broker, client, make_client):
+    received = subscriber(make_client("slow"), "classes/>")
+    publisher = client.direct_publisher()
+    broker.call(broker.server.faults.stall, "slow")
+    for class_of_service in (0, 1, 2, 0, 1, 2):
+        options = {"solace.messaging.message.class-of-service": class_of_service}
+        message = client.service.message_builder().build(str(class_of_service), additional_message_properties=options)
+        publisher.publish(message, Topic.of("classes/a"))
+    # Behind them on the same connection: once it is confirmed, they wait for their reader.
+    client.publish(client.publisher(), "classes/behind", "persistent")
+    broker.call(broker.server.faults.stall, "slow", on=False)
+    messages = received.take(7)
+    assert payloads(messages) == ["2", "2", "1", "1", "0", "0", "persistent"]
+    assert [message.get_class_of_service() for message in messages[:6]] == [2, 2, 1, 1, 0, 0]
+    received.close()

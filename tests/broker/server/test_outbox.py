@@ -1,15 +1,26 @@
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, DeliverDirect, FlowId, Published
 from lbg_runtime.broker.server.outbox import MAX_DIRECT_BYTES, WRITE_BYTES, Outbox
 from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.smf.frame import DISCARDED, FrameReader, decode_frame
+from lbg_runtime.smf.frame import DISCARDED, Frame, FrameReader, Protocol, decode_frame, encode_frame
 from lbg_runtime.smf.message import make_relay
 
 CLIENT = ClientId(1)
 
 
-def message(size: int) -> Published:
+def message(size: int, class_of_service: int = 0) -> Published:
     relay = make_relay("a/b", bytes(size))
-    return Published("a/b", relay, relay.size_bytes)
+    head = relay.head[:2] + bytes((class_of_service << 4,)) + relay.head[3:]
+    return Published("a/b", replace(relay, head=head), relay.size_bytes)
+
+
+def direct(number: int, class_of_service: int) -> DeliverDirect:
+    """Its size tells it from others."""
+    return DeliverDirect(CLIENT, message(number, class_of_service))
 
 
 def delivery(number: int, size: int) -> Deliver:
@@ -73,3 +84,70 @@ def test_answers_that_wait_are_counted() -> None:
     assert outbox.answer_bytes == 150
     outbox.take()
     assert outbox.answer_bytes == 0
+
+
+def bodies(outbox: Outbox) -> list[int]:
+    """How long the bodies of all messages are, in the order in which they leave."""
+    pieces: list[bytes] = []
+    while outbox:
+        pieces += outbox.take()
+    return [len(decode_frame(raw).body) for raw in frames(pieces)]
+
+
+def test_direct_messages_of_a_higher_class_leave_first_and_each_class_in_its_order() -> None:
+    outbox = Outbox()
+    for number, class_of_service in enumerate((0, 1, 2, 0, 2, 1), start=1):
+        outbox.put_direct(direct(number, class_of_service))
+    assert bodies(outbox) == [3, 5, 2, 6, 1, 4]
+
+
+def test_a_class_above_the_highest_is_the_highest() -> None:
+    outbox = Outbox()
+    for number, class_of_service in enumerate((1, 2, 3), start=1):
+        outbox.put_direct(direct(number, class_of_service))
+    assert bodies(outbox) == [2, 3, 1]
+
+
+def test_messages_that_were_held_back_leave_by_class_too() -> None:
+    outbox = Outbox()
+    outbox.put_direct(direct(1, 0))
+    outbox.hold_messages()
+    outbox.put_direct(direct(2, 0))
+    outbox.put_direct(direct(3, 2))
+    assert bodies(outbox) == [1], "none that is held takes the place of one that is not"
+    outbox.release_messages()
+    assert bodies(outbox) == [3, 2]
+
+
+def test_a_flood_of_one_class_costs_the_others_nothing() -> None:
+    outbox = Outbox()
+    for _ in range(3):
+        outbox.put_direct(direct(MAX_DIRECT_BYTES // 2, 0))
+    outbox.put_direct(direct(7, 2))
+    assert bodies(outbox) == [7, MAX_DIRECT_BYTES // 2]
+
+
+KINDS = st.sampled_from(["answer", "delivery", 0, 1, 2])
+
+
+@given(st.lists(st.one_of(KINDS, st.just("take")), max_size=40))
+def test_answers_and_deliveries_keep_their_places_and_no_class_its_order_lost(steps: list[str | int]) -> None:
+    outbox = Outbox()
+    waiting: list[tuple[str | int, int]] = []
+    for number, step in enumerate(steps, start=1):
+        if step == "take":
+            expected: list[int] = []
+            # What leaves when everything that waits leaves: the places stay, direct messages fill theirs by class.
+            by_class = sorted((each for each in waiting if isinstance(each[0], int)), key=lambda each: -int(each[0]))
+            for kind, size in waiting:
+                expected.append(by_class.pop(0)[1] if isinstance(kind, int) else size)
+            waiting.clear()
+            assert bodies(outbox) == expected
+            continue
+        waiting.append((step, number))
+        if step == "answer":
+            outbox.put(encode_frame(Frame(Protocol.ASSURED_CTRL, body=bytes(number))))
+        elif step == "delivery":
+            outbox.put_delivery(delivery(number, number))
+        else:
+            outbox.put_direct(direct(number, int(step)))

@@ -1,0 +1,20 @@
+"""From where a client wants messages to be replayed, as it says so in its bind."""
+
+from lbg_runtime.broker.engine.replay_log import AfterMessage, FromBeginning, FromTime, ReplayStart
+from lbg_runtime.model.errors import BrokerRefusal
+
+_BEGINNING, _TIME, _MESSAGE = range(3)
+_TIME_BYTES = 8
+_MESSAGE_ID_BYTES = 16
+
+
+def replay_start(value: bytes) -> ReplayStart:
+    """What the parameter says; 403 `Unknown Start Location Type` for anything else."""
+    kind, rest = value[0] if value else None, value[1:]
+    if kind == _BEGINNING and not rest:
+        return FromBeginning()
+    if kind == _TIME and len(rest) == _TIME_BYTES:
+        return FromTime(int.from_bytes(rest, "big"))
+    if kind == _MESSAGE and len(rest) == _MESSAGE_ID_BYTES:
+        return AfterMessage(rest)
+    raise BrokerRefusal(403, "Unknown Start Location Type")
