@@ -46,6 +46,8 @@ BENCHES = (
     Short("takeover", "--steady 2 --rounds 2", 0.6),
     Short("handback", "--steady 2 --rounds 1", 0.6),
     Short("sidecar", "--messages 3000 --seconds 2 --rounds 2", 0.5),
+    # Without the parts that start Spark, which take minutes.
+    Short("pipeline", "--part landing --rounds 2", 0.5),
 )
 
 
@@ -89,7 +91,7 @@ def all_(
             reports[bench.name] = report
     compared = compare(reports, kept, chosen)
     if keep and not failed:
-        before = read_kept(file) if file.exists() else {}
+        before = read_spreads(file) if file.exists() else {}
         file.write_bytes(orjson.dumps(kept_object(reports, before), option=orjson.OPT_INDENT_2) + b"\n")
         tell("all", f"written to {file}")
     if json:
@@ -115,10 +117,18 @@ def chosen_benches(only: Sequence[str] | None) -> list[Short]:
 
 def read_kept(file: Path) -> dict[str, dict[str, float]]:
     """By bench and ratio, the kept medians; raises `UserError`."""
+    return {bench: {name: each["median"] for name, each in part.items()} for bench, part in read_spreads(file).items()}
+
+
+def read_spreads(file: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """By bench and ratio, all that is kept of it, the median at least; raises `UserError`."""
     try:
         told = orjson.loads(file.read_bytes())
         return {
-            bench: {name: float(each["median"]) for name, each in part.items()}
+            bench: {
+                name: {"median": float(each["median"]), **{what: float(value) for what, value in each.items()}}
+                for name, each in part.items()
+            }
             for bench, part in told["ratios"].items()
         }
     except OSError as error:
@@ -127,13 +137,11 @@ def read_kept(file: Path) -> dict[str, dict[str, float]]:
         raise UserError(str(file), "something else", "a file that `lbg bench all --keep` wrote") from None
 
 
-def kept_object(reports: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def kept_object(
+    reports: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> dict[str, Any]:
     """What the file holds: ratios that were measured now, and those of before of benches that were not."""
-    ratios: dict[str, Any] = {
-        bench: {name: {"median": value} for name, value in part.items()}
-        for bench, part in before.items()
-        if bench not in reports
-    }
+    ratios: dict[str, Any] = {bench: part for bench, part in before.items() if bench not in reports}
     for bench, report in reports.items():
         ratios[bench] = {
             label(ratio): {name: ratio[name] for name in ("median", "lowest", "highest")} for ratio in report["ratios"]

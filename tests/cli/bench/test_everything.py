@@ -18,6 +18,7 @@ from lbg_runtime.cli.bench.everything import (
     has_fallen,
     kept_object,
     read_kept,
+    read_spreads,
 )
 from lbg_runtime.cli.main import bench
 from lbg_runtime.model.errors import UserError
@@ -64,9 +65,11 @@ def test_every_ratio_has_its_standing() -> None:
 
 def test_what_is_written_is_read_again_and_benches_that_were_not_run_stay(tmp_path: Path) -> None:
     reports = {"one": {"date": "d", "machine": {"cores": 2}, "ratios": [ratio(10.0)]}}
+    other = {"x": {"median": 2.0, "lowest": 1.0, "highest": 3.0}}
     file = tmp_path / "kept.json"
-    file.write_text(json.dumps(kept_object(reports, {"one": {"old": 1.0}, "other": {"x": 2.0}})))
+    file.write_text(json.dumps(kept_object(reports, {"one": {"old": {"median": 1.0}}, "other": other})))
     assert read_kept(file) == {"one": {"r": 10.0}, "other": {"x": 2.0}}
+    assert read_spreads(file)["other"] == other
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ratios": {"one": {"r": {}}}}', '{"ratios": {"one": {"r": 1}}}'])
