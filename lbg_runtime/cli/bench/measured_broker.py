@@ -104,13 +104,17 @@ async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
         gc.collect()
         gc.freeze()
         _say({"host": f"tcp://{server.host}:{server.port}"})
+        counting_s = 0.0
         async for _ in read_lines(sys.stdin.fileno()):
+            began_s = time.process_time()
             names = engine.queue_names(DEFAULT_VPN)
             depths = {name: depth for name in names if (depth := engine.queue_depth(DEFAULT_VPN, name))}
             flows = sum(len(engine.queue_flows(DEFAULT_VPN, name)) for name in names)
+            # Of ten thousand queues it takes as long as a message of each.
+            counting_s += time.process_time() - began_s
             _say(
                 {
-                    "cpu_s": time.process_time(),
+                    "cpu_s": time.process_time() - counting_s,
                     "memory_bytes": memory_bytes(),
                     "depth": sum(depths.values()),
                     "flows": flows,
