@@ -1,4 +1,5 @@
-"""A partitioned queue in the engine: what is sent to whom, over joins, losses and hand-offs."""
+"""A partitioned queue in the engine: what is sent to whom, over joins, losses and hand-offs; over 400 lines, as all of
+it is played with the same few steps."""
 
 import pytest
 
