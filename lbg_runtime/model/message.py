@@ -54,6 +54,13 @@ class Message:
     from before may be out of date. True a second time for a key of which nothing came while the member handled at
     least 20,000 others: better reloaded once too often. Says nothing of the message, so is no part of equality."""
 
+    def as_first_of_key(self) -> "Message":
+        """A copy that says so; for the member alone."""
+        # With many keys one is made for every message, and `replace` of `dataclasses` takes twice as long.
+        return Message(
+            self.topic, self.payload, self.properties, self.message_id, self.sent_at_ms, is_first_of_key=True
+        )
+
     @property
     def key(self) -> str | None:
         """The key that the publisher stamped (`JMSXGroupID`), or None."""

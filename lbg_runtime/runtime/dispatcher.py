@@ -14,7 +14,6 @@ One file of more than 400 lines, because every end of a delivery is here: that e
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic_ns
 
 import structlog
@@ -213,7 +212,7 @@ class Dispatcher:
             handling.local_seq = self._starts
             handling.start_mono_ns = monotonic_ns()
             if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
-                handling.message = replace(handling.message, is_first_of_key=True)
+                handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:
             if not await self._gave_way(lane, handling, task):
                 await self._move(lane, handling, handling.end_report)
@@ -323,7 +322,7 @@ class Dispatcher:
     def _may_be_parked(self, handling: Handling) -> bool:
         """Whether there is a verdict to ask for; asked for every message."""
         parking = self._parkings.get(handling.delivery.queue)
-        return parking is not None and (parking.concerns(handling) or handling.end_report is not None)
+        return parking is not None and (handling.end_report is not None or parking.concerns(handling))
 
     async def _set_aside(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
         """Park a message whose key is parked, before its handler is started; whether that was its turn."""

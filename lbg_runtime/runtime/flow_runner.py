@@ -3,7 +3,9 @@
 Events come in batches: whoever posts one wakes the runner once, and the runner takes all there are. Within a batch the
 order is fixed, and is what makes a SIGKILL harmless to the journal: first the machine's answers to every event, then
 one write of the batch's records, then the batch's settlements. Binds and unbinds run as tasks of their own, which start
-after the batch, so that an unbind always comes after the settlements that were ordered before it.
+after the batch, so that an unbind always comes after the settlements that were ordered before it. A message that comes
+while nothing else waits, and that leads to nothing but its dispatch, is dispatched at once: it would be the first of
+the next batch.
 
 The only place that calls `settle`. One file of more than 400 lines, because all orders of the machine are carried out
 here, on the same few variables.
@@ -12,7 +14,6 @@ here, on the same few variables.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import assert_never
 
 import structlog
@@ -56,7 +57,7 @@ from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
 from lbg_runtime.runtime.parking import ParkedQueue
-from lbg_runtime.runtime.turns import Turns, nobody_comes
+from lbg_runtime.runtime.turns import Turns
 from lbg_runtime.transport.base import BoundFlow, Transport
 
 _log = structlog.get_logger(__name__)
@@ -99,6 +100,7 @@ class FlowRunner:
         transport: Transport,
         dispatcher: Dispatcher,
         journal: MemberJournal,
+        turns: Turns,
         on_settled: OnSettled | None = None,
         on_refused: OnRefused | None = None,
         on_change: OnChange | None = None,
@@ -107,7 +109,9 @@ class FlowRunner:
         on_probe: OnProbe | None = None,
         parking: ParkedQueue | None = None,
     ) -> None:
-        """`on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
+        """`turns`: of the member; they write the journal between the records of a batch and its settlements.
+
+        `on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
 
         `on_change` is told on the loop of every move of the machine to another state, in order, before what the machine
         orders is carried out; it reads state, epoch, cause and in_flight of `machine`, and may post, but must not raise
@@ -145,7 +149,13 @@ class FlowRunner:
         self._intake_wanted = False
         """Ordered by the machine, and waiting for the hooks of the epoch, or for what is parked."""
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
-        self._ask_for_turn: Callable[[], None] = nobody_comes
+        self._turns = turns
+        self._over: asyncio.Future[None] | None = None
+        """Ends the runner; None while it does not run, when events wait."""
+        self._is_asked = False
+        self._is_busy = True
+        """Events that come must wait for their turn: one is being taken, or there will be none."""
+        self._deadline_may_differ = True
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._flow: BoundFlow | None = None
@@ -159,6 +169,8 @@ class FlowRunner:
         """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
         # What is not the first is taken with it.
         if not self._events:
+            if not self._is_busy and isinstance(event, MessageReceived) and self._takes_at_once(event.delivery):
+                return
             self._ask_for_turn()
         self._events.append(event)
 
@@ -196,35 +208,75 @@ class FlowRunner:
 
     async def run(self) -> None:
         """Run until stopped, unbound, and every dispatched delivery has ended."""
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
+        self._over = over = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.TaskGroup() as self._children:
+                self._is_busy = False
+                self._ask_for_turn()
                 # Batches are calls of the loop and no steps of this task: to wake a task costs as much as to take a
                 # message, and with many queues there are hardly more messages than batches.
-                self._ask_for_turn = Turns(loop, partial(self._take_turn, self._children, over, loop)).ask
-                self._ask_for_turn()
                 await over
         finally:
-            self._ask_for_turn = nobody_comes
+            self._is_busy = True
+            self._over = None
             self._cancel_timer()
 
-    def _take_turn(
-        self, children: asyncio.TaskGroup, over: "asyncio.Future[None]", loop: asyncio.AbstractEventLoop
-    ) -> None:
-        if over.done():
-            return
+    # -- turns
+
+    def _ask_for_turn(self) -> None:
+        if self._over is not None and not self._is_asked:
+            self._is_asked = True
+            self._turns.ask(self)
+
+    def _takes_at_once(self, delivery: Delivery) -> bool:
         try:
-            self._take_batch(children, round(loop.time() * 1_000))
+            if not self.machine.admit(delivery):
+                return False
+            self._dispatch(delivery)
+        except Exception as error:  # noqa: BLE001 - it ends the runner, and not the transport
+            self.fail(error)
+        return True
+
+    def take(self, now_ms: int) -> None:
+        """See `Taker.take`."""
+        self._is_asked = False
+        over, children = self._over, self._children
+        if over is None or over.done() or children is None:
+            return
+        self._is_busy = True
+        try:
+            self._take_batch(children, now_ms)
         except BaseException as error:
-            over.set_exception(error)
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._is_busy = False
+
+    def conclude(self) -> None:
+        """See `Taker.conclude`."""
+        over = self._over
+        if over is None or over.done():
+            return
+        self._is_busy = True
+        try:
+            self._send_settlements()
+        except BaseException as error:
+            self.fail(error)
             if not isinstance(error, Exception):
                 raise
             return
+        self._is_busy = False
         if self.machine.is_stopped and self.unanswered == 0:
             over.set_result(None)
         elif self._events:
             self._ask_for_turn()
+
+    def fail(self, error: BaseException) -> None:
+        """See `Taker.fail`: ends the runner."""
+        self._is_busy = True
+        if self._over is not None and not self._over.done():
+            self._over.set_exception(error)
 
     # -- one batch
 
@@ -240,6 +292,13 @@ class FlowRunner:
                 self._flushes.append(event)
             else:
                 self._take_event(event, children, now)
+        if self._deadline_may_differ:
+            self._deadline_may_differ = False
+            self._watch_deadline(children, now)
+        if self._assignments:
+            self._end_assignments()
+
+    def _watch_deadline(self, children: asyncio.TaskGroup, now: int) -> None:
         deadline_ms = self.machine.deadline_ms
         if deadline_ms is not None and deadline_ms <= now:
             before = self.machine.state
@@ -249,12 +308,10 @@ class FlowRunner:
             deadline_ms = self.machine.deadline_ms
         if deadline_ms != self._timer_ms:
             self._set_timer(deadline_ms)
-        if self._assignments:
-            self._end_assignments()
-        self._send_settlements()
 
     def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
         before, cause = self.machine.state, self.machine.cause
+        self._deadline_may_differ = True
         commands = self.machine.handle(event, now)
         match event:
             case BindSucceeded():
@@ -283,6 +340,7 @@ class FlowRunner:
         else:
             before = self.machine.state
             settlement_count = len(self._settlements)
+            self._deadline_may_differ = True
             commands = self.machine.handle(HandlingFinished(epoch, delivery_id, outcome), now)
             self._record_state(before)
             self._carry_out(commands, children)
@@ -337,8 +395,6 @@ class FlowRunner:
                     assert_never(command)
 
     def _send_settlements(self) -> None:
-        # Before the settlements, as model/record.py says.
-        self._journal.flush()
         if self._settlements:
             self._settle(self._bound_flow())
         if self._probes:
@@ -476,6 +532,7 @@ class FlowRunner:
 
     def _on_timer(self) -> None:
         self._timer_ms = None
+        self._deadline_may_differ = True
         self._ask_for_turn()
 
     def _cancel_timer(self) -> None:

@@ -94,11 +94,14 @@ class ParkedQueue:
     # -- for the dispatcher
 
     def concerns(self, handling: Handling) -> bool:
-        """Whether `judge` may say anything but that it is to be handled. Constant time, and little of it."""
+        """Whether `judge` may say anything but that it is to be handled; asked for every message."""
         stay = self._stay
-        if stay is None or stay.ledger.is_idle:
+        if stay is None:
             return False
-        return stay.ledger.concerns(lane_name(handling), redelivered=handling.delivery.redelivered)
+        ledger = stay.ledger
+        if ledger.parked_lanes and lane_name(handling) in ledger.parked_lanes:
+            return True
+        return handling.delivery.redelivered and not ledger.is_idle
 
     def judge(self, handling: Handling) -> Verdict:
         """What becomes of a message that is next in its lane. Constant time where nothing is parked."""
@@ -149,4 +152,4 @@ def lane_name(handling: Handling) -> LaneKey:
 def name_of_key(key: str) -> LaneKey:
     """The lane of a key as parking queues have it."""
     # Properties end at such a character. Another key that is called so shares the lane: it waits with this one.
-    return f"key {key}".replace("\0", "%00")
+    return f"key {key}" if "\0" not in key else f"key {key}".replace("\0", "%00")

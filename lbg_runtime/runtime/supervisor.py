@@ -50,6 +50,7 @@ from lbg_runtime.runtime.resources import MemberResources
 from lbg_runtime.runtime.routes import check_states, policies_of
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.runtime.traced import traced
+from lbg_runtime.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
@@ -132,6 +133,7 @@ class Supervisor:
             called, shape, settings.group.key, settings.dispatch, settings.failure, chance, self._error_queue
         )
         self._resources = MemberResources(session, settings.dispatch.runners, self._dispatcher.counts)
+        self._turns = Turns(journal.flush)
         self._recorder = FlightRecorder(membership.member, journal)
         self._shape = shape
         self._handlers = handlers
@@ -335,6 +337,7 @@ class Supervisor:
             self._session,
             self._dispatcher,
             self._journal,
+            self._turns,
             self._settled,
             on_refused,
             self._flow_changed,

@@ -13,6 +13,7 @@ from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.supervisor import rebind_settings
+from lbg_runtime.runtime.turns import Turns
 
 QUEUE = QueueName("orders/0")
 HOME = Place(0, gives_way=True)
@@ -107,6 +108,7 @@ class Trial:
             self.transport,
             self.rig.dispatcher,
             journal,
+            Turns(journal.flush),
             on_change=self._note_change,
             hooks=None if hooks is None else QueueHooks(hooks, QUEUE, made.failure.timeout_ms),
         )

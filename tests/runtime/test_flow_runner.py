@@ -13,7 +13,7 @@ from lbg_runtime.core.flow.events import (
     StepAsideRequested,
 )
 from lbg_runtime.core.roles import Place
-from lbg_runtime.model.errors import BindFailed
+from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.record import DispatchRecord
 from tests.runtime.scripted import QUEUE, STANDBY, Trial
 
@@ -46,6 +46,36 @@ async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(
     assert len(trial.settled()) == 600
     batches = [entry for entry in trial.log if entry[0] == "records"]
     assert len(batches) < 20, "one write for many records"
+
+
+async def test_a_message_is_dispatched_as_it_comes_unless_something_waits_before_it(flow_trial, delivery):
+    trial = flow_trial(_return)
+    dispatcher = trial.rig.dispatcher
+    async with trial.running():
+        await trial.activate()
+        await trial.runner.flush()
+        trial.transport.sink(MessageReceived(delivery(1, "k")))
+        assert dispatcher.held().waiting == 1, "no turn of the loop was needed"
+        asked = trial.runner.flush()
+        trial.transport.sink(MessageReceived(delivery(2, "other")))
+        assert dispatcher.held().waiting == 1, "it stands behind what was asked before it"
+        await asked
+        await asyncio.sleep(1)
+    assert [number for _, number in trial.settled()] == [1, 2]
+
+
+async def test_a_message_that_cannot_be_dispatched_ends_the_runner_and_not_the_transport(flow_trial, delivery):
+    trial = flow_trial(_return)
+
+    def fail(_):
+        raise InvariantViolated("no room")
+
+    async with trial.running() as task:
+        await trial.activate()
+        trial.rig.dispatcher.dispatch = fail
+        trial.transport.sink(MessageReceived(delivery(1, "k")))
+        await asyncio.wait([task])
+    assert task.exception().subgroup(InvariantViolated) is not None
 
 
 async def test_an_unbind_comes_after_every_settlement(flow_trial, delivery):

@@ -42,7 +42,9 @@ async def test_every_attempt_is_a_span_below_that_of_the_publisher(trial, kept):
         await publish(trial, "k", kept.make())
         await trial.until(lambda: trial.handled)
         await asyncio.sleep(1)
-    published, first, second = kept.ended
+    # Whether the first attempt ends before its publisher knows of the confirm is a matter of the loop's turns.
+    (published,) = (span for span in kept.ended if span.name.startswith("publish"))
+    first, second = (span for span in kept.ended if span is not published)
     assert (
         first.name == second.name == f"process orders/{int(first.attributes['messaging.destination.partition.id']) % 4}"
     )

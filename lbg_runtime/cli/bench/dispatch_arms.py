@@ -24,6 +24,7 @@ from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.runner_pool import RunnerPool
+from lbg_runtime.runtime.turns import Turns
 from lbg_runtime.transport.base import FlowSink
 
 BATCH = 256
@@ -189,7 +190,8 @@ async def _runtime(messages: Sequence[Message]) -> float:
     machine = FlowMachine(
         QUEUE, Place(0, gives_way=False), rebind, MAX_IN_FLIGHT, chance, 0, StripeGate(0, SHAPE, "control/restripe/")
     )
-    runner = FlowRunner(0, machine, transport, dispatcher, MemberJournal(None, 1))
+    journal = MemberJournal(None, 1)
+    runner = FlowRunner(0, machine, transport, dispatcher, journal, Turns(journal.flush))
     flow = transport.flow
     async with asyncio.TaskGroup() as group:
         handling = group.create_task(dispatcher.run())

@@ -114,6 +114,8 @@ class ParkingLedger:
         self.is_paused = False
         """Whether nothing is offered, as the queue is being given up."""
         self._lanes: dict[LaneKey, _ParkedLane] = {}
+        self.parked_lanes = self._lanes.keys()
+        """Those that are parked now. Of a message of another lane that is not redelivered, `judge` says nothing."""
         self._current: ParkingOwner | None = None
         """Owner of the place of the queue that has been reached."""
         self._fence: DeliveryId | None = None
@@ -136,10 +138,6 @@ class ParkingLedger:
     def is_idle(self) -> bool:
         """Whether every message is to be handled."""
         return not self._lanes and not self._gone
-
-    def concerns(self, lane: LaneKey, *, redelivered: bool) -> bool:
-        """Whether `judge` may say of such a message anything but that it is to be handled."""
-        return lane in self._lanes or (redelivered and bool(self._gone))
 
     def judge(self, lane: LaneKey, message: Message, *, redelivered: bool) -> Verdict:
         """What becomes of a message of the queue, when it is first in its lane."""

@@ -1,0 +1,56 @@
+"""The turns of several takers in one call of the loop."""
+
+import asyncio
+
+from lbg_runtime.runtime.turns import Turns
+
+
+class _Taker:
+    def __init__(self, name, log, turns, again=0):
+        self.name, self.log, self.turns, self.again = name, log, turns, again
+
+    def take(self, now_ms):
+        assert now_ms == round(asyncio.get_running_loop().time() * 1_000)
+        self.log.append(("take", self.name))
+
+    def conclude(self):
+        self.log.append(("conclude", self.name))
+        if self.again:
+            self.again -= 1
+            self.turns.ask(self)
+
+    def fail(self, error):
+        self.log.append(("fail", self.name, str(error)))
+
+
+async def test_all_batches_come_before_one_write_and_that_before_what_goes_behind():
+    log = []
+    turns = Turns(lambda: log.append("write"))
+    for name in "ab":
+        turns.ask(_Taker(name, log, turns))
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == [("take", "a"), ("take", "b"), "write", ("conclude", "a"), ("conclude", "b")]
+
+
+async def test_who_asks_within_a_turn_has_another_one():
+    log = []
+    turns = Turns(lambda: log.append("write"))
+    turns.ask(_Taker("a", log, turns, again=1))
+    await asyncio.sleep(0)
+    assert log.count("write") == 1
+    await asyncio.sleep(0)
+    assert log == [("take", "a"), "write", ("conclude", "a")] * 2
+
+
+async def test_what_cannot_be_recorded_is_not_settled():
+    log = []
+
+    def write():
+        raise OSError("disk full")
+
+    turns = Turns(write)
+    for name in "ab":
+        turns.ask(_Taker(name, log, turns))
+    await asyncio.sleep(0)
+    assert log == [("take", "a"), ("take", "b"), ("fail", "a", "disk full"), ("fail", "b", "disk full")]
