@@ -6,7 +6,9 @@
 - stored: the same with a store, where a confirm waits for the disk.
 - bind: every member binds every queue.
 - memory: what a spooled message of 1 KB takes.
-- queues: the broker's processor time for a message, by how many queues and subscriptions there are.
+- queues: the broker's processor time for a message, by how many queues and subscriptions there are: where all of them
+  get messages in turn, where ten of them do, and for direct messages to a client that has so many subscriptions. What
+  is searched costs all three more, what does not fit into the processor's caches not the second.
 
 Every measurement has a fresh broker and a fresh client, each in a process of its own. Processor times say who was the
 limit. What is compared is within a round.
@@ -25,6 +27,8 @@ from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 
 QUEUE_COUNTS = (10, 1_000, 10_000)
+SPREADS = ("queues", "queues, ten in use", "direct subscriptions")
+TEN = 10
 SPOOLED_BYTES = 1_000
 ONE_BY_ONE_SHARE = 20
 """Messages one by one take this much longer, so that there are fewer of them."""
@@ -58,6 +62,7 @@ def broker(
             _one_by_one(measured, arm, messages // ONE_BY_ONE_SHARE)
         for count in QUEUE_COUNTS:
             _queues(measured, messages, count)
+            _directly(measured, messages, count)
         _bind(measured, queues, members)
     _spool(measured, spooled)
     settings = {"messages": messages, "spooled": spooled, "queues": queues, "members": members}
@@ -81,10 +86,11 @@ def ratios_of(measured: Mapping[tuple[str, str], Sequence[float]]) -> list[Ratio
         Ratio("out / bare out", within_rounds(of("out", "messages/s"), of("bare out", "messages/s"))),
         *(
             Ratio(
-                f"cost with {count} queues / with {few}",
-                within_rounds(of(f"{count} queues", "broker us/message"), of(f"{few} queues", "broker us/message")),
+                f"cost with {count} {spread} / with {few}",
+                within_rounds(of(f"{count} {spread}", "broker us/message"), of(f"{few} {spread}", "broker us/message")),
                 better=Better.LESS,
             )
+            for spread in SPREADS
             for count in more
         ),
         Ratio(
@@ -136,13 +142,29 @@ def _one_by_one(measured: Measured, arm: str, messages: int) -> None:
 
 
 def _queues(measured: Measured, messages: int, count: int) -> None:
-    with run_broker(_BROKER, "broker", count) as host:
+    for spread, used in zip(SPREADS, (count, TEN), strict=False):
+        with run_broker(_BROKER, "broker", count) as host:
+            # The first messages of a queue make it grow, and there are more first messages where there are more queues.
+            run_arm("in", _ARMS, host.host, messages, used)
+            before = host.ask()
+            run_arm("in", _ARMS, host.host, messages, used)
+            after = host.ask()
+        if after["depth"] != 2 * messages:
+            raise BenchFailed("queues", f"{after['depth']} of {2 * messages} messages are on the queues")
+        measured[f"{count} {spread}", "broker us/message"].append((after["cpu_s"] - before["cpu_s"]) / messages * 1e6)
+
+
+def _directly(measured: Measured, messages: int, count: int) -> None:
+    with run_broker(_BROKER, "broker", 0) as host:
+        run_arm("directly", _ARMS, host.host, TEN, count)
         before = host.ask()
-        run_arm("in", _ARMS, host.host, messages, count)
+        run_arm("directly", _ARMS, host.host, messages, count)
         after = host.ask()
-    if after["depth"] != messages:
-        raise BenchFailed("queues", f"{after['depth']} of {messages} messages are on the queues")
-    measured[f"{count} queues", "broker us/message"].append((after["cpu_s"] - before["cpu_s"]) / messages * 1e6)
+        # To subscribe is no part of a message's cost.
+        run_arm("directly", _ARMS, host.host, TEN, count)
+        rest = host.ask()
+    spent_s = (after["cpu_s"] - before["cpu_s"]) - (rest["cpu_s"] - after["cpu_s"])
+    measured[f"{count} {SPREADS[-1]}", "broker us/message"].append(spent_s / messages * 1e6)
 
 
 def _bind(measured: Measured, queues: int, members: int) -> None:

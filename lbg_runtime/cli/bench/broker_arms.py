@@ -14,6 +14,7 @@ from lbg_runtime.cli.bench.raw_client import (
     RawClient,
     UnexpectedAnswer,
     delivery_id,
+    direct_frame,
     is_message,
     message_frame,
     number_in,
@@ -87,6 +88,33 @@ def consume(host: str, count: int, *, bare: bool = False) -> dict[str, object]:
     return dict(spent)
 
 
+def directly(host: str, count: int, subscriptions: int) -> dict[str, object]:
+    """Send direct messages on so many topics in turn to one client that subscribes to each of them, a window of them
+    at a time; every one is to come once and in order."""
+    sender, taker = RawClient(host, "sender"), RawClient(host, "taker")
+    taker.subscribe(map(topic_of, range(subscriptions)))
+    seconds = cpu_s = 0.0
+    taken = 0
+    for start in range(0, count, _AT_ONCE):
+        numbers = range(start, min(count, start + _AT_ONCE))
+        frames = [direct_frame(topic_of(number % subscriptions), numbered(number, PAYLOAD_BYTES)) for number in numbers]
+        began_s, began_cpu_s = perf_counter(), process_time()
+        for first in range(0, len(frames), WINDOW):
+            some = frames[first : first + WINDOW]
+            sender.send(b"".join(some))
+            end = taken + len(some)
+            while taken < end:
+                for raw in taker.frames():
+                    if number_in(raw, PAYLOAD_BYTES) != taken:
+                        raise UnexpectedAnswer(f"message {number_in(raw, PAYLOAD_BYTES)} came, not {taken}")
+                    taken += 1
+        seconds += perf_counter() - began_s
+        cpu_s += process_time() - began_cpu_s
+    sender.close()
+    taker.close()
+    return {"seconds": seconds, "cpu_s": cpu_s}
+
+
 def bind(host: str, queues: int, members: int) -> dict[str, object]:
     """Bind every queue from every member, one member after another; they stay bound until input ends."""
     names = [queue_name(queue) for queue in range(queues)]
@@ -115,6 +143,8 @@ def main(arm: str, host: str, *numbers: int) -> None:
             spent = publish(host, numbers[0], 1, numbers[1], WINDOW)
         case "out" | "stored out" | "bare out":
             spent = consume(host, numbers[0], bare=arm == "bare out")
+        case "directly":
+            spent = directly(host, numbers[0], numbers[1])
         case "bind":
             spent = bind(host, numbers[0], numbers[1])
         case _:

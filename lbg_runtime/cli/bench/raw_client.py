@@ -6,7 +6,7 @@ far less than any broker. One thread, one connection.
 
 import base64
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.smf.assured_items import (
@@ -32,6 +32,7 @@ from lbg_runtime.smf.frame import (
     protocol_of,
 )
 from lbg_runtime.smf.response import OK, response_of
+from lbg_runtime.smf.smp import SubscriptionFlag, SubscriptionKind, SubscriptionRequest, encode_subscription
 
 WINDOW = 255
 NUMBER_BYTES = 8
@@ -143,6 +144,28 @@ class RawClient:
             items.append((ItemKind.APPLICATION_ACK, value))
         self.send(_control(AssuredKind.CLIENT_ACK, *items))
 
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Have the direct messages on these topics sent to this client."""
+        frames = [
+            Frame(
+                Protocol.SUBSCRIPTION,
+                (_TAG,),
+                encode_subscription(
+                    SubscriptionRequest(
+                        SubscriptionKind.ADD, SubscriptionFlag.TOPIC | SubscriptionFlag.ANSWER_WANTED, topic
+                    )
+                ),
+            )
+            for topic in topics
+        ]
+        self.send(b"".join(encode_frame(frame) for frame in frames))
+        answered = 0
+        while answered < len(frames):
+            for raw in self.frames():
+                if response_of(decode_frame(raw)) != OK:
+                    raise UnexpectedAnswer(f"a subscription was refused: {response_of(decode_frame(raw))}")
+                answered += 1
+
     # -- parts
 
     def _log_in(self, name: str) -> None:
@@ -176,6 +199,15 @@ def message_frame(flow: int, message_id: int, topic: str, payload: bytes) -> byt
         Parameter(ParameterKind.MESSAGE_ID, message_id.to_bytes(8, "big"), mark=2),
     )
     return encode_frame(Frame(Protocol.MESSAGE, parameters, payload, flags=ASSURED | DEAD_MESSAGE_ELIGIBLE))
+
+
+def direct_frame(topic: str, payload: bytes) -> bytes:
+    """A direct message as a client sends it."""
+    parameters = (
+        Parameter(ParameterKind.TOPIC, topic.encode() + b"\0", mark=2),
+        Parameter(ParameterKind.PRIORITY, b"\4"),
+    )
+    return encode_frame(Frame(Protocol.MESSAGE, parameters, payload))
 
 
 def numbered(number: int, size: int) -> bytes:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lbg_runtime.cli.bench.broker import QUEUE_COUNTS, ratios_of
+from lbg_runtime.cli.bench.broker import QUEUE_COUNTS, SPREADS, ratios_of
 from lbg_runtime.cli.bench.measured_broker import ready_deliveries
 from lbg_runtime.cli.bench.raw_client import (
     RawClient,
@@ -61,7 +61,6 @@ def test_a_broker_that_does_not_let_it_in_is_noticed(said: bytes, words: str) ->
 
 
 def test_ratios_are_within_a_round_and_the_cost_is_by_few_queues() -> None:
-    few, some, many = (f"{count} queues" for count in QUEUE_COUNTS)
     measured = {
         ("in", "messages/s"): [50.0, 60.0],
         ("bare in", "messages/s"): [100.0, 200.0],
@@ -69,9 +68,11 @@ def test_ratios_are_within_a_round_and_the_cost_is_by_few_queues() -> None:
         ("bare out", "messages/s"): [1.0, 2.0],
         ("stored in", "messages/s"): [25.0, 45.0],
         ("stored out", "messages/s"): [0.5, 1.0],
-        (few, "broker us/message"): [10.0, 20.0],
-        (some, "broker us/message"): [11.0, 20.0],
-        (many, "broker us/message"): [20.0, 20.0],
+        **{
+            (f"{count} {spread}", "broker us/message"): values
+            for spread in SPREADS
+            for count, values in zip(QUEUE_COUNTS, ([10.0, 20.0], [11.0, 20.0], [20.0, 20.0]), strict=True)
+        },
         ("spooled", "bytes/message"): [1500.0],
     }
     assert [list(ratio.values) for ratio in ratios_of(measured)] == [
@@ -79,8 +80,7 @@ def test_ratios_are_within_a_round_and_the_cost_is_by_few_queues() -> None:
         [0.5, 0.75],
         [0.5, 1.0],
         [1.0, 0.5],
-        [1.1, 1.0],
-        [2.0, 1.0],
+        *[[1.1, 1.0], [2.0, 1.0]] * 3,
         [1.5],
     ]
 
