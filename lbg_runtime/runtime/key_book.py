@@ -1,6 +1,5 @@
 """What this member knows of a single key, for those who ask: where it belongs, what waits of it, what was done last."""
 
-from collections import OrderedDict
 from time import monotonic_ns
 
 from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled
@@ -15,7 +14,10 @@ from lbg_runtime.runtime.dispatcher import Dispatcher
 from lbg_runtime.runtime.handling import Handling
 
 MAX_KEYS_REMEMBERED = 5_000
-"""Keys whose last message is remembered, the newest ones: less than two megabytes."""
+"""Keys whose last message is remembered, at least half as many of the newest ones: less than two megabytes."""
+
+_Last = tuple[int | None, int, int]
+"""Number, attempts and end of a key's last message; not the message, which may be large."""
 
 _MAX_NUMBER = (1 << 63) - 1
 
@@ -30,18 +32,18 @@ class KeyBook:
         self._shape = shape
         self._striping = striping
         self._hash_function = hash_function
-        self._last: OrderedDict[str, tuple[int | None, int, int]] = OrderedDict()
-        """Number, attempts and end of a key's last message; not the message, which may be large."""
+        # In two generations, as `SeenKeys` has them, for the same reason.
+        self._young: dict[str, _Last] = {}
+        self._old: dict[str, _Last] = {}
 
     def settled(self, handling: Handling) -> None:
         """A message was settled. Constant time."""
         key = handling.key
         if key is None:
             return
-        self._last[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns)
-        self._last.move_to_end(key)
-        if len(self._last) > MAX_KEYS_REMEMBERED:
-            self._last.popitem(last=False)
+        if len(self._young) >= MAX_KEYS_REMEMBERED // 2 and key not in self._young:
+            self._old, self._young = self._young, {}
+        self._young[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns)
 
     def place(self, key: str) -> tuple[int, QueueName]:
         """Shard and queue of a key by what this member knows; raises `UserError` for one that cannot be hashed."""
@@ -52,7 +54,7 @@ class KeyBook:
         """What is known of the key now."""
         now_ns = monotonic_ns()
         looked = self._dispatcher.look(key)
-        last = self._last.get(key)
+        last = self._young.get(key) or self._old.get(key)
         return KeySight(
             waiting=0 if looked is None else looked.waiting,
             head=None if looked is None else _head(looked, now_ns),
