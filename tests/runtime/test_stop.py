@@ -21,8 +21,10 @@ async def test_a_signal_is_told_by_its_name(number: int, cause: StopCause) -> No
 
 async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: asyncio.Queue[StopCause] = asyncio.Queue()
-    with stop_requests(heard.put_nowait, parent_pid=os.getppid()):
-        monkeypatch.setattr(os, "getppid", lambda: 1)
+    # Not 1 as the new one: that may be the parent of the tests.
+    parent = os.getppid()
+    with stop_requests(heard.put_nowait, parent_pid=parent):
+        monkeypatch.setattr(os, "getppid", lambda: parent + 1)
         assert await heard.get() is StopCause.PARENT_GONE
 
 
