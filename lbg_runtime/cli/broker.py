@@ -46,7 +46,8 @@ def broker(
     replay_log: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Keep a replay log of this size in memory, such as 100M; nothing is replayed without."
+            metavar="SIZE",
+            help="Keep a replay log of this size, such as 100M; without it, only one that the store has or SEMP makes.",
         ),
     ] = None,
     faults: Annotated[

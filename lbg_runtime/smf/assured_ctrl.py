@@ -260,6 +260,9 @@ class BoundFlow:
     quota_megabytes: int
     max_message_bytes: int
     max_unacked: int
+    spooler: int | None = None
+    """64 bits in front of the numbers of messages: both together are what names a message to applications. A client has
+    no such name for messages where it is left out."""
     partition_group: int | None = None
     """16 bits by which a client names its share of a partitioned queue when it binds the handle again."""
 
@@ -286,6 +289,9 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
     group: tuple[tuple[ItemKind, bytes], ...] = ()
     if bound.partition_group is not None:
         group = ((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")),)
+    spooler: tuple[tuple[ItemKind, bytes], ...] = ()
+    if bound.spooler is not None:
+        spooler = ((ItemKind.SPOOLER, bound.spooler.to_bytes(8, "big")),)
     return _body(
         AssuredKind.BIND,
         (ItemKind.FLOW_ID, bound.flow_id.to_bytes(4, "big")),
@@ -302,6 +308,7 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
         (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
         (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
         (ItemKind.ACTIVE, bytes((bound.active,))),
+        *spooler,
         *group,
     )
 

@@ -53,8 +53,9 @@ class ItemKind(IntEnum):
     PUBLISHER_ID = 0x23
     ENDPOINT_ID = 0x2C
     MAX_UNACKED = 0x31
-    PARTITION_GROUP = 0x38
     REPLAY_START = 0x33
+    SPOOLER = 0x36
+    PARTITION_GROUP = 0x38
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ _KIND_BITS = 0x0FFF
 
 
 class ExtendedKind(IntEnum):
-    """Extended parameters that are read here."""
+    """Extended parameters that are read or written here."""
 
+    MESSAGE_NUMBER = 0x29
+    """Eight bytes, the latter half of a message's replication group message id; without it a client takes the id of the
+    delivery, which another delivery does not have."""
     OAUTH_ISSUER = 0x2F
     OPENID_TOKEN = 0x30
     ACCESS_TOKEN = 0x31

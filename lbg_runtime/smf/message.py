@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.extended import ExtendedKind
 from lbg_runtime.smf.frame import (
     ASSURED,
     DEAD_MESSAGE_ELIGIBLE,
@@ -31,8 +32,13 @@ HIGHEST_CLASS = 2
 """Classes of service of direct messages begin with 0."""
 
 _LENGTHS = struct.Struct(">II")
-_HOP = struct.Struct(">B3sIIBBQBBQBBI")
+# The kind and the length of a parameter are one number, as what is packed is paid for by the piece.
+_HOP = struct.Struct(">B3sIIHQHQHI")
 _HOP_BYTES = _HOP.size - HEADER_BYTES
+_NUMBERED_HOP = struct.Struct(">B3sIIHQHQHIHHQ")
+_NUMBER_BYTES = _NUMBERED_HOP.size - _HOP.size
+_NUMBER_HEAD = 4 << 12 | ExtendedKind.MESSAGE_NUMBER
+"""The kind with its format, a value of eight bytes."""
 _REDELIVERED = bytes((0x80 | ParameterKind.REDELIVERED, 2))
 _HOP_KINDS = frozenset(
     int(kind)
@@ -102,22 +108,31 @@ class Relay:
             pieces.append(encode_parameter(Parameter(ParameterKind.CONTENTS, contents, mark=2)))
         return Relay(self.head, b"".join(pieces), body, contents)
 
-    def delivery_prefix(self, delivery_id: int, previous_id: int, flow_id: int, *, redelivered: bool) -> bytes:
-        """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it."""
+    def delivery_prefix(
+        self, delivery_id: int, previous_id: int, flow_id: int, *, redelivered: bool, number: int = 0
+    ) -> bytes:
+        """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it.
+
+        `number` is the message's own, the same in each of its deliveries; 0 for one without.
+        """
         lead, rest = self.head[0] | ASSURED, self.head[1:]
-        header_bytes = HEADER_BYTES + _HOP_BYTES + len(self.carried)
-        if redelivered:
-            header_bytes += len(_REDELIVERED_MODE)
-            mode = _REDELIVERED_MODE
-        else:
-            header_bytes += len(_MODE)
-            mode = _MODE
-        total = header_bytes + len(self.body)
+        mode = _REDELIVERED_MODE if redelivered else _MODE
+        header_bytes = HEADER_BYTES + _HOP_BYTES + len(mode) + len(self.carried)
         # One call for the whole: this is the larger part of what a delivery costs.
-        return (
-            _HOP.pack(lead, rest, header_bytes, total, 0x91, 10, delivery_id, 0x92, 10, previous_id, 0x97, 6, flow_id)
-            + mode
-        )
+        if not number:
+            total = header_bytes + len(self.body)
+            return (
+                _HOP.pack(lead, rest, header_bytes, total, _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id)
+                + mode
+            )
+        header_bytes += _NUMBER_BYTES
+        total = header_bytes + len(self.body)
+        # fmt: off
+        return _NUMBERED_HOP.pack(
+            lead, rest, header_bytes, total, _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id,
+            _EXTENDED, _NUMBER_HEAD, number,
+        ) + mode
+        # fmt: on
 
     def direct_prefix(self, *, discarded: bool = False) -> bytes:
         """Bytes of a direct delivery up to `carried`; `discarded` tells of messages lost before it."""
@@ -127,6 +142,10 @@ class Relay:
         return bytes((lead,)) + head[1:] + _LENGTHS.pack(header_bytes, header_bytes + len(self.body))
 
 
+_ID = (0x80 | ParameterKind.MESSAGE_ID) << 8 | 10
+_BEFORE = (0x80 | ParameterKind.PREVIOUS_ID) << 8 | 10
+_FLOW = (0x80 | ParameterKind.FLOW_ID) << 8 | 6
+_EXTENDED = ParameterKind.EXTENDED << 8 | _NUMBER_BYTES
 _MODE = bytes((0x80 | ParameterKind.DELIVERY_MODE, 3, PERSISTENT))
 _REDELIVERED_MODE = _REDELIVERED + _MODE
 

@@ -6,16 +6,25 @@ from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.assured_ctrl import (
     AckOutcome,
     AckRange,
+    BoundFlow,
     ClientAck,
     CloseFlow,
     CreateQueue,
     FlowChange,
     UnknownRequest,
+    bound_flow_body,
     created_queue_body,
     read_assured,
     refusal_body,
 )
-from lbg_runtime.smf.assured_items import AssuredBody, AssuredItem, AssuredKind, ItemKind, encode_assured
+from lbg_runtime.smf.assured_items import (
+    AssuredBody,
+    AssuredItem,
+    AssuredKind,
+    ItemKind,
+    decode_assured,
+    encode_assured,
+)
 
 
 def body(kind: int, *items: tuple[ItemKind, bytes]) -> bytes:
@@ -43,6 +52,15 @@ def test_other_requests_are_read() -> None:
     change = body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\1"))
     assert read_assured(change) == FlowChange(2, active=True)
     assert read_assured(body(0x0A)) == UnknownRequest(0x0A)
+
+
+def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_is_known() -> None:
+    def said(spooler: int | None) -> list[bytes]:
+        answer = bound_flow_body(BoundFlow(2, "q", True, True, 1, 1, 1, spooler))
+        return [item.value for item in decode_assured(answer).items if item.kind == ItemKind.SPOOLER]
+
+    assert said(0xA5CE52B0FE834771) == [bytes.fromhex("a5ce52b0fe834771")]
+    assert said(None) == []
 
 
 def test_answers_without_flows() -> None:

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.extended import ExtendedKind, decode_extended
 from lbg_runtime.smf.frame import (
     ASSURED,
     DISCARDED,
@@ -61,6 +62,17 @@ def test_a_delivery_says_its_own_ids_and_keeps_everything_else() -> None:
         PRIORITY,
     )
     assert (delivery.flags, delivery.service, delivery.body) == (ASSURED | 8, 0x20, b"body")
+
+
+def test_a_delivery_says_the_number_of_the_message_if_it_has_one() -> None:
+    relay = make_relay("a/b", b"body")
+    delivery = whole(relay.delivery_prefix(9, 8, 3, redelivered=True, number=2**63), relay)
+    extended = delivery.find(ParameterKind.EXTENDED)
+    assert extended is not None
+    assert decode_extended(extended) == {ExtendedKind.MESSAGE_NUMBER: b"\x80" + bytes(7)}
+    plain = whole(relay.delivery_prefix(9, 8, 3, redelivered=True), relay)
+    assert [each for each in delivery.parameters if each.kind != ParameterKind.EXTENDED] == list(plain.parameters)
+    assert delivery.body == plain.body
 
 
 def test_a_direct_message_becomes_an_assured_delivery_and_back() -> None:

@@ -174,6 +174,8 @@ class MessageStatus:
     """Whether no flow was ever sent it."""
     spooled_at_s: int | None
     """As `Published` has it."""
+    number: int = 0
+    """As `Published` has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType
 
 from lbg_runtime.broker.engine.effects import FlowId, Published
-from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings, ReplayLogSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class SubscriptionGone:
     topic: str
 
 
-# The next three are not frozen, which would double what it takes to make one: they come with every message.
+# Those from here to `MessageUnlogged` are not frozen, which would double what it takes to make one: they come with
+# every message.
 @dataclass(slots=True)
 class MessageKept:
     """A message has come to a queue."""
@@ -80,6 +81,42 @@ class MessageGone:
 
     queue: QueueNumber
     sequence: int
+
+
+@dataclass(slots=True)
+class MessageLogged:
+    """A message is in a VPN's replay log, behind all that are there; told before queues are said to have it."""
+
+    vpn: str
+    came_ns: int
+    """Unix time by which it is found there."""
+    message: Published
+
+
+@dataclass(slots=True)
+class MessageUnlogged:
+    """The oldest message of a VPN's replay log, which has this number, is not in it any more; queues may have it."""
+
+    vpn: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayLogKept:
+    """A VPN has a replay log, or has other settings for it."""
+
+    vpn: str
+    settings: ReplayLogSettings
+    began_ns: int
+    first: int
+    """No message of a lower number was ever in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayLogGone:
+    """A VPN has no replay log any more. Its messages were told of before."""
+
+    vpn: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +158,7 @@ class PublisherGone:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryIdsSkipped:
-    """No delivery id up to this one may be given again."""
+    """No delivery id up to this one may be given again, and no number of a message."""
 
     up_to: DeliveryId
 
@@ -134,6 +171,10 @@ Change = (
     | MessageKept
     | MessageDelivered
     | MessageGone
+    | MessageLogged
+    | MessageUnlogged
+    | ReplayLogKept
+    | ReplayLogGone
     | FlowKept
     | FlowGone
     | PublisherKept

@@ -1,6 +1,6 @@
 """What the engine wants done after a call; the front end that holds the connections carries it out, in order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from lbg_runtime.model.ids import DeliveryId
@@ -12,7 +12,9 @@ FlowId = NewType("FlowId", int)
 """One flow, consumer or publisher, unique in the broker and never reused; fits 32 bits and serves on the wire too."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen as most others are, which would double what it takes to make one: it comes with every message. Only
+# `number` is ever set, by the engine, before anybody else has the message.
+@dataclass(slots=True)
 class Published:
     """A message as the engine keeps it. `content` belongs to the front end; the engine never looks into it."""
 
@@ -23,6 +25,9 @@ class Published:
     """Unix time at which it came, for administrators alone; None where the front end does not say."""
     publisher: str = ""
     """Name of the publisher flow on which it came; empty where the front end does not say, and after a restart."""
+    number: int = field(default=0, compare=False)
+    """Given when it is accepted, the same on every queue and in a replay, and never reused: later messages have greater
+    ones. 0 before, and for direct messages that no queue took."""
 
 
 # Not frozen as the others are, which would double what it takes to make one: there is one for every delivery.

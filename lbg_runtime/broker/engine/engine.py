@@ -66,18 +66,21 @@ class Engine:
     503 `Service Unavailable`. That a flow is the calling client's own is the front end's to check.
     """
 
-    def __init__(self, instance: str = "broker", changes: Changes | None = None) -> None:
+    def __init__(self, instance: str = "broker", changes: Changes | None = None, spooler: int = 1) -> None:
         """`instance` differs with every life of a broker: publisher flows of another life must not be taken for one of
-        this life. `changes` is told of all that is to outlive the broker, None where nothing does."""
+        this life. `changes` is told of all that is to outlive the broker, None where nothing does. `spooler`, 64 bits,
+        differs with every broker and is kept through its lives: with the number of a message it names that for good."""
         self._instance = instance
         self.surroundings = Surroundings()
         """What the front end lends; it calls `surroundings.timetable.call_due` when that is due."""
+        self.spooler = spooler
         self._changes = changes
         self._registry = Registry(changes)
         self._registry.add_vpn(DEFAULT_VPN)
         self._clients = self._registry.clients
         self._flows = self._registry.flows
         self._publishers = self._registry.publishers
+        self._numbers = self._registry.numbers
         self.administration = Administration(self._registry)
         """What an administrator may do besides."""
         self.transactions = Transactions(
@@ -87,7 +90,7 @@ class Engine:
             lambda client, message: self._deliver_directly(client.vpn, message),
         )
         """What clients do in transactions."""
-        self.replays = Replays(self._registry, self.surroundings)
+        self.replays = Replays(self._registry, self.surroundings, spooler)
         """Replay logs."""
         self._delivery_ids = DeliveryIds()
         self._last_client_id = 0
@@ -96,7 +99,7 @@ class Engine:
 
     def restore(self, changes: Iterable[Change]) -> None:
         """Make this new engine what the one that told these changes was, all its clients gone."""
-        restoration = Restoration(self._registry, self._delivery_ids, self._make_queue)
+        restoration = Restoration(self._registry, self._delivery_ids, self._make_queue, self.replays)
         for change in changes:
             restoration.replay(change)
         self._last_flow_id = restoration.finish()
@@ -238,13 +241,13 @@ class Engine:
         if not known.account.acl.publish.allows(message.topic):
             return []
         effects = self._deliver_directly(vpn, message)
-        promoted = False
-        for queue in vpn.queue_subscriptions.match(message.topic):
-            if queue.refusal_of(message) is None:
-                effects += queue.add(message)
-                promoted = True
-        if promoted and vpn.replay_log is not None:
-            vpn.replay_log.add(message)
+        takers = [queue for queue in vpn.queue_subscriptions.match(message.topic) if queue.refusal_of(message) is None]
+        if takers:
+            self._numbers.give(message)
+            if vpn.replay_log is not None:
+                vpn.replay_log.add(message)
+        for queue in takers:
+            effects += queue.add(message)
         return effects
 
     def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
@@ -285,11 +288,12 @@ class Engine:
             state.refuse(message_id, refusal)
             raise
         effects: list[Effect] = []
+        self._numbers.give(message)
+        if client.vpn.replay_log is not None:
+            client.vpn.replay_log.add(message)
         for queue in takers:
             # Whose it is matters to groups alone.
             effects += queue.add(replace(message, publisher=state.name) if queue.groups_messages else message)
-        if client.vpn.replay_log is not None:
-            client.vpn.replay_log.add(message)
         return effects + self._deliver_directly(client.vpn, message)
 
     def _takers(self, client: Client, message: Published) -> list[Queue]:

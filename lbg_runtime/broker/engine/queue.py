@@ -311,6 +311,7 @@ class Queue:
                 m.message.size_bytes,
                 is_undelivered=m.delivery_id == NO_DELIVERY,
                 spooled_at_s=m.message.spooled_at_s,
+                number=m.message.number,
             )
             for m in self._spool.messages()
         )

@@ -3,6 +3,7 @@
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
 from lbg_runtime.broker.engine.flow import Flow
+from lbg_runtime.broker.engine.numbers import Numbers
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.vpn import Client, Vpn
@@ -15,6 +16,7 @@ class Registry:
     def __init__(self, changes: Changes | None = None) -> None:
         self.changes = changes
         """Told of what outlives the broker; None where nothing does."""
+        self.numbers = Numbers()
         self.vpns: dict[str, Vpn] = {}
         self.clients: dict[ClientId, Client] = {}
         self.flows: dict[FlowId, tuple[Client, Queue, Flow]] = {}

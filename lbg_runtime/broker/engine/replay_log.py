@@ -1,11 +1,14 @@
 """What one VPN's replay log keeps: messages in the order in which they came, the oldest given up for lack of room."""
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
+from lbg_runtime.broker.engine.changes import Changes, MessageLogged, MessageUnlogged, ReplayLogKept
 from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.settings import ReplayLogSettings
 from lbg_runtime.model.errors import BrokerRefusal
 
 NS_PER_S = 1_000_000_000
@@ -26,64 +29,130 @@ class FromTime:
 
 @dataclass(frozen=True, slots=True)
 class AfterMessage:
-    """Replay what came after a message, named by its replication group message id."""
+    """Replay what came after a message."""
 
-    message_id: bytes
+    spooler: int
+    """Of the broker that gave the message its number."""
+    number: int
 
 
 ReplayStart = FromBeginning | FromTime | AfterMessage
 
 
+# Not frozen, which would double what it takes to make one: there is one for every message.
+@dataclass(slots=True)
+class LoggedMessage:
+    """A message in the log. Nobody changes it."""
+
+    came_ns: int
+    """Unix time."""
+    message: Published
+
+
 class ReplayLog:
     """Called by a VPN's publishing and by `Replays` only. Holds the messages themselves, which queues share with it."""
 
-    def __init__(self, max_bytes: int, wall_s: Callable[[], float]) -> None:
-        """`wall_s`: Unix time."""
-        self.max_bytes = max_bytes
+    def __init__(
+        self,
+        vpn: str,
+        settings: ReplayLogSettings,
+        wall_s: Callable[[], float],
+        changes: Changes | None = None,
+        began_ns: int | None = None,
+        first: int = 0,
+    ) -> None:
+        """`wall_s`: Unix time. `changes` is told of all that is to outlive the broker. `began_ns`: when an earlier life
+        of the broker made it; None where it is new. No message below `first` was or will be in it."""
+        self._vpn = vpn
+        self.settings = settings
         self.size_bytes = 0
         self._wall_s = wall_s
+        self._changes = changes
         # Clients name times in whole seconds, and the second in which the log began is not before it.
-        self._began_ns = int(wall_s()) * NS_PER_S
-        self._latest_ns = self._began_ns
-        self._entries: deque[tuple[int, Published]] = deque()
+        self.began_ns = int(wall_s()) * NS_PER_S if began_ns is None else began_ns
+        self._first = first
+        self._latest_ns = self.began_ns
+        self._entries: deque[LoggedMessage] = deque()
 
     @property
     def message_count(self) -> int:
         """How many messages there are."""
         return len(self._entries)
 
+    @property
+    def oldest(self) -> LoggedMessage | None:
+        """The message that goes next; None where there is none."""
+        return self._entries[0] if self._entries else None
+
+    @property
+    def newest(self) -> LoggedMessage | None:
+        """The message that came last; None where there is none."""
+        return self._entries[-1] if self._entries else None
+
+    def entries(self) -> Iterator[LoggedMessage]:
+        """What is there now, in order; nothing may change meanwhile."""
+        return iter(self._entries)
+
     def add(self, message: Published) -> None:
-        """Append a message; as many of the oldest go as must, this one among them where it alone is too large."""
+        """Append a message that has its number; as many of the oldest go as must, this one among them where it alone is
+        too large. Nothing where the log takes none."""
+        if not self.settings.ingress_enabled:
+            return
         # A clock that is set back must not put a message before those that came before it.
         self._latest_ns = max(self._latest_ns, int(self._wall_s() * NS_PER_S))
-        self._entries.append((self._latest_ns, message))
-        self.size_bytes += message.size_bytes
+        self.restore(self._latest_ns, message)
+        if self._changes is not None:
+            self._changes.note(MessageLogged(self._vpn, self._latest_ns, message))
         self._trim()
 
-    def resize(self, max_bytes: int) -> None:
-        """Keep so much from now on."""
-        self.max_bytes = max_bytes
+    def restore(self, came_ns: int, message: Published) -> None:
+        """Append a message that was there in an earlier life of the broker."""
+        self._latest_ns = came_ns
+        self._entries.append(LoggedMessage(came_ns, message))
+        self.size_bytes += message.size_bytes
+
+    def change(self, settings: ReplayLogSettings) -> None:
+        """Be of these settings from now on."""
+        self.settings = settings
+        if self._changes is not None:
+            self._changes.note(ReplayLogKept(self._vpn, settings, self.began_ns, self._first))
         self._trim()
+
+    def give_up_oldest(self) -> None:
+        """Let the oldest message go; there must be one."""
+        message = self._entries.popleft().message
+        self.size_bytes -= message.size_bytes
+        if self._changes is not None:
+            self._changes.note(MessageUnlogged(self._vpn, message.number))
+
+    def clear(self) -> None:
+        """Let all messages go."""
+        while self._entries:
+            self.give_up_oldest()
 
     def reaches_back_to(self, start: ReplayStart) -> bool:
         """Whether the log was there at that time; what it had then may be gone."""
-        return not isinstance(start, FromTime) or start.at_ns >= self._began_ns
+        return not isinstance(start, FromTime) or start.at_ns >= self.began_ns
 
-    def since(self, start: ReplayStart) -> list[Published]:
+    def since(self, start: ReplayStart, spooler: int = 0) -> list[Published]:
         """The messages from there on, in order; where some of them had to go, from the oldest that is there.
 
-        403 `Replay Start Message Unavailable` for any message: this broker gives messages no such id.
+        403 `Replay Start Message Unavailable` for a message that is not in the log; `spooler` is this broker's own id.
         """
         match start:
             case FromBeginning():
-                return [message for _, message in self._entries]
+                return [entry.message for entry in self._entries]
             case FromTime(at_ns):
-                return [message for came_ns, message in self._entries if came_ns >= at_ns]
-            case AfterMessage():
-                raise BrokerRefusal(403, "Replay Start Message Unavailable")
+                return [entry.message for entry in self._entries if entry.came_ns >= at_ns]
+            case AfterMessage(of, number):
+                messages = [entry.message for entry in self._entries]
+                place = bisect_left(messages, number, key=lambda message: message.number)
+                if of != spooler or place == len(messages) or messages[place].number != number:
+                    raise BrokerRefusal(403, "Replay Start Message Unavailable")
+                return messages[place + 1 :]
             case _:
                 assert_never(start)
 
     def _trim(self) -> None:
-        while self.size_bytes > self.max_bytes:
-            self.size_bytes -= self._entries.popleft()[1].size_bytes
+        while self.size_bytes > self.settings.max_bytes:
+            self.give_up_oldest()

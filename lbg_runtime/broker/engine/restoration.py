@@ -11,11 +11,15 @@ from lbg_runtime.broker.engine.changes import (
     MessageDelivered,
     MessageGone,
     MessageKept,
+    MessageLogged,
+    MessageUnlogged,
     PublisherGone,
     PublisherKept,
     QueueGone,
     QueueKept,
     QueueNumber,
+    ReplayLogGone,
+    ReplayLogKept,
     SubscriptionGone,
     SubscriptionKept,
 )
@@ -25,6 +29,7 @@ from lbg_runtime.broker.engine.flow import Window
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
+from lbg_runtime.broker.engine.replays import Replays
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.spool import SpooledMessage
 from lbg_runtime.broker.engine.vpn import Vpn
@@ -36,8 +41,9 @@ MakeQueue = Callable[[QueueNumber, Vpn, QueueName, QueueSettings], Queue]
 class Restoration:
     """Replays changes to an engine that nobody has used yet. Called by the engine only, once."""
 
-    def __init__(self, registry: Registry, delivery_ids: DeliveryIds, make_queue: MakeQueue) -> None:
+    def __init__(self, registry: Registry, delivery_ids: DeliveryIds, make_queue: MakeQueue, replays: Replays) -> None:
         self._registry = registry
+        self._replays = replays
         self._delivery_ids = delivery_ids
         self._make_queue = make_queue
         self._queues: dict[QueueNumber, tuple[Vpn, Queue]] = {}
@@ -49,12 +55,15 @@ class Restoration:
         match change:
             case MessageKept(number, sequence, message):
                 self._queues[number][1].restorable_parts[0].restore(sequence, message)
+                self._registry.numbers.skip_to(message.number)
             case MessageDelivered():
                 self._deliver(change)
             case MessageGone(number, sequence):
                 spool = self._queues[number][1].restorable_parts[0]
                 if (gone := spool.at(sequence)) is not None:
                     spool.remove(gone)
+            case MessageLogged() | MessageUnlogged() | ReplayLogKept() | ReplayLogGone():
+                self._replays.restore(change)
             case QueueKept():
                 self._keep_queue(change)
             case QueueGone(number):
@@ -80,6 +89,7 @@ class Restoration:
                 self._vpn(vpn_name).publishers.forget(name)
             case DeliveryIdsSkipped(up_to):
                 self._delivery_ids.skip_to(up_to)
+                self._registry.numbers.skip_to(up_to)
             case _:
                 assert_never(change)
 

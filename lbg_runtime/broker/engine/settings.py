@@ -96,3 +96,16 @@ class QueueSettings:
     def groups_messages(self) -> bool:
         """Whether it has message groups; an exclusive queue needs none, and partitions are groups of another kind."""
         return self.grouping.is_enabled and self.access_type is AccessType.NON_EXCLUSIVE and not self.is_partitioned
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayLogSettings:
+    """What can be said of a VPN's replay log."""
+
+    name: str
+    max_bytes: int
+    """Of the messages in it; the oldest go where more come."""
+    ingress_enabled: bool = True
+    """Whether it takes messages."""
+    egress_enabled: bool = True
+    """Whether what it has is replayed."""

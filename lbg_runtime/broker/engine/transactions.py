@@ -62,10 +62,11 @@ class Transactions:
         for part in consumed:
             effects += self._settle(part.flow, [part.settled])
         for message, queues in zip(messages, takers, strict=True):
-            for queue in queues:
-                effects += queue.add(message)
+            self._registry.numbers.give(message)
             if known.vpn.replay_log is not None:
                 known.vpn.replay_log.add(message)
+            for queue in queues:
+                effects += queue.add(message)
             effects += self._deliver_directly(known, message)
         return effects
 

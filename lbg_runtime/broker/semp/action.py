@@ -8,8 +8,9 @@ from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import Administrator
 from lbg_runtime.broker.semp.collection import CarryOut
 from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.replay_logs import cancel_replay, start_replay, trim_logged_messages
 from lbg_runtime.broker.semp.reply import Request
-from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.broker.semp.target import decode
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
@@ -17,6 +18,9 @@ from lbg_runtime.model.semp_code import SempCode
 
 _Act = Callable[[Engine, tuple[str, ...]], list[Effect]]
 """Carries an action out, given the names of what it is for, the VPN's first; `BrokerRefusal` where that is missing."""
+
+_ActWith = Callable[[Engine, tuple[str, ...], Mapping[str, Json]], list[Effect]]
+"""The same for one that is also given what the request says."""
 
 
 class Action:
@@ -30,12 +34,15 @@ class Action:
         """The answer to a request; raises `SempFault`."""
         *path, verb = request.segments or ("",)
         names = tuple(decode(segment) for segment in path[1::2])
-        act = _ACTS.get((*path[::2], verb))
-        if act is None or len(path) % 2 or request.method != "PUT":
+        kinds = (*path[::2], verb)
+        if kinds not in _ACTS or len(path) % 2 or request.method != "PUT":
             raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} {'/'.join(request.segments)} is no action here")
         administrator.check_write(names[0])
         try:
-            effects = act(self._engine, names)
+            if kinds in _ACTS_WITH:
+                effects = _ACTS_WITH[kinds](self._engine, names, reply.read_body(request.body or b"{}"))
+            else:
+                effects = _ACTS_WITHOUT[kinds](self._engine, names)
         except BrokerRefusal:
             raise SempFault(SempCode.NOT_FOUND, f"{' '.join(names)} does not exist") from None
         self._carry_out(effects)
@@ -73,10 +80,16 @@ def _disconnect(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     return engine.administration.end_client(vpn, client)
 
 
-_ACTS: Mapping[tuple[str, ...], _Act] = {
+_ACTS_WITHOUT: Mapping[tuple[str, ...], _Act] = {
     ("msgVpns", "queues", "deleteMsgs"): _delete_messages,
     ("msgVpns", "queues", "msgs", "delete"): _delete_message,
     ("msgVpns", "queues", "resetMessageGroups"): _reset_groups,
     ("msgVpns", "queues", "messageGroups", "reset"): _reset_group,
     ("msgVpns", "clients", "disconnect"): _disconnect,
 }
+_ACTS_WITH: Mapping[tuple[str, ...], _ActWith] = {
+    ("msgVpns", "queues", "startReplay"): start_replay,
+    ("msgVpns", "queues", "cancelReplay"): cancel_replay,
+    ("msgVpns", "replayLogs", "trimLoggedMsgs"): trim_logged_messages,
+}
+_ACTS = _ACTS_WITHOUT.keys() | _ACTS_WITH.keys()

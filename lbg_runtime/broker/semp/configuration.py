@@ -12,6 +12,7 @@ from lbg_runtime.broker.semp.collection import CarryOut, Collection, Kept, Nowhe
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.query import Item, Query
 from lbg_runtime.broker.semp.queues import Queues, Subscriptions
+from lbg_runtime.broker.semp.replay_logs import ReplayLogs
 from lbg_runtime.broker.semp.reply import Request
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.broker.semp.target import Key, Target, find_target
@@ -37,6 +38,7 @@ class Configuration:
             objects.PUBLISH_EXCEPTION.noun: accounts.publish_exceptions,
             objects.SUBSCRIBE_EXCEPTION.noun: accounts.subscribe_exceptions,
             objects.JNDI_QUEUE.noun: Rows(objects.JNDI_QUEUE.noun, kept),
+            objects.REPLAY_LOG.noun: ReplayLogs(engine),
         }
         self._restore(kept, accounts)
 
@@ -87,7 +89,7 @@ class Configuration:
         if target.type.is_fixed:
             raise SempFault(SempCode.NOT_SUPPORTED, f"a {target.type.noun} cannot be created here")
         query = Query.parse(request.query)
-        body = _read_body(request.body)
+        body = reply.read_body(request.body)
         key = _key_in(body, target)
         created = target.member(key)
         attributes = _attributes_in(body, created)
@@ -102,7 +104,7 @@ class Configuration:
         if not target.type.attributes:
             raise SempFault(SempCode.NOT_SUPPORTED, f"a {target.type.noun} has nothing to change")
         query = Query.parse(request.query)
-        attributes = _attributes_in(_read_body(request.body), target)
+        attributes = _attributes_in(reply.read_body(request.body), target)
         # What can never be read is kept by whoever replaces the rest without knowing it.
         secrets = {name: value for name, value in before.items() if name not in target.type.readable(before)}
         self._collections[target.type.noun].change(target.keys, before, {**kept, **secrets, **attributes})
@@ -140,16 +142,6 @@ class Configuration:
             administrator.check_read(vpn)
         else:
             administrator.check_write(vpn, target.type.write_level)
-
-
-def _read_body(body: bytes) -> dict[str, Json]:
-    try:
-        document: Json = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise SempFault(SempCode.PARSE_ERROR, f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise SempFault(SempCode.PARSE_ERROR, "the body is not an object")
-    return document
 
 
 def _key_in(body: Mapping[str, Json], target: Target) -> Key:

@@ -1,4 +1,4 @@
-"""The monitor API: queues, flows, messages and clients as they are now. It only looks."""
+"""The monitor API: queues, flows, messages, replay logs and clients as they are now. It only looks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,11 +6,15 @@ from zlib import crc32
 
 from lbg_runtime.broker.engine.answers import ClientStatus, PartitionStatus, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.replay_log import NS_PER_S
+from lbg_runtime.broker.engine.replay_progress import ReplayStatus
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.message_ids import message_id
 from lbg_runtime.broker.semp.query import Item, Query
 from lbg_runtime.broker.semp.queues import row_of
+from lbg_runtime.broker.semp.replay_logs import log_row
 from lbg_runtime.broker.semp.reply import Request
 from lbg_runtime.broker.semp.schema import Row
 from lbg_runtime.broker.semp.target import decode, encode_key
@@ -95,7 +99,7 @@ def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     for queue in engine.queue_names(vpn):
         status = engine.queue_status(vpn, queue)
         counts = {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
-        yield _Seen(queue, _queue_row(vpn, status), counts)
+        yield _Seen(queue, _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, queue)), counts)
         for partition in status.partitions:
             yield _partition(vpn, status, partition)
 
@@ -158,6 +162,17 @@ def _queue_row(vpn: str, status: QueueStatus) -> Row:
     }
 
 
+def _replay_row(status: ReplayStatus) -> Row:
+    return {
+        "replayState": status.state.value,
+        "replayStartCount": status.started_count,
+        "replaySuccessCount": status.succeeded_count,
+        "replayFailureCount": status.failed_count,
+        "replayedTxMsgCount": status.sent_count,
+        "replayedAckedMsgCount": status.gone_count,
+    }
+
+
 def _flows_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     vpn, queue = above
     for flow in engine.queue_flows(vpn, QueueName(queue)):
@@ -191,10 +206,47 @@ def _messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "msgId": message.sequence,
             "attachmentSize": message.size_bytes,
             "undelivered": message.is_undelivered,
+            "replicationGroupMsgId": message_id(engine.spooler, message.number),
         }
         if message.spooled_at_s is not None:
             row["spooledTime"] = message.spooled_at_s
         yield _Seen(str(message.sequence), row)
+
+
+def _replay_logs(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    (vpn,) = above
+    log = engine.replays.log(vpn)
+    if log is not None:
+        row: Row = {
+            "msgVpnName": vpn,
+            "replayLogName": log.settings.name,
+            **log_row(log.settings),
+            "msgSpoolUsage": log.size_bytes,
+        }
+        yield _Seen(log.settings.name, row, {"msgs": log.message_count})
+
+
+def _logged_messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+    vpn, name = above
+    log = engine.replays.log(vpn)
+    traits_of = engine.surroundings.traits_of
+    for entry in () if log is None else log.entries():
+        traits = traits_of(entry.message)
+        row: Row = {
+            "msgVpnName": vpn,
+            "replayLogName": name,
+            "msgId": entry.message.number,
+            "replicationGroupMsgId": message_id(engine.spooler, entry.message.number),
+            "attachmentSize": entry.message.size_bytes,
+            "dmqEligible": traits.may_go_to_dead_messages,
+            "priority": traits.priority,
+            "spooledTime": entry.came_ns // NS_PER_S,
+        }
+        yield _Seen(str(entry.message.number), row)
+
+
+def _replay_log_names(engine: Engine, above: tuple[str, ...]) -> Iterator[str]:
+    return (seen.name for seen in _replay_logs(engine, above))
 
 
 def _groups(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
@@ -255,6 +307,7 @@ def _client(engine: Engine, above: tuple[str, ...]) -> ClientStatus:
 _NAMES: Mapping[tuple[str, ...], Callable[[Engine, tuple[str, ...]], Iterable[str]]] = {
     ("msgVpns",): lambda engine, _: engine.administration.vpn_names(),
     ("msgVpns", "queues"): lambda engine, above: engine.queue_names(above[0]),
+    ("msgVpns", "replayLogs"): _replay_log_names,
     ("msgVpns", "clients"): lambda engine, above: (one.name for one in engine.administration.clients(above[0])),
 }
 """Of what has something below it."""
@@ -266,6 +319,8 @@ _LOOKS: Mapping[tuple[str, ...], _Look] = {
     ("msgVpns", "queues", "subscriptions"): _subscriptions_of_queue,
     ("msgVpns", "queues", "msgs"): _messages,
     ("msgVpns", "queues", "messageGroups"): _groups,
+    ("msgVpns", "replayLogs"): _replay_logs,
+    ("msgVpns", "replayLogs", "msgs"): _logged_messages,
     ("msgVpns", "clients"): _clients,
     ("msgVpns", "clients", "txFlows"): _flows_of_client,
     ("msgVpns", "clients", "subscriptions"): _subscriptions_of_client,

@@ -133,6 +133,19 @@ JNDI_QUEUE = ObjectType(
     (Text("physicalName", "", 200),),
 )
 
+REPLAY_LOG = ObjectType(
+    "replay log",
+    "replayLogs",
+    (Text("replayLogName", "", 185, least=1, forbidden="#<>*?&;"),),
+    (
+        Flag("egressEnabled"),
+        Flag("ingressEnabled"),
+        Number("maxSpoolUsage", 0, 0, 6_000_000),
+        Flag("topicFilterEnabled"),
+    ),
+    write_level=Level.GLOBAL,
+)
+
 VPN = ObjectType(
     "message VPN",
     "msgVpns",
@@ -142,7 +155,7 @@ VPN = ObjectType(
         Flag("authenticationBasicEnabled", True),
         Flag("authenticationClientCertEnabled"),
     ),
-    (QUEUE, CLIENT_USERNAME, CLIENT_PROFILE, ACL_PROFILE, JNDI_QUEUE),
+    (QUEUE, CLIENT_USERNAME, CLIENT_PROFILE, ACL_PROFILE, JNDI_QUEUE, REPLAY_LOG),
     write_level=Level.GLOBAL,
     is_fixed=True,
 )

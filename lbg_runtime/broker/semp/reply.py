@@ -1,11 +1,14 @@
-"""The envelope of every answer."""
+"""What every request is, and the envelope of every answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.query import Item, Page, Query
 from lbg_runtime.broker.semp.schema import Json, Row
+from lbg_runtime.model.semp_code import SempCode
 
 REFUSED = 400
 """HTTP status of every error that has a SEMP code; clients branch on the code."""
@@ -24,6 +27,17 @@ class Request:
     """The encoded path below that."""
     query: str
     body: bytes
+
+
+def read_body(body: bytes) -> dict[str, Json]:
+    """The attributes in a request's body; raises `SempFault`."""
+    try:
+        document: Json = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise SempFault(SempCode.PARSE_ERROR, f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise SempFault(SempCode.PARSE_ERROR, "the body is not an object")
+    return document
 
 
 def done(request: Request) -> Row:

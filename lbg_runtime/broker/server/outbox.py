@@ -112,7 +112,11 @@ class Outbox:
                 if entry.first_property is not None:
                     relay = with_property(relay, entry.first_property, value=True)
                 prefix = relay.delivery_prefix(
-                    entry.delivery_id, entry.previous_id, entry.flow, redelivered=entry.redelivered
+                    entry.delivery_id,
+                    entry.previous_id,
+                    entry.flow,
+                    redelivered=entry.redelivered,
+                    number=entry.message.number,
                 )
             else:
                 direct = self._next_direct()

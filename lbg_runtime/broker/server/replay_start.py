@@ -6,6 +6,8 @@ from lbg_runtime.model.errors import BrokerRefusal
 _BEGINNING, _TIME, _MESSAGE = range(3)
 _TIME_BYTES = 8
 _MESSAGE_ID_BYTES = 16
+_SPOOLER_BYTES = 8
+"""Of a message's id, in front: whose number the rest is."""
 
 
 def replay_start(value: bytes) -> ReplayStart:
@@ -16,5 +18,6 @@ def replay_start(value: bytes) -> ReplayStart:
     if kind == _TIME and len(rest) == _TIME_BYTES:
         return FromTime(int.from_bytes(rest, "big"))
     if kind == _MESSAGE and len(rest) == _MESSAGE_ID_BYTES:
-        return AfterMessage(rest)
+        spooler, number = rest[:_SPOOLER_BYTES], rest[_SPOOLER_BYTES:]
+        return AfterMessage(int.from_bytes(spooler, "big"), int.from_bytes(number, "big"))
     raise BrokerRefusal(403, "Unknown Start Location Type")

@@ -52,13 +52,13 @@ class BrokerServer:
     ) -> None:
         """With `tls` every client must speak TLS. With a `store`, which it closes in the end, it goes on where the
         store's last broker was; raises `UserError` for a store that cannot be read. With `replay_log_bytes` the default
-        VPN keeps a replay log of so much."""
+        VPN keeps a replay log of so much; one that the store has is kept without it too."""
         self._store = store
         self._changes = None if store is None else Changes()
         if store is None:
-            self.engine = engine or Engine(instance=secrets.token_hex(4))
+            self.engine = engine or Engine(secrets.token_hex(4), spooler=secrets.randbits(64))
         else:
-            self.engine = Engine(store.instance, self._changes)
+            self.engine = Engine(store.instance, self._changes, store.spooler)
         self._failure: StoreFailed | None = None
         self._has_failed = asyncio.Event()
         self.host = host
@@ -86,7 +86,7 @@ class BrokerServer:
         if store is not None:
             self.engine.restore(store.read())
         if replay_log_bytes is not None:
-            self.engine.replays.keep_log(DEFAULT_VPN, replay_log_bytes)
+            self.engine.replays.keep_log_of_size(DEFAULT_VPN, replay_log_bytes)
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had, or for files of `tls` that cannot be used."""

@@ -395,6 +395,7 @@ class Session:
                 quota_megabytes=settings.quota_bytes // _BYTES_PER_QUOTA_UNIT,
                 max_message_bytes=settings.max_message_bytes,
                 max_unacked=settings.max_unacked_per_flow,
+                spooler=self._engine.spooler,
                 partition_group=bound.partition_group,
             )
         )

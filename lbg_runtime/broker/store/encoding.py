@@ -10,7 +10,7 @@ import orjson
 
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.grouping import Grouping
-from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings, ReplayLogSettings
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.smf.message import Relay, read_published
 
@@ -25,10 +25,10 @@ def encode_message(message: Published) -> bytes:
     return b"".join((relay.direct_prefix(), relay.carried, relay.body))
 
 
-def decode_message(frame: bytes, spooled_at_s: int | None) -> Published:
+def decode_message(frame: bytes, spooled_at_s: int | None, number: int) -> Published:
     """The message that `encode_message` was given; raises `ProtocolError`."""
     read = read_published(frame)
-    return Published(read.topic, read.relay, read.relay.size_bytes, spooled_at_s)
+    return Published(read.topic, read.relay, read.relay.size_bytes, spooled_at_s, number=number)
 
 
 def encode_settings(settings: QueueSettings) -> bytes:
@@ -55,6 +55,16 @@ def decode_settings(encoded: bytes) -> QueueSettings:
     if "grouping" in said:
         said["grouping"] = Grouping(**cast(dict[str, object], said["grouping"]))  # type: ignore[arg-type]  # as below
     return QueueSettings(**said)  # type: ignore[arg-type]  # what was written had the right types
+
+
+def encode_log_settings(settings: ReplayLogSettings) -> bytes:
+    """All settings of a replay log by name."""
+    return orjson.dumps(settings)
+
+
+def decode_log_settings(encoded: bytes) -> ReplayLogSettings:
+    """Raises `ValueError` or `TypeError` for what `encode_log_settings` cannot have made."""
+    return ReplayLogSettings(**orjson.loads(encoded))
 
 
 def encode_ids(ids: tuple[DeliveryId, ...]) -> bytes:

@@ -1,6 +1,6 @@
 """Changes as what is to be executed: rows of the same kind together, in an order that comes to the same."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 from zlib import crc32
 
@@ -14,23 +14,47 @@ from lbg_runtime.broker.engine.changes import (
     MessageDelivered,
     MessageGone,
     MessageKept,
+    MessageLogged,
+    MessageUnlogged,
     PublisherGone,
     PublisherKept,
     QueueGone,
     QueueKept,
     QueueNumber,
+    ReplayLogGone,
+    ReplayLogKept,
     SubscriptionGone,
     SubscriptionKept,
 )
-from lbg_runtime.broker.store.encoding import encode_ids, encode_message, encode_settings
+from lbg_runtime.broker.store.encoding import encode_ids, encode_log_settings, encode_message, encode_settings
+from lbg_runtime.broker.store.frames import Frames
 
 APPLICATION_ID = 0x6C626773
-FORMAT = 1
+FORMAT = 2
 IDS_OF_ONE_LIFE = 1 << 40
 """Delivery ids that a life may give; the next one begins above them, whatever of them was written down."""
 
 SEQUENCE_BITS = 40
 """Of the number of a message, below the number of its queue: so it is one whole number, and a table's key."""
+
+_REPLAY_LOGS = (
+    # What has a lower number than the first is not in the log any more, but in a queue.
+    "CREATE TABLE replay_log (vpn TEXT PRIMARY KEY, settings BLOB, began_ns INTEGER, first INTEGER)",
+    "CREATE TABLE logged (number INTEGER PRIMARY KEY, vpn TEXT, came_ns INTEGER, spooled_at_s INTEGER,"
+    " checksum INTEGER, frame BLOB)",
+)
+
+UPGRADES: Mapping[int, tuple[str, ...]] = {
+    1: (
+        f"PRAGMA user_version = {FORMAT}",
+        "ALTER TABLE message ADD COLUMN number INTEGER",
+        # Below all that are given from the second life of a store on, as delivery ids are.
+        "UPDATE message SET number = ranked.number FROM"
+        " (SELECT id, row_number() OVER (ORDER BY id) AS number FROM message) AS ranked WHERE ranked.id = message.id",
+        *_REPLAY_LOGS,
+    ),
+}
+"""What makes a store of this format of an older one."""
 
 SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
@@ -40,13 +64,15 @@ SCHEMA = (
     "CREATE TABLE queue (number INTEGER PRIMARY KEY, vpn TEXT, name TEXT, settings BLOB)",
     "CREATE TABLE subscription (queue INTEGER, topic TEXT)",
     "CREATE INDEX subscription_by_queue ON subscription (queue)",
-    "CREATE TABLE message (id INTEGER PRIMARY KEY, spooled_at_s INTEGER, checksum INTEGER, frame BLOB)",
+    # Without a frame where the one of this number in the replay log is the same.
+    "CREATE TABLE message (id INTEGER PRIMARY KEY, spooled_at_s INTEGER, checksum INTEGER, frame BLOB, number INTEGER)",
     # Apart from the messages, which would be written again whole with every delivery.
     "CREATE TABLE delivery (message INTEGER PRIMARY KEY, id INTEGER, flow INTEGER, count INTEGER)",
     "CREATE TABLE flow (id INTEGER PRIMARY KEY, queue INTEGER, client_name TEXT, received_up_to INTEGER,"
     " under_way BLOB)",
     "CREATE TABLE publisher (vpn TEXT, name TEXT, last_judged_id INTEGER, refused BLOB, UNIQUE (vpn, name))",
     "CREATE TABLE row (kind TEXT, keys BLOB, body BLOB, UNIQUE (kind, keys))",
+    *_REPLAY_LOGS,
 )
 
 Value = None | int | str | bytes
@@ -55,34 +81,62 @@ Row = tuple[str, bytes, bytes]
 """Kind, keys and body of what an administrator said of an object."""
 
 
-def statements_of(changes: Sequence[Change]) -> Iterator[tuple[str, Iterable[Values]]]:
-    """What to execute, each with its rows, in order."""
+def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[str, Iterable[Values]]]:
+    """What to execute, each with its rows, in order; `frames` is brought up to date with it."""
+    logged: list[Values] = []
+    unlogged: list[Values] = []
+    firsts: dict[str, int] = {}
     kept: list[Values] = []
     delivered: list[Values] = []
     gone: list[Values] = []
+    logs: list[Change] = []
     others: list[Change] = []
     for change in changes:
         # By type rather than by `match`: there are several of these for every message.
         kind = type(change)
         if kind is MessageKept:
-            kept.append(_message(cast(MessageKept, change)))
+            kept.append(_message(cast(MessageKept, change), frames))
         elif kind is MessageDelivered:
             delivered.append(_delivery(cast(MessageDelivered, change)))
         elif kind is MessageGone:
             one = cast(MessageGone, change)
-            gone.append((message_id(one.queue, one.sequence),))
+            id_ = message_id(one.queue, one.sequence)
+            gone.append((id_,))
+            if (number := frames.leave(id_)) is not None:
+                unlogged.append((number,))
+        elif kind is MessageLogged:
+            logged.append(_logged(cast(MessageLogged, change)))
+            frames.add(cast(MessageLogged, change).message.number)
+        elif kind is MessageUnlogged:
+            number = cast(MessageUnlogged, change).number
+            firsts[cast(MessageUnlogged, change).vpn] = number + 1
+            if frames.let_go(number):
+                unlogged.append((number,))
+        elif kind is ReplayLogKept or kind is ReplayLogGone:
+            logs.append(change)
         else:
             others.append(change)
+    for change in logs:
+        yield from _of_one(change, frames)
+    if logged:
+        yield "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)", logged
     if kept:
-        yield "INSERT INTO message VALUES (?, ?, ?, ?)", kept
+        yield "INSERT INTO message VALUES (?, ?, ?, ?, ?)", kept
     if delivered:
         yield "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", delivered
     if gone:
         yield "DELETE FROM message WHERE id = ?", gone
         yield "DELETE FROM delivery WHERE message = ?", gone
+    if unlogged:
+        yield "DELETE FROM logged WHERE number = ?", unlogged
+    if firsts:
+        yield (
+            "UPDATE replay_log SET first = max(first, ?) WHERE vpn = ?",
+            [(first, vpn) for vpn, first in firsts.items()],
+        )
     # Last, so that a queue that is gone takes with it what came before.
     for change in others:
-        yield from _of_one(change)
+        yield from _of_one(change, frames)
 
 
 def row_statement(kind: str, keys: bytes, body: bytes | None) -> tuple[str, Iterable[Values]]:
@@ -100,16 +154,25 @@ def message_id(queue: QueueNumber, sequence: int) -> int:
     return queue << SEQUENCE_BITS | sequence
 
 
-def _message(change: MessageKept) -> Values:
-    frame = encode_message(change.message)
-    return message_id(change.queue, change.sequence), change.message.spooled_at_s, crc32(frame), frame
+def _message(change: MessageKept, frames: Frames) -> Values:
+    message, id_ = change.message, message_id(change.queue, change.sequence)
+    if frames.lean(id_, message.number):
+        return id_, message.spooled_at_s, None, None, message.number
+    frame = encode_message(message)
+    return id_, message.spooled_at_s, crc32(frame), frame, message.number
+
+
+def _logged(change: MessageLogged) -> Values:
+    message = change.message
+    frame = encode_message(message)
+    return message.number, change.vpn, change.came_ns, message.spooled_at_s, crc32(frame), frame
 
 
 def _delivery(change: MessageDelivered) -> Values:
     return message_id(change.queue, change.sequence), change.delivery_id, change.flow, change.delivery_count
 
 
-def _of_one(change: Change) -> Iterator[tuple[str, Iterable[Values]]]:
+def _of_one(change: Change, frames: Frames) -> Iterator[tuple[str, Iterable[Values]]]:
     match change:
         case FlowKept(queue, flow, client_name, received_up_to, under_way):
             yield (
@@ -137,10 +200,19 @@ def _of_one(change: Change) -> Iterator[tuple[str, Iterable[Values]]]:
             yield "DELETE FROM subscription WHERE queue = ?", [(queue,)]
             yield "DELETE FROM flow WHERE queue = ?", [(queue,)]
             yield "DELETE FROM queue WHERE number = ?", [(queue,)]
+            yield "DELETE FROM logged WHERE number = ?", [(number,) for number in frames.leave_all(first, last)]
         case SubscriptionKept(queue, topic):
             yield "INSERT INTO subscription VALUES (?, ?)", [(queue, topic)]
         case SubscriptionGone(queue, topic):
             yield "DELETE FROM subscription WHERE queue = ? AND topic = ?", [(queue, topic)]
+        case ReplayLogKept(vpn, settings, began_ns, first):
+            yield (
+                "INSERT INTO replay_log VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (vpn) DO UPDATE SET settings = excluded.settings",
+                [(vpn, encode_log_settings(settings), began_ns, first)],
+            )
+        case ReplayLogGone(vpn):
+            yield "DELETE FROM replay_log WHERE vpn = ?", [(vpn,)]
         case DeliveryIdsSkipped(up_to):
             yield "UPDATE store SET used_ids = max(used_ids, ?)", [(up_to + IDS_OF_ONE_LIFE,)]
         case _:

@@ -9,6 +9,7 @@ what arrives gathers in sockets, so that the next write is for more of it.
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from zlib import crc32
@@ -21,19 +22,23 @@ from lbg_runtime.broker.engine.changes import (
     FlowKept,
     MessageDelivered,
     MessageKept,
+    MessageLogged,
     PublisherKept,
     QueueKept,
     QueueNumber,
+    ReplayLogKept,
     SubscriptionKept,
 )
-from lbg_runtime.broker.engine.effects import FlowId
-from lbg_runtime.broker.store.encoding import decode_ids, decode_message, decode_settings
+from lbg_runtime.broker.engine.effects import FlowId, Published
+from lbg_runtime.broker.store.encoding import decode_ids, decode_log_settings, decode_message, decode_settings
+from lbg_runtime.broker.store.frames import Frames
 from lbg_runtime.broker.store.statements import (
     APPLICATION_ID,
     FORMAT,
     IDS_OF_ONE_LIFE,
     SCHEMA,
     SEQUENCE_BITS,
+    UPGRADES,
     Row,
     Values,
     row_statement,
@@ -62,6 +67,9 @@ class Store:
         self._first_id = DeliveryId(0)
         self.instance = ""
         """Differs with every life of every store."""
+        self.spooler = 0
+        """Differs with every store."""
+        self._frames = Frames()
 
     @classmethod
     def open(cls, path: Path) -> "Store":
@@ -100,7 +108,7 @@ class Store:
 
     def write(self, changes: Sequence[Change]) -> None:
         """Keep these changes, all of them or, raising `StoreFailed`, none."""
-        self._execute(statements_of(changes))
+        self._execute(statements_of(changes, self._frames))
 
     def rows(self) -> list[Row]:
         """Every row that was put, in the order in which they were put first."""
@@ -143,8 +151,10 @@ class Store:
         self._check()
         ((instance, life, used_ids),) = self._connection.execute("SELECT name, life, used_ids FROM store")
         if is_new:
-            instance = token_hex(4)
+            # An older store has one of half the length.
+            instance = token_hex(8)
         self._first_id = DeliveryId(used_ids)
+        self.spooler = int(instance, 16)
         self.instance = f"{instance}.{life}"
         # Nobody comes back to a flow of which nothing is held.
         self._connection.execute("DELETE FROM flow WHERE id NOT IN (SELECT flow FROM delivery)")
@@ -167,11 +177,13 @@ class Store:
     def _check(self) -> None:
         kind = self._connection.execute("PRAGMA application_id").fetchone()[0]
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if (kind, version) != (APPLICATION_ID, FORMAT):
+        if kind != APPLICATION_ID or version not in (FORMAT, *UPGRADES):
             raise StoreFailed(str(self.path), f"it is no store of this version ({kind:#x} {version})")
         ((found,),) = self._connection.execute("PRAGMA quick_check(1)").fetchall()
         if found != "ok":
             raise StoreFailed(str(self.path), f"it is damaged: {' '.join(found.split())}")
+        for statement in UPGRADES.get(version, ()):
+            self._connection.execute(statement)
 
     def _read(self) -> Iterator[Change]:
         execute = self._connection.execute
@@ -182,16 +194,30 @@ class Store:
             queues.add(number)
         for number, topic in execute("SELECT queue, topic FROM subscription ORDER BY rowid"):
             yield SubscriptionKept(QueueNumber(number), topic)
-        for id_, frame, checksum, spooled_at_s, delivery_id, flow, count in execute(
-            "SELECT message.id, frame, checksum, spooled_at_s, delivery.id, flow, count FROM message"
+        logged: dict[int, Published] = {}
+        outlived: list[int] = []
+        yield from self._read_logs(logged, outlived)
+        for id_, frame, checksum, of_log, spooled_at_s, delivery_id, flow, count in execute(
+            "SELECT message.id, frame, checksum, number, spooled_at_s, delivery.id, flow, count FROM message"
             " LEFT JOIN delivery ON delivery.message = message.id ORDER BY message.id"
         ):
             number, sequence = QueueNumber(id_ >> SEQUENCE_BITS), id_ & ((1 << SEQUENCE_BITS) - 1)
-            if crc32(frame) != checksum or number not in queues:
+            is_there = of_log in logged if frame is None else crc32(frame) == checksum
+            if not is_there or number not in queues:
                 raise ValueError(f"message {sequence} of queue {number} is not what was written")
-            yield MessageKept(number, sequence, decode_message(frame, spooled_at_s))
+            if frame is not None:
+                message = decode_message(frame, spooled_at_s, of_log)
+            else:
+                self._frames.lean(id_, of_log)
+                message = logged[of_log]
+                if message.spooled_at_s != spooled_at_s:
+                    # It was replayed, and its life began anew.
+                    message = replace(message, spooled_at_s=spooled_at_s)
+            yield MessageKept(number, sequence, message)
             if delivery_id is not None:
                 yield MessageDelivered(number, sequence, DeliveryId(delivery_id), FlowId(flow), count)
+        for each in outlived:
+            self._frames.let_go(each)
         for flow, number, client_name, received_up_to, under_way in execute(
             "SELECT id, queue, client_name, received_up_to, under_way FROM flow ORDER BY id"
         ):
@@ -202,6 +228,26 @@ class Store:
             "SELECT vpn, name, last_judged_id, refused FROM publisher ORDER BY rowid"
         ):
             yield PublisherKept(vpn, name, last_judged_id, _refusals(refused))
+
+    def _read_logs(self, found: dict[int, Published], outlived: list[int]) -> Iterator[Change]:
+        """What replay logs have. All of their table is then in `found`, by number; in `outlived` is what no log has."""
+        firsts: dict[str, int] = {}
+        for vpn, settings, began_ns, first in self._connection.execute(
+            "SELECT vpn, settings, began_ns, first FROM replay_log ORDER BY rowid"
+        ):
+            yield ReplayLogKept(vpn, decode_log_settings(settings), began_ns, first)
+            firsts[vpn] = first
+        for number, vpn, came_ns, spooled_at_s, checksum, frame in self._connection.execute(
+            "SELECT number, vpn, came_ns, spooled_at_s, checksum, frame FROM logged ORDER BY number"
+        ):
+            if crc32(frame) != checksum:
+                raise ValueError(f"message {number} of the replay log is not what was written")
+            message = found[number] = decode_message(frame, spooled_at_s, number)
+            self._frames.add(number)
+            if vpn in firsts and number >= firsts[vpn]:
+                yield MessageLogged(vpn, came_ns, message)
+            else:
+                outlived.append(number)
 
 
 def _refusals(encoded: bytes) -> tuple[tuple[int, int, str], ...]:

@@ -14,8 +14,14 @@ LOG_BYTES = 1_000
 
 def stage_with_log(access_type=AccessType.EXCLUSIVE, max_bytes=LOG_BYTES, **settings):
     stage = Stage(access_type, **settings)
-    stage.engine.replays.keep_log("default", max_bytes)
+    stage.engine.replays.keep_log_of_size("default", max_bytes)
     return stage
+
+
+def usage(engine):
+    """Messages and bytes in the log; None where there is none."""
+    log = engine.replays.log("default")
+    return None if log is None else (log.message_count, log.size_bytes)
 
 
 def replay(stage, client, start=None, queue=QUEUE, **options):
@@ -50,9 +56,9 @@ def test_what_was_settled_comes_again_in_order_and_then_what_is_live():
 def test_what_the_log_never_had_or_gave_up_is_gone_from_the_queue():
     stage = Stage()
     stage.publish(1)  # Before there was a log.
-    stage.engine.replays.keep_log("default", 3)
+    stage.engine.replays.keep_log_of_size("default", 3)
     stage.publish(5)
-    assert stage.engine.replays.log_usage("default") == (3, 3)
+    assert usage(stage.engine) == (3, 3)
     bound, _ = replay(stage, stage.client("c"))
     assert stage.numbers(stage.open(bound.flow)) == [4, 5, 6]
     assert stage.queue.depth == 3
@@ -78,7 +84,7 @@ def test_direct_messages_that_queues_took_are_in_the_log_and_refused_ones_are_no
     stage.engine.publish_direct(stage.publisher_client, Published("nobody", "direct", 1))
     with pytest.raises(BrokerRefusal):
         stage.publish(1, size_bytes=11)
-    assert stage.engine.replays.log_usage("default") == (1, 1)
+    assert usage(stage.engine) == (1, 1)
 
 
 def test_what_a_transaction_publishes_is_in_the_log_with_its_commit():
@@ -93,7 +99,7 @@ def test_a_time_says_from_where():
     now_s = 100.0
     stage.engine.surroundings.wall_s = lambda: now_s
     stage.engine.replays.keep_log("default", None)
-    stage.engine.replays.keep_log("default", LOG_BYTES)
+    stage.engine.replays.keep_log_of_size("default", LOG_BYTES)
     stage.publish(2)
     now_s = 105.0
     stage.publish(2)
@@ -107,7 +113,7 @@ def test_a_time_before_there_was_a_log_ends_the_flow_and_the_queue_keeps_what_it
     stage = Stage()
     stage.publish(1)
     stage.engine.surroundings.wall_s = lambda: 100.0
-    stage.engine.replays.keep_log("default", LOG_BYTES)
+    stage.engine.replays.keep_log_of_size("default", LOG_BYTES)
     client = stage.client("c")
     bound, effects = replay(stage, client, FromTime(99_000_000_000))
     assert effects == [FlowEnded(client, bound.flow, 503, "Replay Start Time Not Available")]
@@ -166,7 +172,7 @@ def test_replay_is_refused_where_it_cannot_be_and_the_queue_keeps_what_it_has():
     stage = Stage()
     stage.publish(2)
     refused(stage, "503 Replay Disabled")
-    stage.engine.replays.keep_log("default", LOG_BYTES)
+    stage.engine.replays.keep_log_of_size("default", LOG_BYTES)
     refused(stage, "503 Unknown Queue", queue=QueueName("missing"))
     refused(stage, "403 Client Initiated Replay from Browser Flow Not Allowed", browser=True)
     temporary = QueueName("#P2P/QTMP/v:broker/1")
@@ -191,15 +197,15 @@ def test_a_log_that_is_taken_away_and_made_again_begins_anew():
     stage = stage_with_log()
     stage.publish(2)
     stage.engine.replays.keep_log("default", None)
-    assert stage.engine.replays.log_usage("default") is None
-    stage.engine.replays.keep_log("default", LOG_BYTES)
-    assert stage.engine.replays.log_usage("default") == (0, 0)
+    assert usage(stage.engine) is None
+    stage.engine.replays.keep_log_of_size("default", LOG_BYTES)
+    assert usage(stage.engine) == (0, 0)
 
 
-def test_what_is_replayed_outlives_the_broker_and_the_log_does_not():
+def test_what_is_replayed_outlives_the_broker_and_so_does_the_log():
     changes = Changes()
     engine = Engine("one", changes)
-    engine.replays.keep_log("default", LOG_BYTES)
+    engine.replays.keep_log_of_size("default", LOG_BYTES)
     engine.create_queue("default", QUEUE, QueueSettings())
     engine.add_queue_subscription("default", QUEUE, "orders/>")
     publisher_client, _ = engine.connect("default", "user", "", "publisher")
@@ -217,4 +223,7 @@ def test_what_is_replayed_outlives_the_broker_and_the_log_does_not():
     bound, _ = later.bind(client, QUEUE)
     delivered = later.open_window(bound.flow, DeliveryId(0), 10)
     assert Stage.numbers(delivered) == ["first", "second"]
-    assert later.replays.log_usage("default") is None
+    assert usage(later) == (2, 2)
+    later.unbind(bound.flow)
+    again, _ = later.bind(client, QUEUE, replay=FromBeginning())
+    assert Stage.numbers(later.open_window(again.flow, DeliveryId(0), 10)) == ["first", "second"]

@@ -11,8 +11,11 @@ from solace.messaging.receiver.inbound_message import ReplicationGroupMessageId
 from solace.messaging.resources.queue import Queue
 from solace.messaging.utils.life_cycle_control import TerminationNotificationListener
 
+from lbg_runtime.broker.engine.replay_log import AfterMessage, FromBeginning
+from lbg_runtime.broker.engine.replay_progress import ReplayState
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.errors import BrokerRefusal
+from lbg_runtime.model.ids import QueueName
 
 pytestmark = pytest.mark.real_time
 
@@ -36,7 +39,11 @@ def orders(broker, request):
 
 
 def keep_log(broker, max_bytes):
-    broker.call(broker.server.engine.replays.keep_log, "default", max_bytes)
+    replays = broker.server.engine.replays
+    if max_bytes is None:
+        broker.call(replays.keep_log, "default", None)
+    else:
+        broker.call(replays.keep_log_of_size, "default", max_bytes)
 
 
 def unstarted(client, name, strategy, make=Queue.durable_exclusive_queue):
@@ -183,4 +190,142 @@ def test_a_browser_of_the_queue_comes_back_by_itself_and_sees_what_is_replayed(b
     assert payloads(received.take(2)) == ["1", "2"]
     assert payloads(browsing.receive_message(5000) for _ in range(2)) == ["1", "2"]
     browsing.terminate()
+    received.close()
+
+
+def test_a_message_has_an_id_by_which_what_came_after_it_is_replayed(broker, client, orders):
+    publisher = client.publisher()
+    client.publish(publisher, f"{orders}/a", "1", "2", "3")
+    received = client.receiver(orders)
+    first = [message.get_replication_group_message_id() for message in received.take(3)]
+    received.close()
+    assert (first[0].compare(first[1]), first[2].compare(first[1])) == (-1, 1)
+    # In words, as applications keep it.
+    start = ReplicationGroupMessageId.of(str(first[0]))
+    received = replayed(client, orders, ReplayStrategy.replication_group_message_id_based(start))
+    messages = received.take(2)
+    assert payloads(messages) == ["2", "3"]
+    # The same in each of its deliveries.
+    assert [str(message.get_replication_group_message_id()) for message in messages] == list(map(str, first[1:]))
+    received.close()
+
+
+# -- replays that an administrator starts
+
+
+def start_replay(broker, name, start=None):
+    def act():
+        server = broker.server
+        server.carry_out(server.engine.replays.start("default", QueueName(name), start or FromBeginning()))
+
+    broker.call(act)
+
+
+def replay_state(broker, name):
+    return broker.call(broker.server.engine.replays.status, "default", QueueName(name)).state
+
+
+def shown_by(receivers, count):
+    """What each is shown, once they have so many messages together."""
+    shown = [[] for _ in receivers]
+    for _ in range(400):
+        for received, its in zip(receivers, shown, strict=True):
+            received.is_silent_or(its.append, for_s=0.02)
+        if sum(map(len, shown)) >= count:
+            return shown
+    raise AssertionError(f"{shown} and no more")
+
+
+def close_settled(broker, name, receivers, shown):
+    """Have everything settled, and nothing more shown, before the receivers go."""
+    for received, its in zip(receivers, shown, strict=True):
+        for message in its:
+            received.receiver.ack(message)
+    broker.wait_for_status(name, lambda status: status.depth == 0)
+    for received in receivers:
+        assert received.inbox.empty()
+        received.close()
+
+
+def test_a_bound_receiver_comes_back_by_itself_and_has_everything_again(broker, client, orders):
+    publisher = client.publisher()
+    client.publish(publisher, f"{orders}/a", "1", "2", "3")
+    received = client.receiver(orders)
+    first = received.take(3)
+    received.receiver.ack(first[0])
+    broker.wait_for_status(orders, lambda status: status.depth == 2)
+    start_replay(broker, orders)
+    again = received.take(3)
+    assert payloads(again) == ["1", "2", "3"]
+    assert not any(message.is_redelivered() for message in again)
+    assert replay_state(broker, orders) is ReplayState.PENDING_COMPLETE
+    # What was shown before the replay is settled in vain.
+    for message in first[1:]:
+        received.receiver.ack(message)
+    client.publish(publisher, f"{orders}/a", "4")
+    again += received.take(1)
+    assert broker.status(orders).depth == 4
+    for message in again:
+        received.receiver.ack(message)
+    broker.wait_for_status(orders, lambda status: status.depth == 0)
+    assert replay_state(broker, orders) is ReplayState.COMPLETE
+    received.close()
+
+
+def test_the_standby_of_a_queue_that_is_replayed_to_stays_one_or_takes_over(broker, client, make_client, orders):
+    client.publish(client.publisher(), f"{orders}/a", "1", "2")
+    receivers = [make_client(f"replayed-{name}").receiver(orders) for name in ("a", "b")]
+    receivers[0].take(2)
+    start_replay(broker, orders)
+    broker.wait_for_status(orders, lambda status: len(status.flows) == 2 and status.unacked_count == 2)
+    shown = shown_by(receivers, 2)
+    assert sorted(map(payloads, shown)) == [[], ["1", "2"]]
+    close_settled(broker, orders, receivers, shown)
+
+
+def test_receivers_of_a_queue_that_is_not_exclusive_share_what_is_replayed_behind_a_message(
+    broker, client, make_client, orders
+):
+    name = f"{orders}-shared"
+    broker.create_queue(name, f"{orders}/>", access_type=AccessType.NON_EXCLUSIVE)
+    client.publish(client.publisher(), f"{orders}/a", "1", "2", "3", "4", "5")
+    receivers = [make_client(f"sharing-{each}").receiver(name, exclusive=False) for each in ("a", "b")]
+    broker.wait_for_status(name, lambda status: status.unacked_count == 5)
+    numbers = [each.number for each in broker.call(lambda: list(messages_of(broker, name)))]
+    shown_by(receivers, 5)
+    start_replay(broker, name, AfterMessage(broker.server.engine.spooler, numbers[1]))
+    broker.wait_for_status(name, lambda status: len(status.flows) == 2 and status.unacked_count == 3)
+    shown = shown_by(receivers, 3)
+    assert sorted(payloads(shown[0] + shown[1])) == ["3", "4", "5"]
+    close_settled(broker, name, receivers, shown)
+
+
+def messages_of(broker, name):
+    return broker.server.engine.administration.queue_messages("default", QueueName(name))
+
+
+def test_a_replay_that_is_cancelled_leaves_what_came_live_to_the_same_receiver(broker, client, orders):
+    publisher = client.publisher()
+    client.publish(publisher, f"{orders}/a", "1", "2")
+    received = client.receiver(orders)
+    held = received.take(2)
+    start_replay(broker, orders)
+    held += received.take(2)
+    client.publish(publisher, f"{orders}/a", "3")
+    live = received.take(1)
+
+    def cancel():
+        broker.server.carry_out(broker.server.engine.replays.cancel("default", QueueName(orders)))
+
+    broker.call(cancel)
+    assert broker.status(orders).depth == 1
+    for message in held:
+        received.receiver.ack(message)
+    client.publish(publisher, f"{orders}/a", "4")
+    live += received.take(1)
+    assert payloads(live) == ["3", "4"]
+    assert broker.status(orders).depth == 2
+    for message in live:
+        received.receiver.ack(message)
+    broker.wait_for_status(orders, lambda status: status.depth == 0)
     received.close()

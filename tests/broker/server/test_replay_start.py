@@ -11,7 +11,7 @@ from lbg_runtime.model.errors import BrokerRefusal
         # As the official client writes them.
         ("00", FromBeginning()),
         ("0118ea39d46de2e400", FromTime(0x18EA39D46DE2E400)),
-        ("023477fa5ce52b0fe80000000000000001", AfterMessage(bytes.fromhex("3477fa5ce52b0fe80000000000000001"))),
+        ("023477fa5ce52b0fe80000000000000001", AfterMessage(0x3477FA5CE52B0FE8, 1)),
     ],
 )
 def test_a_client_says_from_where(value, start):

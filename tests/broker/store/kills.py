@@ -1,5 +1,8 @@
 """SIGKILL the broker again and again while real clients publish and consume; then look at what became of everything.
 
+All the while it keeps a replay log. After one more SIGKILL at the end it is replayed, and must be the latest messages
+that were confirmed: as many as fit, in the order of their keys, each once.
+
 `python -m tests.broker.store.kills --kills 1000` says what it saw, exit 1 where a law is broken. The official client
 reconnects by itself throughout; no line here helps it.
 """
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from solace.messaging.config.replay_strategy import ReplayStrategy
 from solace.messaging.messaging_service import MessagingService
 from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
 from solace.messaging.receiver.message_receiver import MessageHandler
@@ -31,6 +35,12 @@ from solace.messaging.resources.topic import Topic
 QUEUES = 3
 KEYS = 12
 BOUND_S = 60
+REPLAY_LOG = "2M"
+"""So small that it is trimmed all the time, and that starting does not take longer and longer."""
+
+REPLAY_LOG_MANY = 10_000
+"""Messages of this test of which such a log has more."""
+
 Seen = tuple[int, bool]
 """Number of a message in its key, and whether it came flagged."""
 
@@ -45,6 +55,7 @@ class Verdict:
     received: int = 0
     repeated: int = 0
     left_in_store: int = 0
+    replayed: int = 0
     slowest_start_ms: int = 0
     broken: list[str] = field(default_factory=list)
 
@@ -52,9 +63,10 @@ class Verdict:
 class Broker:
     """`lbg broker --store` in a process, always on the same ports."""
 
-    def __init__(self, store: Path, limit_bytes: int | None = None) -> None:
-        """`limit_bytes`: how large its files may become."""
+    def __init__(self, store: Path, limit_bytes: int | None = None, options: tuple[str, ...] = ()) -> None:
+        """`limit_bytes`: how large its files may become. `options`: more of them on the command line."""
         self.store = store
+        self.options = options
         self._limit_bytes = limit_bytes
         self._said: list[str] = []
         self.smf = "127.0.0.1:0"
@@ -65,7 +77,7 @@ class Broker:
     def start(self) -> float:
         began = time.monotonic()
         command = [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", self.smf, "--semp", self.semp]
-        command += ["--store", str(self.store), "--exit-with-parent"]
+        command += ["--store", str(self.store), "--exit-with-parent", *self.options]
         limit = self._limit_bytes
         if limit is not None:
             # In Python, so that the limit holds for what it becomes.
@@ -95,6 +107,11 @@ class Broker:
         """The last line on standard error of a process that has ended."""
         self._reader.join(BOUND_S)
         return self._said[-1]
+
+    def depth(self, queue: str) -> int:
+        url = f"http://{self.semp}/SEMP/v2/monitor/msgVpns/default/queues/{queue}"
+        count: int = httpx.get(url, auth=("admin", "admin")).json()["collections"]["msgs"]["count"]
+        return count
 
     def configure(self, path: str, **body: object) -> None:
         url = f"http://{self.semp}/SEMP/v2/config/msgVpns/default/{path}"
@@ -145,7 +162,7 @@ def run(kills: int, seed: int, store: Path, *, deadline_s: float = 1e9, tell: Ca
     """Kill so often, or until the time is over."""
     chance = random.Random(seed)
     verdict = Verdict()
-    broker = Broker(store)
+    broker = Broker(store, options=("--replay-log", REPLAY_LOG))
     for index in range(QUEUES):
         broker.configure("queues", queueName=f"q{index}", permission="delete", ingressEnabled=True, egressEnabled=True)
         broker.configure(f"queues/q{index}/subscriptions", subscriptionTopic=f"keys/{index}/>")
@@ -156,12 +173,14 @@ def run(kills: int, seed: int, store: Path, *, deadline_s: float = 1e9, tell: Ca
     publisher.set_message_publish_receipt_listener(receipts)
     stop = threading.Event()
     numbers = dict.fromkeys(range(KEYS), 0)
+    published: list[tuple[int, int]] = []
 
     def publish() -> None:
         choice = random.Random(seed + 1)
         while not stop.wait(choice.choice((0.0, 0.0, 0.0, 0.002))):
             key = choice.randrange(KEYS)
             numbers[key] += 1
+            published.append((key, numbers[key]))
             topic = Topic.of(f"keys/{key % QUEUES}/{key}")
             message = publishing.message_builder().build(f"{key}:{numbers[key]}")
             publisher.publish(message, topic, user_context=(key, numbers[key]))
@@ -192,11 +211,18 @@ def run(kills: int, seed: int, store: Path, *, deadline_s: float = 1e9, tell: Ca
     publisher.terminate(2000)
     publishing.disconnect()
     consuming.disconnect()
-    broker.end(signal.SIGTERM)
     _judge(verdict, receipts, consumers)
+    broker.end(signal.SIGKILL)
+    verdict.kills += 1
+    broker.start()
+    _judge_replay(verdict, broker, receipts, published)
+    broker.end(signal.SIGTERM)
     kept = sqlite3.connect(store)
     verdict.left_in_store = kept.execute("SELECT count(*) FROM message").fetchone()[0]
+    logged = kept.execute("SELECT count(*) FROM logged").fetchone()[0]
     kept.close()
+    if logged != verdict.replayed:
+        verdict.broken.append(f"{logged} messages are in the store for the replay log, which has {verdict.replayed}")
     if verdict.left_in_store:
         verdict.broken.append(f"{verdict.left_in_store} messages that were acknowledged are still in the store")
     return verdict
@@ -214,11 +240,13 @@ def _service(broker: Broker, name: str) -> Any:
     return MessagingService.builder().from_properties(properties).build(name).connect()
 
 
-def _consume(broker: Broker, seed: int) -> tuple[Any, list[Consumer]]:
+def _consume(broker: Broker, seed: int, replay: ReplayStrategy | None = None) -> tuple[Any, list[Consumer]]:
     service = _service(broker, "consumer")
     consumers = [Consumer(seed + index) for index in range(QUEUES)]
     for index, consumer in enumerate(consumers):
         builder = service.create_persistent_message_receiver_builder().with_message_client_acknowledgement()
+        if replay is not None:
+            builder = builder.with_message_replay(replay)
         consumer.receiver = builder.build(Queue.durable_exclusive_queue(f"q{index}")).start()
         consumer.receiver.receive_async(consumer)
     return service, consumers
@@ -254,6 +282,35 @@ def _judge(verdict: Verdict, receipts: Receipts, consumers: list[Consumer]) -> N
             if number in known and not is_flagged:
                 verdict.broken.append(f"key {key}: {number} came again and was not flagged")
             known.add(number)
+
+
+def _judge_replay(verdict: Verdict, broker: Broker, receipts: Receipts, published: list[tuple[int, int]]) -> None:
+    service, consumers = _consume(broker, 0, ReplayStrategy.all_messages())
+    # All that is replayed is on its queue when the bind is answered.
+    expected = sum(broker.depth(f"q{index}") for index in range(QUEUES))
+
+    def replayed() -> bool:
+        for consumer in consumers:
+            consumer.acknowledge()
+        verdict.replayed = sum(len(seen) for consumer in consumers for seen in list(consumer.seen.values()))
+        return verdict.replayed >= expected and all(broker.depth(f"q{index}") == 0 for index in range(QUEUES))
+
+    _wait(replayed, verdict, "not every replayed message came")
+    for consumer in consumers:
+        consumer.receiver.terminate(2000)
+    service.disconnect()
+    # One client published, so the order of all is that in which it did.
+    confirmed = {(key, number) for key, numbers in receipts.confirmed.items() for number in numbers}
+    accepted = [each for each in published if each in confirmed]
+    latest: dict[int, list[int]] = defaultdict(list)
+    for key, number in accepted[len(accepted) - verdict.replayed :]:
+        latest[key].append(number)
+    for key in range(KEYS):
+        seen = consumers[key % QUEUES].seen[key]
+        if seen != [(number, False) for number in latest[key]]:
+            verdict.broken.append(f"key {key}: what was replayed is not what was published last")
+    if verdict.replayed < min(len(accepted), REPLAY_LOG_MANY):
+        verdict.broken.append(f"only {verdict.replayed} of {len(accepted)} messages were replayed")
 
 
 def main() -> None:

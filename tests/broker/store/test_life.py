@@ -9,12 +9,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from solace.messaging.config.replay_strategy import ReplayStrategy
 from solace.messaging.errors.pubsubplus_client_error import PubSubPlusClientError
 from solace.messaging.messaging_service import MessagingService
+from solace.messaging.receiver.inbound_message import ReplicationGroupMessageId
+from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.store.store import Store
-from tests.broker.store.kills import Broker, run
+from tests.broker.store.kills import REPLAY_LOG_MANY, Broker, run
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -37,7 +40,8 @@ def start_refused(store: Path) -> tuple[int, str]:
 def test_killed_again_and_again_it_loses_nothing_confirmed_and_keeps_the_order(tmp_path):
     verdict = run(3, 7, tmp_path / "store", tell=lambda _: None)
     assert verdict.broken == []
-    assert verdict.kills == 3
+    assert verdict.kills == 4
+    assert verdict.replayed >= min(verdict.confirmed, REPLAY_LOG_MANY)
     assert verdict.confirmed == verdict.published > 0
 
 
@@ -68,14 +72,56 @@ def test_what_administrators_said_survives(tmp_path):
         publisher.publish_await_acknowledgement("1", Topic.of("a/b"), 5000)
         with pytest.raises(PubSubPlusClientError, match="ACL"):
             publisher.publish_await_acknowledgement("1", Topic.of("b"), 5000)
+        # Its own thread may not have counted the refusal yet.
+        publisher.terminate(5000)
+        ann.disconnect()
+
+
+def test_a_replay_log_and_the_ids_of_its_messages_survive(tmp_path):
+    with running(tmp_path / "store", options=("--replay-log", "1M")) as broker:
+        broker.configure("queues", queueName="q", permission="delete", ingressEnabled=True, egressEnabled=True)
+        broker.configure("queues/q/subscriptions", subscriptionTopic="a/>")
+        ann = service(broker, "ann", "")
+        publisher = ann.create_persistent_message_publisher_builder().build().start()
+        for number in ("1", "2", "3"):
+            publisher.publish_await_acknowledgement(number, Topic.of("a/b"), 5000)
+        before = received(ann, 3)
         publisher.terminate(0)
         ann.disconnect()
+        broker.end(signal.SIGKILL)
+        # A log that is there is kept without being asked for.
+        broker.options = ()
+        broker.start()
+        url = f"http://{broker.semp}/SEMP/v2/monitor/msgVpns/default/replayLogs/default"
+        assert httpx.get(url, auth=("admin", "admin")).json()["collections"]["msgs"]["count"] == 3
+        ann = service(broker, "ann", "")
+        start = ReplicationGroupMessageId.of(before[0][0])
+        assert received(ann, 2, ReplayStrategy.replication_group_message_id_based(start)) == before[1:]
+        action = f"http://{broker.semp}/SEMP/v2/action/msgVpns/default/queues/q/startReplay"
+        httpx.put(action, json={"replayLogName": "default"}, auth=("admin", "admin")).raise_for_status()
+        assert received(ann, 3) == before
+        ann.disconnect()
+
+
+def received(
+    client: MessagingService, count: int, replay: ReplayStrategy | None = None
+) -> list[tuple[str, str | None]]:
+    """Ids and payloads of the next messages on `q`, which are acknowledged."""
+    builder = client.create_persistent_message_receiver_builder()
+    if replay is not None:
+        builder = builder.with_message_replay(replay)
+    receiver = builder.build(Queue.durable_exclusive_queue("q")).start()
+    messages = [receiver.receive_message(20_000) for _ in range(count)]
+    for message in messages:
+        receiver.ack(message)
+    receiver.terminate(5_000)
+    return [(str(each.get_replication_group_message_id()), each.get_payload_as_string()) for each in messages]
 
 
 def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(tmp_path):
     store = tmp_path / "store"
     # A limit on the size of its files: for the process, it is as if the disk were full.
-    with running(store, limit_bytes=400_000) as broker:
+    with running(store, limit_bytes=440_000) as broker:
         broker.configure("queues", queueName="q", ingressEnabled=True)
         broker.configure("queues/q/subscriptions", subscriptionTopic="a/>")
         ann = service(broker, "ann", "")

@@ -27,7 +27,12 @@ from lbg_runtime.broker.engine.changes import (
 )
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.engine.settings import (
+    AccessType,
+    Permission,
+    QueueSettings,
+    RejectOnDiscard,
+)
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import StoreFailed, UserError
 from lbg_runtime.model.outcome import Outcome
@@ -46,7 +51,7 @@ SETTINGS = QueueSettings(
 
 def message(number: int, size: int = 10) -> Published:
     relay = make_relay(f"orders/{number}", bytes((number % 256,)) * size)
-    return Published(f"orders/{number}", relay, relay.size_bytes, spooled_at_s=number)
+    return Published(f"orders/{number}", relay, relay.size_bytes, spooled_at_s=number, number=number)
 
 
 def reopened(path: Path) -> list[Change]:
@@ -140,6 +145,15 @@ def test_every_life_has_ids_and_a_name_of_its_own(path):
     assert isinstance(second, DeliveryIdsSkipped)
     assert second.up_to > 1 << 50 > first.up_to
     assert len(names) == 2
+
+
+def test_every_store_has_an_id_of_its_own_for_all_its_lives(path):
+    ids = []
+    for place in (path, path, path.parent / "other"):
+        store = Store.open(place)
+        ids.append(store.spooler)
+        store.close()
+    assert ids[0] == ids[1] != ids[2]
 
 
 def test_rows_come_back_in_the_order_in_which_they_were_put_first(path):
@@ -287,6 +301,8 @@ def test_a_broker_from_a_store_is_the_one_from_all_its_changes(path, deeds):
         each.unlink()
     changes, log, store = Changes(), [], Store.open(path)
     engine = Engine("1", changes)
+    # So small that a message or two outlive it in the queue.
+    engine.replays.keep_log_of_size("default", 150)
     engine.create_queue("default", "orders", QueueSettings())
     engine.add_queue_subscription("default", "orders", "orders/>")
     client, _ = engine.connect("default", "user", "", "ann")
@@ -321,6 +337,13 @@ def test_a_broker_from_a_store_is_the_one_from_all_its_changes(path, deeds):
         flow = engine.bind(client, "orders", last_received_id=last)[0].flow
         held = engine.queue_status("default", "orders").unacked_count
         effects = engine.open_window(flow, last, 255)
-        return [held, *((effect.message.topic, effect.redelivered) for effect in effects)]
+        found = engine.replays.log("default")
+        return [
+            held,
+            *((effect.message.topic, effect.message.number, effect.redelivered) for effect in effects),
+            found.size_bytes,
+            found.began_ns,
+            *((entry.came_ns, entry.message.number, entry.message.topic) for entry in found.entries()),
+        ]
 
     assert seen(one) == seen(two)

@@ -1,0 +1,54 @@
+"""Which messages have their bytes in the replay log's table, and which places in queues lean on them there."""
+
+
+class Frames:
+    """Part of a store. Without a replay log it knows nothing, and messages are written where they are.
+
+    A message that the log has given up stays in the table as long as some queue has it, so that nothing is written
+    twice; two small entries are held for each message of the log, and one for each place in a queue that leans on it.
+    """
+
+    def __init__(self) -> None:
+        self._users: dict[int, int] = {}
+        """How many places lean on each message of the table."""
+        self._leaning: dict[int, int] = {}
+        """Places, each with the number of the message on which it leans."""
+        self._outlived: set[int] = set()
+        """What the log has given up."""
+
+    def add(self, number: int) -> None:
+        """A message is in the table."""
+        self._users[number] = 0
+
+    def lean(self, place: int, number: int) -> bool:
+        """Whether a message that comes to a place in a queue is in the table, and need not be written again."""
+        if number not in self._users:
+            return False
+        self._users[number] += 1
+        self._leaning[place] = number
+        return True
+
+    def leave(self, place: int) -> int | None:
+        """A place is empty; answers the message that the table need not have any longer, if there is one."""
+        number = self._leaning.pop(place, None)
+        if number is None:
+            return None
+        self._users[number] -= 1
+        return self._forget(number) if number in self._outlived else None
+
+    def leave_all(self, first: int, last: int) -> list[int]:
+        """All places of a queue, from the first to the last, are empty; as `leave`. Linear in all that lean."""
+        places = [place for place in self._leaning if first <= place <= last]
+        return [number for number in map(self.leave, places) if number is not None]
+
+    def let_go(self, number: int) -> bool:
+        """The log has given a message up; whether the table need not have it any longer."""
+        self._outlived.add(number)
+        return self._forget(number) is not None
+
+    def _forget(self, number: int) -> int | None:
+        if self._users[number]:
+            return None
+        del self._users[number]
+        self._outlived.remove(number)
+        return number

@@ -1,0 +1,160 @@
+"""The store with replay logs: what comes back, and that messages are written once."""
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.broker.engine.changes import (
+    Change,
+    MessageGone,
+    MessageKept,
+    MessageLogged,
+    MessageUnlogged,
+    QueueGone,
+    QueueKept,
+    ReplayLogGone,
+    ReplayLogKept,
+)
+from lbg_runtime.broker.engine.settings import QueueSettings, ReplayLogSettings
+from lbg_runtime.broker.store.statements import FORMAT
+from lbg_runtime.broker.store.store import Store
+from tests.broker.store.test_store import SETTINGS, message, refusal, reopened
+
+LOG = ReplayLogKept("default", ReplayLogSettings("log", 1_000, ingress_enabled=False), began_ns=5, first=1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+def logged(number: int, size: int = 10) -> MessageLogged:
+    return MessageLogged("default", number * 1_000, message(number, size))
+
+
+def frames(path: Path) -> tuple[int, int]:
+    """How many messages have their bytes in a queue's table, and how many in that of the logs."""
+    found = sqlite3.connect(path)
+    counts = found.execute("SELECT (SELECT count(frame) FROM message), (SELECT count(frame) FROM logged)").fetchone()
+    found.close()
+    return counts
+
+
+def numbers(changes: list[Change]) -> list[int]:
+    return [each.message.number for each in changes if isinstance(each, MessageKept | MessageLogged)]
+
+
+def test_a_log_and_what_it_has_come_back_and_messages_are_written_once(path):
+    kept = [
+        QueueKept(1, "default", "orders", QueueSettings()),
+        QueueKept(2, "default", "other", QueueSettings()),
+        LOG,
+        logged(1),
+        logged(2, 200_000),
+        MessageKept(1, 1, message(1)),
+        MessageKept(1, 2, message(2, 200_000)),
+        MessageKept(2, 1, message(2, 200_000)),
+    ]
+    store = Store.open(path)
+    store.write(kept)
+    store.close()
+    assert frames(path) == (0, 2)
+    assert path.stat().st_size < 2 * 200_000
+    assert reopened(path) == kept
+    # In memory it is one message, too.
+    in_log, _, in_queue, in_other = (each.message for each in reopened(path)[4:])
+    assert in_log is in_queue is in_other
+    assert numbers(reopened(path)) == [1, 2, 1, 2, 2]
+
+
+def test_what_the_log_gave_up_stays_as_long_as_a_queue_has_it(path):
+    queues = [QueueKept(1, "default", "orders", QueueSettings()), QueueKept(2, "default", "other", QueueSettings())]
+    store = Store.open(path)
+    store.write([*queues, LOG, *(logged(n) for n in (1, 2, 3))])
+    store.write([*(MessageKept(1, n, message(n)) for n in (1, 2)), MessageKept(2, 1, message(1))])
+    store.write([MessageUnlogged("default", 1), MessageUnlogged("default", 2), MessageGone(1, 1)])
+    store.close()
+    assert frames(path) == (0, 3)
+    store = Store.open(path)
+    _, *found = store.read()
+    log = replace(LOG, first=3)
+    assert found == [*queues, log, logged(3), MessageKept(1, 2, message(2)), MessageKept(2, 1, message(1))]
+    # One goes by itself, the other one with its queue.
+    store.write([MessageGone(2, 1)])
+    assert store._connection.execute("SELECT number FROM logged ORDER BY number").fetchall() == [(2,), (3,)]
+    store.write([QueueGone(1)])
+    assert store._connection.execute("SELECT number FROM logged").fetchall() == [(3,)]
+    store.close()
+    assert reopened(path) == [queues[1], log, logged(3)]
+
+
+def test_what_is_replayed_is_not_written_again(path):
+    queue = QueueKept(1, "default", "orders", QueueSettings())
+    store = Store.open(path)
+    store.write([queue, LOG, logged(1), MessageKept(1, 1, message(1)), MessageGone(1, 1)])
+    again = message(1)
+    again.spooled_at_s = 99
+    store.write([MessageKept(1, 2, again)])
+    store.close()
+    assert frames(path) == (0, 1)
+    assert reopened(path) == [queue, LOG, logged(1), MessageKept(1, 2, again)]
+
+
+def test_a_message_that_the_log_cannot_keep_is_where_it_is_needed(path):
+    queue = QueueKept(1, "default", "orders", QueueSettings())
+    store = Store.open(path)
+    store.write([queue, LOG, logged(1), MessageUnlogged("default", 1), MessageKept(1, 1, message(1))])
+    store.close()
+    assert frames(path) == (1, 0)
+    assert reopened(path) == [queue, replace(LOG, first=2), MessageKept(1, 1, message(1))]
+
+
+def test_a_log_that_is_made_again_has_nothing_of_the_one_before(path):
+    queue = QueueKept(1, "default", "orders", QueueSettings())
+    store = Store.open(path)
+    store.write([queue, LOG, logged(1), logged(2), MessageKept(1, 1, message(1))])
+    later = ReplayLogKept("default", ReplayLogSettings("later", 7), began_ns=9, first=3)
+    gone = [MessageUnlogged("default", 1), MessageUnlogged("default", 2), ReplayLogGone("default")]
+    store.write([*gone, later, logged(3)])
+    store.close()
+    assert reopened(path) == [queue, later, logged(3), MessageKept(1, 1, message(1))]
+    store = Store.open(path)
+    list(store.read())
+    changed = ReplayLogKept("default", ReplayLogSettings("later", 8), began_ns=9, first=3)
+    store.write([changed])
+    store.close()
+    assert changed in reopened(path)
+
+
+def test_a_logged_message_that_is_not_what_was_written_is_refused(path):
+    store = Store.open(path)
+    store.write([LOG, logged(7, 900)])
+    store.close()
+    data = path.read_bytes()
+    place = data.index(bytes((7,)) * 500) + 100
+    path.write_bytes(data[:place] + b"!" + data[place + 1 :])
+    assert refusal(path) == "it is damaged: message 7 of the replay log is not what was written"
+
+
+def test_a_store_of_the_first_format_is_brought_up_to_date(path):
+    kept = [QueueKept(1, "default", "orders", SETTINGS), *(MessageKept(1, n, message(n)) for n in (5, 6))]
+    store = Store.open(path)
+    store.write(kept)
+    store.close()
+    # What it was before there were replay logs in it.
+    older = sqlite3.connect(path)
+    older.executescript(
+        "DROP TABLE logged; DROP TABLE replay_log; ALTER TABLE message DROP COLUMN number; PRAGMA user_version = 1;"
+    )
+    older.close()
+    assert reopened(path) == kept
+    assert numbers(reopened(path)) == [1, 2]
+    store = Store.open(path)
+    list(store.read())
+    store.write([LOG, logged(9), MessageKept(1, 9, message(9))])
+    assert store._connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+    store.close()
+    assert reopened(path) == [kept[0], LOG, logged(9), *kept[1:], MessageKept(1, 9, message(9))]
+    assert numbers(reopened(path)) == [9, 1, 2, 9]
