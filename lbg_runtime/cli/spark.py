@@ -34,6 +34,16 @@ def leaving_without_spark() -> Iterator[None]:
         raise typer.Exit(3) from None
 
 
+def require_spark() -> None:
+    """Leave with exit code 3 where Spark cannot run, so that it is known before what takes long."""
+    from lbg_runtime.pipeline.spark.doctor import examine
+
+    with leaving_without_spark():
+        for finding in examine():
+            if finding.needed and not finding.fine:
+                raise SparkUnavailable(f"{finding.what}: {finding.found}", finding.remedy or "lbg spark doctor")
+
+
 @spark.command()
 def doctor(*, json: Json = False) -> None:
     """Say what of Spark is here, what is missing, and the line that mends it. Exit code 3 where Spark cannot run."""

@@ -10,15 +10,21 @@ name when it is whole.
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lbg_runtime.journal.reader import JOURNAL_PATTERN, LEDGER_PATTERN, RecordFile, read_journal, read_ledger
+from lbg_runtime.journal.reader import (
+    JOURNAL_PATTERN,
+    LEDGER_PATTERN,
+    RecordFile,
+    read_journal_blocks,
+    read_ledger_blocks,
+)
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.schema import (
@@ -38,6 +44,12 @@ _RUN, _QUEUE = "run=", "queue="
 _DRAFT_SUFFIX = ".part"
 _WHOLE = {"journals": JOURNALS, "ledgers": LEDGERS, "owners": OWNERS, "stripes": STRIPES}
 _BY_QUEUE = {"dispatches": DISPATCHES, "flows": FLOWS, "confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
+
+ROW_GROUP_RECORDS = 100_000
+"""What a reader in slices has in memory of each file, at least."""
+
+NO_RECORDS: Mapping[str, pa.Table] = {name: schema.empty_table() for name, schema in _BY_QUEUE.items()}
+"""The tables of the queues' records, without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ def find_run(directory: Path) -> Path | None:
 def lay_out(directory: Path, target: Path) -> Path:
     """Lay out the records of a run; returns its new folder in `target`. Raises `UserError`.
 
-    In this process, one file after the other; a file's records are in memory while it is read.
+    In this process, one file after the other, and a row group of each queue in memory at a time.
     """
     journals, ledgers = record_files(directory)
     draft = begin(target)
@@ -95,10 +107,9 @@ def begin(target: Path) -> Path:
 
 def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
     """Lay out one member's journal."""
-    file = _read(read_journal, path, number)
-    for name, kind in (("dispatches", "dispatch"), ("flows", "flow")):
-        table = pa.Table.from_batches(file.batches[kind], _BY_QUEUE[name])
-        _write_by_queue(table, table.column("queue").to_numpy(), name, number, draft)
+    columns = {"dispatch": ("dispatches", "queue"), "flow": ("flows", "queue")}
+    with _ByQueue(number, draft) as parts:
+        file = _pour(read_journal_blocks, path, number, columns, parts, lambda queues: queues)
     return LaidOut(
         row=pa.Table.from_pylist([file.row(JOURNALS)], JOURNALS),
         owners=pa.Table.from_batches(file.batches["owner"], OWNERS),
@@ -108,10 +119,9 @@ def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
 
 def lay_out_ledger(path: Path, number: int, draft: Path, parts: int) -> LaidOut:
     """Lay out one publisher's ledger; `parts` is `parts_of` all journals."""
-    file = _read(read_ledger, path, number)
-    for name in ("confirmed", "unconfirmed"):
-        table = pa.Table.from_batches(file.batches[name], _BY_QUEUE[name])
-        _write_by_queue(table, table.column("shard").to_numpy() % parts, name, number, draft)
+    columns = {name: (name, "shard") for name in ("confirmed", "unconfirmed")}
+    with _ByQueue(number, draft) as written:
+        file = _pour(read_ledger_blocks, path, number, columns, written, lambda shards: shards % parts)
     row = pa.Table.from_pylist([file.row(LEDGERS)], LEDGERS)
     return LaidOut(row, OWNERS.empty_table(), STRIPES.empty_table())
 
@@ -141,7 +151,7 @@ def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut])
 def read_whole(run: Path) -> RunTables:
     """The tables of the whole run, without those of the queues, which are empty here; raises `UserError`."""
     tables = {name: _read_table(run / f"_{name}.parquet", schema) for name, schema in _WHOLE.items()}
-    return RunTables(**{name: schema.empty_table() for name, schema in _BY_QUEUE.items()}, **tables)
+    return RunTables(**NO_RECORDS, **tables)
 
 
 def queues_of(run: Path) -> Sequence[int]:
@@ -152,54 +162,131 @@ def queues_of(run: Path) -> Sequence[int]:
 
 def read_part(run: Path, whole: RunTables, queues: Iterable[int]) -> RunTables:
     """The tables of a run with the records of these queues; `whole` is `read_whole` of it."""
-    tables: Mapping[str, list[pa.Table]] = {name: [schema.empty_table()] for name, schema in _BY_QUEUE.items()}
-    for queue in queues:
-        for path in sorted((run / f"{_QUEUE}{queue}").glob("*.parquet")):
-            name = path.name.partition("-")[0]
-            if name in tables:
-                tables[name].append(_read_table(path, _BY_QUEUE[name]))
-    return RunTables(
-        **{name: pa.concat_tables(parts) for name, parts in tables.items()},
-        journals=whole.journals,
-        ledgers=whole.ledgers,
-        owners=whole.owners,
-        stripes=whole.stripes,
-    )
+    queues = list(queues)
+    return replace(whole, **{name: read_records(run, queues, name) for name in NO_RECORDS})
 
 
-def count_records(run: Path) -> int:
-    """Handlings in a laid out run."""
-    return sum(pq.read_metadata(path).num_rows for path in run.glob(f"{_QUEUE}*/dispatches-*.parquet"))
+def read_records(run: Path, queues: Sequence[int], name: str) -> pa.Table:
+    """The records of one kind of some queues; raises `UserError`."""
+    schema = _BY_QUEUE[name]
+    found = (_read_table(path, schema) for path, _ in paths_of(run, queues, name))
+    return pa.concat_tables([schema.empty_table(), *found])
 
 
-def _read(reader: Callable[[Path, int], RecordFile], path: Path, number: int) -> RecordFile:
+def paths_of(run: Path, queues: Sequence[int], name: str) -> Sequence[tuple[Path, int]]:
+    """The files of one kind of records of some queues, each with the number of the file that it was made from."""
+    folders = (run / f"{_QUEUE}{queue}" for queue in queues)
+    paths = (path for folder in folders for path in sorted(folder.glob(f"{name}-*.parquet")))
+    numbered = ((path, path.stem.removeprefix(f"{name}-")) for path in paths)
+    return [(path, int(number)) for path, number in numbered if number.isdecimal()]
+
+
+def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
+    """A file of records, to be read row group by row group; raises `UserError` where it is none, or another."""
     try:
-        return reader(path, number)
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(path, error) from None
+    _refuse_other_columns(path, file.schema_arrow, schema)
+    return file
+
+
+def read_group(path: Path, file: pq.ParquetFile, group: int, schema: pa.Schema) -> pa.Table:
+    """One row group of what `open_table` opened; raises `UserError`."""
+    try:
+        return file.read_row_group(group).cast(schema)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(path, error) from None
+
+
+def count_records(run: Path, queues: Sequence[int] | None = None) -> int:
+    """Handlings in a laid out run, or in some of its queues; raises `UserError`."""
+    paths = paths_of(run, queues_of(run) if queues is None else queues, "dispatches")
+    return sum(open_table(path, DISPATCHES).metadata.num_rows for path, _ in paths)
+
+
+def _pour(
+    reader: Callable[[Path, int], Iterator[RecordFile]],
+    path: Path,
+    number: int,
+    columns: Mapping[str, tuple[str, str]],
+    parts: "_ByQueue",
+    queues_of_column: Callable[[Ints], Ints],
+) -> RecordFile:
+    """Read a file, and write its records of the kinds that are named, with their table and the column that says where
+    they belong, as they come; the others stay in the file's batches."""
+    try:
+        for file in reader(path, number):
+            for kind, (name, column) in columns.items():
+                table = pa.Table.from_batches(file.batches[kind], _BY_QUEUE[name])
+                file.batches[kind].clear()
+                parts.add(name, table, queues_of_column(table.column(column).to_numpy()))
     except OSError as error:
         raise UserError(str(path), str(error.strerror), "a readable record file") from error
+    return file
 
 
-def _write_by_queue(table: pa.Table, queues: Ints, name: str, number: int, draft: Path) -> None:
-    if not table.num_rows:
-        return
-    order = np.argsort(queues, kind="stable")
-    found, starts = np.unique(queues[order], return_index=True)
-    ends = [*starts[1:].tolist(), len(order)]
-    for queue, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
-        folder = draft / f"{_QUEUE}{queue}"
-        folder.mkdir(exist_ok=True)
-        rows = table.take(pa.array(order[start:end]))
-        pq.write_table(rows, folder / f"{name}-{number}.parquet", compression="zstd")
+class _ByQueue:
+    """The Parquet files that one file of records becomes; whatever waits is written when it is left."""
+
+    def __init__(self, number: int, draft: Path) -> None:
+        self._number = number
+        self._draft = draft
+        self._waiting: dict[tuple[str, int], list[pa.Table]] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+        self._writers: dict[tuple[str, int], pq.ParquetWriter] = {}
+
+    def __enter__(self) -> "_ByQueue":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for place in list(self._waiting):
+            self._flush(place)
+        for writer in self._writers.values():
+            writer.close()
+
+    def add(self, name: str, table: pa.Table, queues: Ints) -> None:
+        """Take records of one kind, each with its queue."""
+        if not table.num_rows:
+            return
+        order = np.argsort(queues, kind="stable")
+        found, starts = np.unique(queues[order], return_index=True)
+        for queue, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+            place = (name, queue)
+            self._waiting.setdefault(place, []).append(table.take(pa.array(rows)))
+            self._counts[place] = self._counts.get(place, 0) + len(rows)
+            if self._counts[place] >= ROW_GROUP_RECORDS:
+                self._flush(place)
+
+    def _flush(self, place: tuple[str, int]) -> None:
+        name, queue = place
+        writer = self._writers.get(place)
+        if writer is None:
+            folder = self._draft / f"{_QUEUE}{queue}"
+            folder.mkdir(exist_ok=True)
+            path = folder / f"{name}-{self._number}.parquet"
+            writer = self._writers[place] = pq.ParquetWriter(path, _BY_QUEUE[name], compression="zstd")
+        # Of thousands of small chunks, one.
+        writer.write_table(pa.concat_tables(self._waiting.pop(place)).combine_chunks())
+        self._counts[place] = 0
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(str(path), f"cannot be read: {error}", "a run as `lbg validate` laid it out") from None
-    if table.schema.names != schema.names:
-        raise UserError(str(path), "other columns", "a run that this version laid out; lay it out again")
+        raise _unreadable(path, error) from None
+    _refuse_other_columns(path, table.schema, schema)
     return table.cast(schema)
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(str(path), f"cannot be read: {error}", "a run as `lbg validate` laid it out")
+
+
+def _refuse_other_columns(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
+    if found.names != schema.names:
+        raise UserError(str(path), "other columns", "a run that this version laid out; lay it out again")
 
 
 def _as_file_name(text: str) -> str:

@@ -34,8 +34,8 @@ LEDGER_PATTERN = "*.ledger.jsonl"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 16 << 20
 
-_MEMBER_KINDS = {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES}
-_PUBLISHER_KINDS = {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
+MEMBER_KINDS = {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES}
+PUBLISHER_KINDS = {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
 
 _CLOCKS = {
     "dispatch": ("t_done", "done_mono_ns"),
@@ -76,12 +76,25 @@ def read_run(directory: Path) -> RunTables:
 
 def read_journal(path: Path, number: int) -> "RecordFile":
     """One member's journal; `number` is its row in the table of journals. Raises `OSError`."""
-    return _read_file(path, "journal", number, _MEMBER_KINDS)
+    return _read_file(path, "journal", number, MEMBER_KINDS)
 
 
 def read_ledger(path: Path, number: int) -> "RecordFile":
     """One publisher's ledger; `number` is its row in the table of ledgers. Raises `OSError`."""
-    return _read_file(path, "ledger", number, _PUBLISHER_KINDS)
+    return _read_file(path, "ledger", number, PUBLISHER_KINDS)
+
+
+def read_journal_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
+    """One member's journal a few megabytes at a time: the same file again and again, with more in its batches.
+
+    Whoever empties the batches in between never has all of it in memory. At least once, also for an empty file.
+    """
+    return _read_blocks(path, "journal", number, MEMBER_KINDS)
+
+
+def read_ledger_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
+    """One publisher's ledger, as `read_journal_blocks` has it."""
+    return _read_blocks(path, "ledger", number, PUBLISHER_KINDS)
 
 
 def _gather(files: Iterable["RecordFile"], kind: str, schema: pa.Schema) -> pa.Table:
@@ -89,12 +102,19 @@ def _gather(files: Iterable["RecordFile"], kind: str, schema: pa.Schema) -> pa.T
 
 
 def _read_file(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> "RecordFile":
+    for file in _read_blocks(path, kind, number, schemas):
+        whole = file
+    return whole
+
+
+def _read_blocks(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> Iterator["RecordFile"]:
     file = RecordFile(path.name, kind, number, schemas)
+    yield file
     for lines in _blocks_of_lines(path):
         file.take(lines)
+        yield file
         if file.hopeless:
             break
-    return file
 
 
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:

@@ -2,13 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from lbg_runtime.journal.layout import queues_of, read_part, read_whole
+from lbg_runtime.journal.layout import count_records, queues_of, read_part, read_records, read_whole
+from lbg_runtime.journal.slices import read_handlings, read_slices
 from lbg_runtime.validator.findings import Examination, Verdict
 from lbg_runtime.validator.judge import judge
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.layouts import part_count
+from lbg_runtime.validator.recall import forgotten_messages, recalled
+from lbg_runtime.validator.slices import SlicedExamination
+
+SLICE_RECORDS = 500_000
+"""So many handlings are judged at a time in a part with more than twice as many; half a gigabyte, whatever the part."""
 
 
 def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
@@ -22,8 +29,24 @@ def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
 
 
 def examine_part(run: Path, queues: Sequence[int], ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Examination:
-    """The kernel on the queues of one part, or of several. Raises `UserError`."""
-    return examine(read_part(run, read_whole(run), queues), ack_window_ms)
+    """The kernel on the queues of one part, or several: in slices where there are many records. Raises `UserError`."""
+    whole = read_whole(run)
+    if count_records(run, queues) <= 2 * SLICE_RECORDS:
+        return examine(read_part(run, whole, queues), ack_window_ms)
+    sliced = SlicedExamination(ack_window_ms)
+    for tables, until_ns in read_slices(run, whole, queues, SLICE_RECORDS):
+        sliced.feed(tables, until_ns)
+    examination = sliced.finish(whole)
+    forgotten = forgotten_messages(examination)
+    if not forgotten.num_rows:
+        return examination
+    few = replace(
+        whole,
+        dispatches=read_handlings(run, queues, forgotten),
+        flows=read_records(run, queues, "flows"),
+        unconfirmed=read_records(run, queues, "unconfirmed"),
+    )
+    return recalled(examination, examine(few, ack_window_ms))
 
 
 def judge_run(run: Path, examinations: Sequence[Examination]) -> Verdict:

@@ -1,16 +1,18 @@
 """Laws on messages: loss, order, duplicates; and the counts of what was published and handled."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from lbg_runtime.validator.arrow import ints, is_one_of
 from lbg_runtime.validator.book import Book
-from lbg_runtime.validator.columns import NONE, Columns
+from lbg_runtime.validator.columns import NONE, Columns, Ranges
 from lbg_runtime.validator.custody import Hole, fits_in_hole
 from lbg_runtime.validator.findings import Accounts, Law, Witness
 from lbg_runtime.validator.messages import Messages, late_messages
+from lbg_runtime.validator.past import SUSPECT, Past
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import (
     FAR_FUTURE,
@@ -18,10 +20,11 @@ from lbg_runtime.validator.segments import (
     Flags,
     Ints,
     dense,
-    gaps,
     merged_ranges,
     positions_in_ranges,
     preceding,
+    subtracted,
+    united_ranges,
 )
 from lbg_runtime.validator.stays import read_stays
 
@@ -29,46 +32,22 @@ _CONFIRM_DELAY_MS = 50
 """A message can be handled so long before its publisher learns that it was confirmed."""
 
 
-def check_messages(
-    book: Book,
-    tables: RunTables,
-    columns: Columns,
-    messages: Messages,
-    exposed: Flags,
-    holes: list[Hole],
-    unplaced: Flags | None,
-) -> tuple[Accounts, pa.Table, pa.Table]:
-    """Write the findings on order and duplicates; return the counts and what `judge` needs for loss.
+def check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flags | None, reopened: bool) -> Ints:
+    """Write the findings on order; returns the handlings that they rest on.
 
-    `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`), `holes` are
-    the times for which a journal may be missing (`custody.find_holes`), `unplaced` what `turns.check_turns` said.
+    `unplaced` is what `turns.check_turns` said; `reopened` says to judge again what earlier slices left undecided.
     """
     handlings = columns.handlings
-    _check_order(book, columns, messages, unplaced)
-    resendable = _unknown_messages(tables, columns)
-    excused = _check_duplicates(book, columns, messages, exposed, resendable)
-    published, unhandled, unlisted = _compare_with_ledgers(tables, columns, messages, holes)
-    unfinished_repeats = np.count_nonzero(~handlings.complete[messages.repeats])
-    accounts = Accounts(
-        published=published,
-        handled_first=int(np.count_nonzero(messages.handled >= 0)),
-        duplicates=len(messages.repeats),
-        duplicate_bound=int(np.count_nonzero(exposed & handlings.numbered) + unfinished_repeats) + len(resendable),
-        duplicates_flagged=int(np.count_nonzero(handlings.redelivered[messages.repeats])),
-        duplicates_resent=excused,
-        fenced=int(np.count_nonzero(handlings.complete & (handlings.settle_ns == FAR_FUTURE))),
-        unnumbered=int(np.count_nonzero(~handlings.numbered)),
-    )
-    return accounts, unhandled, unlisted
-
-
-def _check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flags | None) -> None:
-    handlings = columns.handlings
     late, ahead = late_messages(messages, handlings)
+    is_due = handlings.new[late]
+    if reopened:
+        is_due |= handlings.marks[late] & SUSPECT != 0
+    late, ahead = late[is_due], ahead[is_due]
     if unplaced is not None:
         # The member that may have let the shard go may have handled the late message, before one came back to another.
         proven = ~unplaced[ahead] | (handlings.queue[late] == handlings.queue[ahead])
         late, ahead = late[proven], ahead[proven]
+    rows = np.concatenate([late, ahead])
     margin = handlings.start_ns[late] - handlings.start_ns[ahead]
     late, ahead = book.without_doubt(late, ahead, handlings.journal[late], handlings.journal[ahead], margin)
 
@@ -77,21 +56,61 @@ def _check_order(book: Book, columns: Columns, messages: Messages, unplaced: Fla
         text = f"{witness.publisher}/{witness.key}: {witness.seq} handled first after {overtaker.seq} had started"
         return text, (overtaker, witness)
 
-    book.write_pairs(Law.ORDER, late, ahead, find)
+    book.write_pairs(Law.ORDER, late, ahead, handlings.start_ns[late], find)
+    return rows
 
 
-def _check_duplicates(
-    book: Book, columns: Columns, messages: Messages, exposed: Flags, resendable: set[tuple[int, int, int]]
-) -> int:
-    """Write the findings on duplicates; return how many were excused by a possible second sending."""
+def count_messages(
+    tables: RunTables,
+    columns: Columns,
+    messages: Messages,
+    handled: Ranges,
+    exposed: Flags,
+    resent: int,
+    published: int,
+    unnumbered: int,
+) -> Accounts:
+    """The counts of a run, of which `columns` has all that a fault may have hidden, and all repeats."""
     handlings = columns.handlings
+    unfinished_repeats = np.count_nonzero(~handlings.complete[messages.repeats])
+    bound = int(np.count_nonzero(exposed & handlings.numbered) + unfinished_repeats)
+    return Accounts(
+        published=published,
+        handled_first=int(np.sum(handled.last_seq - handled.first_seq + 1)),
+        duplicates=len(messages.repeats),
+        duplicate_bound=bound + len(_unknown_messages(tables, columns)),
+        duplicates_flagged=int(np.count_nonzero(handlings.redelivered[messages.repeats])),
+        duplicates_resent=resent,
+        fenced=int(np.count_nonzero(handlings.complete & (handlings.settle_ns == FAR_FUTURE))),
+        unnumbered=unnumbered,
+    )
+
+
+def check_duplicates(
+    book: Book, tables: RunTables, columns: Columns, messages: Messages, exposed: Flags, certain: Flags | None = None
+) -> int:
+    """Write the findings on duplicates; return how many were excused by a possible second sending.
+
+    `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`). With
+    `certain` only those of its repeats are looked at.
+    """
+    handlings, resendable = columns.handlings, _unknown_messages(tables, columns)
     repeats, before = messages.repeats, messages.before_repeat
     faultless = handlings.complete[before] & ~exposed[before] | ~messages.came_back
     unflagged = ~handlings.redelivered[repeats]
+    if certain is not None:
+        faultless, unflagged = faultless & certain, unflagged & certain
 
     def find(row: int, repeat: int) -> tuple[str, tuple[Witness, ...]]:
-        first, second = book.handling(row), book.handling(repeat)
+        second = book.handling(repeat)
         flag = "flagged" if second.redelivered else "not flagged"
+        if row < 0:
+            first = Witness(record="dispatch", publisher=second.publisher, key=second.key, seq=second.seq)
+            return f"{second.publisher}/{second.key}/{second.seq} handled again by {second.member}, {flag}", (
+                first,
+                second,
+            )
+        first = book.handling(row)
         givers = f"handled by {first.member}, again by {second.member}"
         if first.queue != second.queue:
             givers = f"handled by {first.member} in queue {first.queue}, again by {second.member} in {second.queue}"
@@ -102,7 +121,7 @@ def _check_duplicates(
         by_resend = _first_of_resendable(columns, repeats, broken, resendable)
         found = broken & ~by_resend
         excused |= by_resend
-        book.write_pairs(law, before[found], repeats[found], find)
+        book.write_pairs(law, before[found], repeats[found], handlings.start_ns[repeats[found]], find)
     return int(np.count_nonzero(excused))
 
 
@@ -128,64 +147,122 @@ def _unknown_messages(tables: RunTables, columns: Columns) -> set[tuple[int, int
     return set(zip(publisher.tolist(), key.tolist(), ints(tables.unconfirmed, "seq")[rows].tolist(), strict=True))
 
 
-def _compare_with_ledgers(
-    tables: RunTables, columns: Columns, messages: Messages, holes: list[Hole]
-) -> tuple[int, pa.Table, pa.Table]:
-    """Messages published; the confirmed ones that nobody here handled; the handled ones that no ledger here has."""
-    handled = messages.handled[messages.handled >= 0]
-    publisher = np.concatenate([*columns.publishers.columns[1:], columns.handlings.publisher[handled]])
-    key = np.concatenate([*columns.keys.columns[1:], columns.handlings.key[handled]])
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """What ledgers list, and what was handled, with one code per publisher and key, and without parts."""
+
+    group: tuple[Ints, ...]
+    """Per handled range, confirmed record, unconfirmed record, and listed range of the past."""
+    handled: tuple[Ints, Ints, Ints]
+    listed: tuple[Ints, Ints, Ints]
+    is_open: Flags
+    """Confirmed records of which a number was not handled."""
+
+
+def read_ledgers(tables: RunTables, past: Past, columns: Columns, handled: Ranges) -> Ledgers:
+    """Bring the ledgers and what was handled together."""
+    publisher = np.concatenate([handled.publisher, *columns.publishers.columns[1:3], columns.publishers.columns[4]])
+    key = np.concatenate([handled.key, *columns.keys.columns[1:3], columns.keys.columns[4]])
+    counts = np.cumsum([len(handled.part), tables.confirmed.num_rows, tables.unconfirmed.num_rows])
     # A ledger without a readable header has no publisher, which is no code that `dense` takes.
-    group = dense(publisher - NONE, key)
-    bounds = [tables.confirmed.num_rows, tables.confirmed.num_rows + tables.unconfirmed.num_rows]
-    confirmed_group, unconfirmed_group, handled_group = np.split(group, bounds)
-    seq = columns.handlings.seq[handled]
+    group = np.split(dense(publisher - NONE, key), counts)
+    first, last = ints(tables.confirmed, "first_seq"), ints(tables.confirmed, "last_seq")
+    ranges = united_ranges(group[0], handled.first_seq, handled.last_seq)
+    begin, end = positions_in_ranges(ranges, group[1], first), positions_in_ranges(ranges, group[1], last)
+    listed = merged_ranges(
+        np.concatenate([group[1], group[3]]),
+        np.concatenate([first, ints(past.listed, "first_seq")]),
+        np.concatenate([last, ints(past.listed, "last_seq")]),
+    )
+    return Ledgers(tuple(group), ranges, listed, (first <= last) & ((begin < 0) | (begin != end)))
 
-    ranges = merged_ranges(confirmed_group, ints(tables.confirmed, "first_seq"), ints(tables.confirmed, "last_seq"))
-    holder = positions_in_ranges(ranges, handled_group, seq)
-    lacking = gaps(ranges, holder, seq)
-    strayed = np.flatnonzero(holder < 0)
+
+def listed_rows(columns: Columns, ledgers: Ledgers, handled: Ranges, rows: Ints) -> Flags:
+    """Which of these handlings, of numbers that were handled to an end, are of a number that a ledger lists."""
+    width = int(handled.key.max(initial=0)) + 1
+    pair = handled.publisher * width + handled.key
+    order = np.argsort(pair)
+    handlings = columns.handlings
+    place = np.searchsorted(pair[order], handlings.publisher[rows] * width + handlings.key[rows])
+    group = ledgers.group[0][order][place]
+    found: Flags = positions_in_ranges(ledgers.listed, group, handlings.seq[rows]) >= 0
+    return found
+
+
+def closed_records(tables: RunTables, past: Past, columns: Columns, ledgers: Ledgers) -> pa.Table:
+    """The ledger records whose numbers were all handled, by now, as ranges."""
+    rows = np.flatnonzero(~ledgers.is_open)
+    first = np.concatenate([ints(tables.confirmed, "first_seq")[rows], ints(past.listed, "first_seq")])
+    last = np.concatenate([ints(tables.confirmed, "last_seq")[rows], ints(past.listed, "last_seq")])
+    group = np.concatenate([ledgers.group[1][rows], ledgers.group[3]])
+    publisher = np.concatenate([columns.publishers.columns[1][rows], columns.publishers.columns[4]])
+    key = np.concatenate([columns.keys.columns[1][rows], columns.keys.columns[4]])
+    united = united_ranges(group, first, last)
+    names = _samples(group, united[0])
+    return named(columns, publisher, key, names, {"first_seq": united[1], "last_seq": united[2]})
+
+
+def compare_with_ledgers(
+    tables: RunTables, columns: Columns, ledgers: Ledgers, handled: Ranges, holes: list[Hole]
+) -> tuple[int, pa.Table, pa.Table]:
+    """Messages published; the confirmed ones that nobody here handled; the handled ones that no ledger here has.
+
+    `holes` are the times for which a journal may be missing (`custody.find_holes`).
+    """
+    lacking = subtracted(ledgers.listed, ledgers.handled)
     number = ints(tables.unconfirmed, "seq")
-    listed = positions_in_ranges(merged_ranges(unconfirmed_group, number, number), handled_group[strayed], seq[strayed])
-    strayed = strayed[listed < 0]
+    unconfirmed = merged_ranges(ledgers.group[2], number, number)
+    strayed = subtracted(subtracted(ledgers.handled, ledgers.listed), unconfirmed)
+    publisher = np.concatenate([handled.publisher, *columns.publishers.columns[1:3], columns.publishers.columns[4]])
+    key = np.concatenate([handled.key, *columns.keys.columns[1:3], columns.keys.columns[4]])
+    group = np.concatenate(ledgers.group)
+    numbers: dict[str, Ints | Flags] = {"first_seq": strayed[1], "last_seq": strayed[2]}
+    unlisted = named(columns, publisher, key, _samples(group, strayed[0]), numbers)
+    unseen = _may_be_unseen(tables, columns, ledgers, handled, holes, lacking)
+    numbers = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
+    unhandled = named(columns, publisher, key, _samples(group, lacking[0]), numbers)
+    return int(np.sum(ledgers.listed[2] - ledgers.listed[1] + 1)), unhandled, unlisted
 
-    _, sample = np.unique(group, return_index=True)
-    unlisted = _named(columns, publisher, key, sample[handled_group[strayed]], {"seq": seq[strayed]})
-    moments = (handled_group, seq, columns.handlings.start_ns[handled])
-    unseen = _may_be_unseen(tables, columns, holes, confirmed_group, moments, lacking)
-    numbers: dict[str, Ints | Flags] = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
-    unhandled = _named(columns, publisher, key, sample[lacking[0]], numbers)
-    return int(np.sum(ranges[2] - ranges[1] + 1)), unhandled, unlisted
+
+def _samples(group: Ints, wanted: Ints) -> Ints:
+    """Per wanted group, a row of it."""
+    sample = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    sample[group] = np.arange(len(group))
+    return sample[wanted]
 
 
 def _may_be_unseen(
     tables: RunTables,
     columns: Columns,
+    ledgers: Ledgers,
+    handled: Ranges,
     holes: list[Hole],
-    confirmed_group: Ints,
-    handled: tuple[Ints, Ints, Ints],
     lacking: tuple[Ints, Ints, Ints],
 ) -> Flags:
     """Which of the ranges that nobody handled may have been handled while their queue had no known owner.
 
     That was after the number before was handled and before the number after was, as order is kept; and not before the
-    messages were published. `handled` is (group, number, start) of what was handled.
+    messages were published.
     """
     group, first, _ = lacking
     if not len(group):
         return np.zeros(0, dtype=np.bool_)
-    handled_group, seq, start_ns = handled
-    order = np.lexsort((seq, handled_group))
+    # A number next to one that nobody handled is an end of a range.
+    handled_group, seq = np.tile(ledgers.group[0], 2), np.concatenate([handled.first_seq, handled.last_seq])
+    start_ns = np.concatenate([handled.first_start_ns, handled.last_start_ns])
+    order = np.lexsort((np.tile(handled.part, 2), seq, handled_group))
     handled_group, seq, start_ns = handled_group[order], seq[order], start_ns[order]
     lower = preceding(handled_group, seq, group, first)
     earliest = np.where((lower >= 0) & (_at(handled_group, lower) == group), _at(start_ns, lower), FAR_PAST)
     higher = lower + 1
     latest = np.where((higher < len(seq)) & (_at(handled_group, higher) == group), _at(start_ns, higher), FAR_FUTURE)
-    first_seq = ints(tables.confirmed, "first_seq")
-    order = np.lexsort((first_seq, confirmed_group))
+    opened = np.flatnonzero(ledgers.is_open)
+    confirmed_group, first_seq = ledgers.group[1][opened], ints(tables.confirmed, "first_seq")[opened]
+    t_first = ints(tables.confirmed, "t_first")[opened]
+    order = np.lexsort((t_first, first_seq, confirmed_group))
     row = order[preceding(confirmed_group[order], first_seq[order], group, first)]
-    published = ints(tables.confirmed, "t_first")[row] * 1000 - columns.lives.wall_ns - _CONFIRM_DELAY_MS * 1_000_000
-    shard, earliest = ints(tables.confirmed, "shard")[row], np.maximum(earliest, published)
+    published = t_first[row] * 1000 - columns.lives.wall_ns - _CONFIRM_DELAY_MS * 1_000_000
+    shard, earliest = ints(tables.confirmed, "shard")[opened][row], np.maximum(earliest, published)
     if not columns.layouts.steps:
         return fits_in_hole(holes, shard % columns.lives.queue_count, earliest, latest)
     stays, fits = read_stays(columns.layouts, shard, holes), np.zeros(len(shard), dtype=np.bool_)
@@ -200,6 +277,7 @@ def _at(values: Ints, positions: Ints) -> Ints:
     return values[np.clip(positions, 0, len(values) - 1)] if len(values) else np.zeros(len(positions), dtype=np.int64)
 
 
-def _named(columns: Columns, publisher: Ints, key: Ints, rows: Ints, numbers: Mapping[str, Ints | Flags]) -> pa.Table:
+def named(columns: Columns, publisher: Ints, key: Ints, rows: Ints, numbers: Mapping[str, Ints | Flags]) -> pa.Table:
+    """The publishers and keys of rows, beside columns of numbers."""
     names = {"publisher": columns.publishers.arrow(publisher[rows]), "key": columns.keys.arrow(key[rows])}
     return pa.table(names | {name: pa.array(column) for name, column in numbers.items()})

@@ -19,22 +19,34 @@ class Book:
     def __init__(self, columns: Columns, epochs: Epochs) -> None:
         self.counts = dict.fromkeys(Law, 0)
         self.findings: list[Finding] = []
+        """The earliest of each law; where several are equally early, all of these."""
         self.doubtful = 0
         self._columns = columns
         self._epochs = epochs
 
-    def write(self, law: Law, rows: Ints, find: Callable[[int], tuple[str, tuple[Witness, ...]]]) -> None:
-        """Count one finding per row; `find` words the first few."""
+    def write(
+        self, law: Law, rows: Ints, moments_ns: Ints, find: Callable[[int], tuple[str, tuple[Witness, ...]]]
+    ) -> None:
+        """Count one finding per row; `find` words the earliest few. `moments_ns` is when, row by row."""
         self.counts[law] += len(rows)
-        for row in rows[:WITNESSED_FINDINGS].tolist():
+        if len(rows) > WITNESSED_FINDINGS:
+            latest = np.partition(moments_ns, WITNESSED_FINDINGS - 1)[WITNESSED_FINDINGS - 1]
+            rows, moments_ns = rows[moments_ns <= latest], moments_ns[moments_ns <= latest]
+        for row, moment in zip(rows.tolist(), moments_ns.tolist(), strict=True):
             text, witnesses = find(row)
-            self.findings.append(Finding(law, text, witnesses))
+            self.findings.append(Finding(law, text, witnesses, moment))
 
     def write_pairs(
-        self, law: Law, firsts: Ints, seconds: Ints, find: Callable[[int, int], tuple[str, tuple[Witness, ...]]]
+        self,
+        law: Law,
+        firsts: Ints,
+        seconds: Ints,
+        moments_ns: Ints,
+        find: Callable[[int, int], tuple[str, tuple[Witness, ...]]],
     ) -> None:
-        """Count one finding per pair; `find` words the first few."""
-        self.write(law, np.arange(len(firsts)), lambda pair: find(int(firsts[pair]), int(seconds[pair])))
+        """Count one finding per pair; `find` words the earliest few."""
+        pairs = np.arange(len(firsts))
+        self.write(law, pairs, moments_ns, lambda pair: find(int(firsts[pair]), int(seconds[pair])))
 
     def without_doubt(
         self, firsts: Ints, seconds: Ints, first_journals: Ints, second_journals: Ints, margin_ns: Ints

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from lbg_runtime.validator.arrow import flags, ints, is_one_of, present, texts
 from lbg_runtime.validator.layouts import Layouts, read_layouts
+from lbg_runtime.validator.past import KNOWN, NO_PAST, Marks, Past
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints
 
@@ -31,6 +32,13 @@ class Lexicon:
         """The text of a code."""
         value: str | None = None if code == NONE else self._texts[code].as_py()
         return value
+
+    def ranks(self) -> Ints:
+        """Per code its place in the order of the texts, and one for `NONE`, which comes first, at the end."""
+        names: list[str] = self._texts.to_pylist()
+        ranks = np.zeros(len(names) + 1, dtype=np.int64)
+        ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(1, len(names) + 1)
+        return ranks
 
     def arrow(self, codes: Ints) -> pa.Array:
         """The texts of codes, null for `NONE`."""
@@ -86,6 +94,27 @@ class Handlings:
     """On the clock of the others; `FAR_FUTURE` where no settlement was sent."""
     complete: Flags
     """The handling ended accepted or rejected: the message was handled."""
+    marks: Marks
+    """What earlier slices knew of it (past.py); 0 for what is new, as all is where there is one slice."""
+
+    @property
+    def new(self) -> Flags:
+        """Those that no earlier slice had."""
+        fresh: Flags = self.marks & KNOWN == 0
+        return fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of numbers of messages, as columns of equal length: disjoint, and sorted by the codes and the number."""
+
+    part: Ints
+    publisher: Ints
+    key: Ints
+    first_seq: Ints
+    last_seq: Ints
+    first_start_ns: Ints
+    last_start_ns: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +124,31 @@ class Columns:
     lives: Lives
     layouts: Layouts
     handlings: Handlings
+    handled: Ranges
+    """What earlier slices had handled to an end."""
     keys: Lexicon
-    """Columns: key of dispatches, confirmed, unconfirmed."""
+    """Columns: key of dispatches, confirmed, unconfirmed; of the past: handled, listed, key_shards."""
     publishers: Lexicon
-    """Columns: publisher of dispatches, confirmed, unconfirmed."""
+    """Columns: publisher of the same."""
 
 
-def read_columns(tables: RunTables) -> Columns:
-    """Everything that more than one law needs; the tables themselves are not copied."""
-    lives = _lives(tables.journals)
+def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
+    """Everything that more than one law needs; the tables themselves are not copied.
+
+    The rows of `past.dispatches` are the first of `tables.dispatches`.
+    """
+    lives = read_lives(tables.journals)
     layouts = read_layouts(tables.stripes, lives.offset_ns)
     dispatches = tables.dispatches
     publisher_of_ledger = tables.ledgers.column("publisher").combine_chunks()
-    keys = Lexicon(dispatches.column("key"), tables.confirmed.column("key"), tables.unconfirmed.column("key"))
+    carried = (past.handled, past.listed, past.key_shards)
+    with_keys = (dispatches, tables.confirmed, tables.unconfirmed, *carried)
+    keys = Lexicon(*(table.column("key") for table in with_keys))
     publishers = Lexicon(
         dispatches.column("publisher"),
         pa.chunked_array([publisher_of_ledger.take(tables.confirmed.column("ledger").combine_chunks())]),
         pa.chunked_array([publisher_of_ledger.take(tables.unconfirmed.column("ledger").combine_chunks())]),
+        *(table.column("publisher") for table in carried),
     )
     journal, queue = ints(dispatches, "journal"), ints(dispatches, "queue")
     offset = lives.offset_ns[journal]
@@ -135,11 +172,17 @@ def read_columns(tables: RunTables) -> Columns:
         done_ns=done,
         settle_ns=np.where(settled, settle, FAR_FUTURE),
         complete=is_one_of(dispatches, "outcome", "accepted", "rejected"),
+        marks=np.concatenate([past.marks, np.zeros(dispatches.num_rows - len(past.marks), dtype=np.uint8)]),
     )
-    return Columns(lives, layouts, handlings, keys, publishers)
+    # A re-striping can make the parts fewer; then the number of the old one says which new one it belongs to.
+    part = layouts.parts_of(ints(past.handled, "part"))
+    numbers = (ints(past.handled, name) for name in ("first_seq", "last_seq", "first_start_ns", "last_start_ns"))
+    handled = Ranges(part, publishers.columns[3], keys.columns[3], *numbers)
+    return Columns(lives, layouts, handlings, handled, keys, publishers)
 
 
-def _lives(journals: pa.Table) -> Lives:
+def read_lives(journals: pa.Table) -> Lives:
+    """The lives that journals tell of."""
     host = Lexicon(journals.column("host")).columns[0]
     # Monotonic clocks of two hosts have nothing in common: then each file is moved to its wall clock.
     several_hosts = len(np.unique(host[host != NONE])) > 1

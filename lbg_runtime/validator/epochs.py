@@ -55,6 +55,10 @@ class Tenures:
     """`FAR_FUTURE` where nothing was handled."""
     last_done_ns: Ints
     """`FAR_PAST` where nothing was handled."""
+    last_receive_ns: Ints
+    """`FAR_PAST` where nothing was handled."""
+    of_handling: Ints
+    """Per handling, the row of its tenure."""
 
 
 def read_epochs(handlings: Handlings, flows: pa.Table, lives: Lives) -> Epochs:
@@ -186,7 +190,7 @@ def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenur
     fed_until = np.where(announced, np.maximum(fed_until, epochs.draining_ns[epoch]), fed_until)
     in_good_order = (epochs.released & ~epochs.broken)[epoch]
     fed_until = np.where(in_good_order, np.maximum(fed_until, last_done), fed_until)
-    return Tenures(epoch, start, fed_until, first_start, last_done)
+    return Tenures(epoch, start, fed_until, first_start, last_done, last_receive, of_handling)
 
 
 def _beginnings(epochs: Epochs, flows: pa.Table) -> Ints:

@@ -1,8 +1,9 @@
 """What the kernel says: findings with their witnesses, owner changes, counts, the verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -25,6 +26,9 @@ class Law(Enum):
     SHARD_IN_WRONG_QUEUE = "shard_in_wrong_queue"
     SHARD_HANDLED_AFTER_LEAVING = "shard_handled_after_leaving"
     SHARD_HANDLED_BEFORE_ARRIVING = "shard_handled_before_arriving"
+
+
+_PLACE = {law: place for place, law in enumerate(Law)}
 
 
 class VerdictKind(Enum):
@@ -70,6 +74,18 @@ class Finding:
     law: Law
     text: str
     witnesses: tuple[Witness, ...]
+    moment_ns: int = 0
+    """When, on the clock that the run is judged on; 0 where the finding has no moment. Findings are told in this order.
+    """
+
+
+def first_of_each_law(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The earliest few findings of each law, in an order that does not depend on that of the findings given."""
+    kept = []
+    by_law = sorted(findings, key=lambda f: (_PLACE[f.law], f.moment_ns, f.text, repr(f.witnesses)))
+    for _, group in groupby(by_law, key=lambda finding: finding.law):
+        kept += list(group)[:WITNESSED_FINDINGS]
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +146,8 @@ class Examination:
 
     Three tables wait for the judge because their question can cross queues: `unhandled` (publisher, key, first_seq,
     last_seq, unseen: confirmed here and handled by nobody here, unless by a member whose journal is missing),
-    `unlisted` (publisher, key, seq: handled here, in no ledger row seen here) and `key_shards` (key, shard, and
-    publisher and seq of one message that shows it).
+    `unlisted` (publisher, key, first_seq, last_seq: handled here, in no ledger row seen here) and `key_shards` (key,
+    shard, and publisher and seq of one message that shows it).
     """
 
     counts: Mapping[Law, int]
@@ -152,6 +168,67 @@ class Examination:
     unhandled: pa.Table
     unlisted: pa.Table
     key_shards: pa.Table
+    late: int = 0
+    """Records that came when their time had been judged, and could change what was said of it. Only where the records
+    came in slices, and one of them too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a run that goes on stands: what is certain by now. Standings of parts add up."""
+
+    until_ns: int
+    """Up to this moment, on the run's clock, it was judged."""
+    counts: Mapping[Law, int]
+    """Violations that no later record can change. None of loss, and none of a key in two shards: a message that was not
+    handled may still be, so these are for the end of the run."""
+    published: int
+    """Messages that ledgers list by now."""
+    handled_first: int
+    on_the_way: int
+    """Of those published, the ones without a handling that was judged."""
+    overtaken: int
+    """Of these, the ones of which a higher number of their key was handled: lost, or out of order when they come, or
+    handled by a member whose journal is not here."""
+    duplicates: int
+    """Handlings of a message after its first complete one, most of them allowed."""
+    doubtful: int
+    waiting: int
+    """Handlings that are not judged yet."""
+    late: int
+    """As `Examination` has it."""
+    unnumbered: int
+
+    @property
+    def kind(self) -> VerdictKind:
+        """Invalid where a violation is proven; else unknown where something cannot be; else valid so far."""
+        if any(self.counts.values()):
+            return VerdictKind.INVALID
+        if self.overtaken or self.late or self.doubtful or not self.handled_first:
+            return VerdictKind.UNKNOWN
+        return VerdictKind.VALID
+
+
+NOTHING_YET = Standing(0, dict.fromkeys(Law, 0), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def total(standings: Sequence[Standing]) -> Standing:
+    """The standing of a run from those of its parts."""
+    if not standings:
+        return NOTHING_YET
+    return Standing(
+        until_ns=min(each.until_ns for each in standings),
+        counts={law: sum(each.counts[law] for each in standings) for law in Law},
+        published=sum(each.published for each in standings),
+        handled_first=sum(each.handled_first for each in standings),
+        on_the_way=sum(each.on_the_way for each in standings),
+        overtaken=sum(each.overtaken for each in standings),
+        duplicates=sum(each.duplicates for each in standings),
+        doubtful=sum(each.doubtful for each in standings),
+        waiting=sum(each.waiting for each in standings),
+        late=sum(each.late for each in standings),
+        unnumbered=sum(each.unnumbered for each in standings),
+    )
 
 
 @dataclass(frozen=True, slots=True)

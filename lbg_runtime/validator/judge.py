@@ -20,10 +20,11 @@ from lbg_runtime.validator.findings import (
     Verdict,
     VerdictKind,
     Witness,
+    first_of_each_law,
 )
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.schema import RunTables
-from lbg_runtime.validator.segments import changes, gaps, merged_ranges, positions_in_ranges
+from lbg_runtime.validator.segments import changes, merged_ranges, positions_in_ranges, subtracted, united_ranges
 
 _NEEDS_EVERY_JOURNAL = (
     Law.LOSS,
@@ -37,6 +38,9 @@ _NEEDS_EVERY_JOURNAL = (
 
 _NEEDS_EVERY_LEDGER = (Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
 """A record that is missing could be the second sending."""
+
+
+_BY_NUMBER = [("publisher", "ascending"), ("key", "ascending"), ("first_seq", "ascending")]
 
 
 def validate(tables: RunTables, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
@@ -54,8 +58,8 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     for part in parts:
         counts.update(part.counts)
     findings = [finding for part in parts for finding in part.findings]
-    unlisted, unseen = _settle_loss(parts, counts, findings)
-    strangers = sorted({name or "?" for name in unlisted} - {name or "" for name in texts(ledgers, "publisher")})
+    unlisted_of, unlisted, unseen = _settle_loss(parts, counts, findings)
+    strangers = sorted({name or "?" for name in unlisted_of} - {name or "" for name in texts(ledgers, "publisher")})
     _settle_key_shards(parts, counts, findings)
     accounts = _sum_accounts([part.accounts for part in parts])
 
@@ -65,7 +69,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     restripings = tuple(dict.fromkeys(restriping for part in parts for restriping in part.restripings))
     reasons += _disagreement("hash_count", journals, ledgers) + _unexplained_queue_counts(restripings, journals)
     reasons += dict.fromkeys(contradiction for part in parts for contradiction in part.contradictions)
-    reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), len(unlisted), strangers)
+    reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), unlisted, strangers)
     if unseen:
         reasons.append(
             f"a member's journal may be missing: {unseen} messages without a handling fit into times in which their "
@@ -76,6 +80,8 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
             f"a member's journal may be missing: {unplaced} handlings of moved shards came before any record that "
             "their old queue had let them go, and it had no owner on record for a time"
         )
+    if late := sum(part.late for part in parts):
+        reasons.append(f"{late} records came when their time had been judged, and could change what was said of it")
     weak: set[Law] = set(Law) if mixed else set()
     weak |= {Law.LOSS} if unseen == counts[Law.LOSS] else set()
     weak |= set(_NEEDS_EVERY_JOURNAL) if journal_reasons else set()
@@ -91,7 +97,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         counts=dict(counts),
         unproven=unproven,
         reasons=tuple(reasons),
-        findings=_first_of_each_law(findings),
+        findings=first_of_each_law(findings),
         moves=tuple(sorted((move for part in parts for move in part.moves), key=lambda m: (m.start_mono_ns, m.queue))),
         restripings=restripings,
     )
@@ -105,24 +111,23 @@ def _refuse_split_parts(parts: Sequence[Examination]) -> None:
 
 def _settle_loss(
     parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]
-) -> tuple[list[str | None], int]:
+) -> tuple[set[str | None], int, int]:
     """Write down the losses.
 
-    Returns the publisher of each handled message that no ledger lists, and how many of the losses are not proven as a
-    member without a journal may have handled the messages.
+    Returns the publishers of handled messages that no ledger lists, how many such messages there are, and how many of
+    the losses are not proven as a member without a journal may have handled the messages.
 
     A message that one queue lacks may have been handled through another, where it is unlisted: a wrong stripe, no loss.
     """
-    unhandled = pa.concat_tables([part.unhandled for part in parts])
+    unhandled = pa.concat_tables([part.unhandled for part in parts]).sort_by(_BY_NUMBER)
     unlisted = pa.concat_tables([part.unlisted for part in parts])
     names = Lexicon(*(table.column(name) for table in (unhandled, unlisted) for name in ("publisher", "key")))
     range_publisher, range_key, publisher, key = names.columns
     # Codes stay below 2**31, as the tables have no more rows than that; the missing publisher has code -1.
     code, start = (range_publisher + 1) << 31 | range_key, ints(unhandled, "first_seq")
     ranges = merged_ranges(code, start, ints(unhandled, "last_seq"))
-    seq = ints(unlisted, "seq")
-    holder = positions_in_ranges(ranges, (publisher + 1) << 31 | key, seq)
-    lost = gaps(ranges, holder, seq)
+    handled = united_ranges((publisher + 1) << 31 | key, ints(unlisted, "first_seq"), ints(unlisted, "last_seq"))
+    lost, strayed = subtracted(ranges, handled), subtracted(handled, ranges)
     # The ranges of the parts are disjoint, so that merging has done no more than sort them.
     unseen = flags(unhandled, "unseen")[np.lexsort((start, code))][positions_in_ranges(ranges, lost[0], lost[1])]
     lengths = lost[2] - lost[1] + 1
@@ -134,7 +139,8 @@ def _settle_loss(
         text = f"{publisher_name}/{key_name}: {numbers} confirmed, never handled to an end"
         witness = Witness(record="confirmed", publisher=publisher_name, key=key_name, seq=low)
         findings.append(Finding(Law.LOSS, text, (witness,)))
-    return [names.text(code) for code in publisher[holder < 0].tolist()], int(np.sum(lengths[unseen]))
+    of_whom = {names.text((group >> 31) - 1) for group in np.unique(strayed[0]).tolist()}
+    return of_whom, int(np.sum(strayed[2] - strayed[1] + 1)), int(np.sum(lengths[unseen]))
 
 
 def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> None:
@@ -147,7 +153,8 @@ def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findi
     order = order[changes(key[order], shard[order])]
     repeated = np.unique(key[order][~changes(key[order])])
     counts[Law.KEY_ON_TWO_SHARDS] += len(repeated)
-    for code in repeated[:WITNESSED_FINDINGS].tolist():
+    by_name = sorted(repeated.tolist(), key=lambda code: names.text(code) or "")
+    for code in by_name[:WITNESSED_FINDINGS]:
         rows = table.take(pa.array(order[key[order] == code][:2])).to_pylist()
         witnesses = tuple(Witness(record="message", **row) for row in rows)
         text = f"key {names.text(code)!r} lies in shards " + " and ".join(str(row["shard"]) for row in rows)
@@ -165,16 +172,6 @@ def _sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
         fenced=sum(part.fenced for part in accounts),
         unnumbered=sum(part.unnumbered for part in accounts),
     )
-
-
-def _first_of_each_law(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    seen = Counter[Law]()
-    kept = []
-    for finding in findings:
-        seen[finding.law] += 1
-        if seen[finding.law] <= WITNESSED_FINDINGS:
-            kept.append(finding)
-    return tuple(kept)
 
 
 def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:

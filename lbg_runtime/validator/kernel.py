@@ -58,186 +58,19 @@ those that are equal modulo the greatest common divisor of all the queue counts.
 whole parts: the dispatches and flows of their queues, the ledger rows of their shards, and unfiltered the tables of
 files and of `stripes`, which are small. `layouts.part_count` says how to cut: by queue, and shard, modulo it. `judge`
 takes all the examinations, and raises where a part was split between two.
+
+Slices: a part can also be given bit by bit (slices.py), with findings as they become certain and little carried over
+(past.py). One go is one slice: there is no second way to judge.
 """
 
-import numpy as np
-import pyarrow as pa
-
-from lbg_runtime.validator.accounts import check_messages
-from lbg_runtime.validator.arrow import ints
-from lbg_runtime.validator.book import Book
-from lbg_runtime.validator.columns import NONE, Columns, Handlings, read_columns
-from lbg_runtime.validator.custody import find_holes
-from lbg_runtime.validator.epochs import (
-    Epochs,
-    Tenures,
-    exposed_handlings,
-    read_epochs,
-    read_tenures,
-    release_causes,
-)
-from lbg_runtime.validator.findings import Examination, Law, Move, Witness
-from lbg_runtime.validator.messages import group_messages
+from lbg_runtime.validator.findings import Examination
 from lbg_runtime.validator.schema import RunTables
-from lbg_runtime.validator.segments import FAR_FUTURE, Ints, changes, dense, overlapping
-from lbg_runtime.validator.turns import check_stripes, check_turns
+from lbg_runtime.validator.slices import SlicedExamination
 
 DEFAULT_ACK_WINDOW_MS = 1500
 """The client's acknowledgement timer of one second, and a margin for the moment of death."""
 
-_STAMP_ROUNDING_NS = 1_000
-"""Wall stamps are cut to microseconds, so a difference of two can be this far off."""
-
 
 def examine(tables: RunTables, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Examination:
     """Check the laws on whole parts. A plain function of its tables; raises only for tables of another shape."""
-    columns = read_columns(tables)
-    handlings, lives, layouts = columns.handlings, columns.lives, columns.layouts
-    epochs = read_epochs(handlings, tables.flows, lives)
-    tenures = read_tenures(handlings, epochs, tables.flows)
-    book = Book(columns, epochs)
-    _check_overlaps(book, handlings)
-    _check_settlements(book, handlings, epochs)
-    if not lives.is_partitioned:
-        _check_tenures(book, epochs, tenures)
-    exposed = exposed_handlings(handlings, epochs, lives, tables.flows, ack_window_ms * 1_000_000)
-    holes = find_holes(epochs, tenures, tables.flows, lives, layouts)
-    messages, unplaced = group_messages(handlings), None
-    if layouts.steps:
-        unplaced = check_turns(book, columns, tables.journals, messages, holes)
-    else:
-        check_stripes(book, handlings, tables.journals)
-    accounts, unhandled, unlisted = check_messages(book, tables, columns, messages, exposed, holes, unplaced)
-    # The largest of all; what follows needs room of its own.
-    del messages
-    return Examination(
-        counts=book.counts,
-        findings=tuple(book.findings),
-        doubtful=book.doubtful,
-        unplaced=0 if unplaced is None else int(np.count_nonzero(unplaced)),
-        parts=frozenset(layouts.parts_of(np.unique(epochs.queue)).tolist()),
-        restripings=layouts.restripings,
-        contradictions=layouts.contradictions,
-        moves=tuple(_find_moves(tables, columns, epochs, tenures)),
-        accounts=accounts,
-        unhandled=unhandled,
-        unlisted=unlisted,
-        key_shards=_find_key_shards(tables, columns),
-    )
-
-
-def _check_overlaps(book: Book, handlings: Handlings) -> None:
-    rows = np.flatnonzero(handlings.key != NONE)
-    lane = dense(handlings.part[rows], handlings.key[rows])
-    earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
-    # In the lanes where something overlaps, ask again per life: the other pair may have hidden it.
-    rows = rows[np.isin(lane, lane[later])]
-    earlier, later = _overlaps(handlings, rows, handlings.part, handlings.key)
-    inner_earlier, inner_later = _overlaps(handlings, rows, handlings.part, handlings.key, handlings.journal)
-    across = ~np.isin(later, inner_later)
-    earlier, later = earlier[across], later[across]
-    margin = handlings.done_ns[earlier] - handlings.start_ns[later]
-    earlier, later = book.without_doubt(earlier, later, handlings.journal[earlier], handlings.journal[later], margin)
-
-    def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
-        first, second = book.handling(one), book.handling(other)
-        shared = (int(handlings.done_ns[one]) - int(handlings.start_ns[other])) // 1_000_000
-        text = f"key {first.key!r} handled by {first.member} and {second.member} at once, for up to {shared} ms"
-        return text, (first, second)
-
-    book.write_pairs(Law.OVERLAP_IN_PROCESS, inner_earlier, inner_later, find)
-    book.write_pairs(Law.OVERLAP_ACROSS_PROCESSES, earlier, later, find)
-
-
-def _overlaps(handlings: Handlings, rows: Ints, *group: Ints) -> tuple[Ints, Ints]:
-    lane = dense(*(column[rows] for column in group))
-    earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
-    return rows[earlier], rows[later]
-
-
-def _check_settlements(book: Book, handlings: Handlings, epochs: Epochs) -> None:
-    over_ns = epochs.over_ns[epochs.of_handling]
-    sent = handlings.settle_ns != FAR_FUTURE
-    late = np.flatnonzero(sent & (handlings.settle_ns - _STAMP_ROUNDING_NS > over_ns))
-
-    def find(row: int) -> tuple[str, tuple[Witness, ...]]:
-        witness = book.handling(row)
-        after = (int(handlings.settle_ns[row]) - int(over_ns[row])) // 1_000_000
-        text = f"{witness.member} settled {_name(witness)} {after} ms after epoch {witness.epoch} was over"
-        return text, (witness, book.flow(int(epochs.of_handling[row]), int(over_ns[row])))
-
-    book.write(Law.SETTLED_AFTER_EPOCH, late, find)
-
-
-def _check_tenures(book: Book, epochs: Epochs, tenures: Tenures) -> None:
-    rows = np.flatnonzero(tenures.start_ns != FAR_FUTURE)
-    start, end = tenures.start_ns, tenures.fed_until_ns
-    earlier, later = overlapping(epochs.queue[tenures.epoch[rows]], start[rows], end[rows])
-    earlier, later = rows[earlier], rows[later]
-    journal = epochs.journal[tenures.epoch]
-    earlier, later = book.without_doubt(earlier, later, journal[earlier], journal[later], end[earlier] - start[later])
-
-    def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
-        first = book.flow(int(tenures.epoch[one]), int(start[one]), int(end[one]))
-        second = book.flow(int(tenures.epoch[other]), int(start[other]), int(end[other]))
-        shared = (int(end[one]) - int(start[other])) // 1_000_000
-        return f"queue {first.queue} fed {first.member} and {second.member} at once, for {shared} ms", (first, second)
-
-    book.write_pairs(Law.TWO_ACTIVE, earlier, later, find)
-
-
-def _find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Tenures) -> list[Move]:
-    """Owner changes in order of time. A queue's first owner is no move, nor is a new epoch of the same life.
-
-    Members that share a queue do not know what the broker moves between them, so there are none on record. A queue that
-    a re-striping removed and another one made anew is two.
-    """
-    lives = columns.lives
-    if lives.is_partitioned:
-        return []
-    rows = np.flatnonzero(tenures.first_start_ns != FAR_FUTURE)
-    queue = epochs.queue[tenures.epoch]
-    rows = rows[np.lexsort((tenures.first_start_ns[rows], queue[rows]))]
-    journal = epochs.journal[tenures.epoch]
-    removals = columns.layouts.removals(queue[rows], tenures.first_start_ns[rows])
-    moved = ~changes(queue[rows], removals)[1:] & (journal[rows][1:] != journal[rows][:-1])
-    before, after = rows[:-1][moved], rows[1:][moved]
-    causes = release_causes(epochs, tables.flows, lives, tenures.epoch[before])
-    moves = [
-        Move(
-            queue=int(queue[old]),
-            from_member=lives.member[journal[old]],
-            to_member=lives.member[journal[new]],
-            cause=cause,
-            pause_ms=round((int(tenures.first_start_ns[new]) - int(tenures.last_done_ns[old])) / 1_000_000),
-            start_mono_ns=int(tenures.first_start_ns[new]),
-            to_incarnation=int(lives.incarnation[journal[new]]),
-            to_epoch=int(epochs.number[tenures.epoch[new]]),
-        )
-        for old, new, cause in zip(before.tolist(), after.tolist(), causes, strict=True)
-    ]
-    return sorted(moves, key=lambda move: (move.start_mono_ns, move.queue))
-
-
-def _find_key_shards(tables: RunTables, columns: Columns) -> pa.Table:
-    """Distinct pairs of key and shard, each with one message that shows it."""
-    handlings = columns.handlings
-    key = np.concatenate(columns.keys.columns)
-    publisher = np.concatenate(columns.publishers.columns)
-    shard = np.concatenate([handlings.shard, ints(tables.confirmed, "shard"), ints(tables.unconfirmed, "shard")])
-    seq = np.concatenate([handlings.seq, ints(tables.confirmed, "first_seq"), ints(tables.unconfirmed, "seq")])
-    rows = np.flatnonzero((key != NONE) & (shard != NONE))
-    _, sample = np.unique(dense(key[rows], shard[rows]), return_index=True)
-    rows = rows[sample]
-    return pa.table(
-        {
-            "key": columns.keys.arrow(key[rows]),
-            "shard": pa.array(shard[rows]),
-            "publisher": columns.publishers.arrow(publisher[rows]),
-            "seq": pa.array(seq[rows]),
-        }
-    )
-
-
-def _name(witness: Witness) -> str:
-    return f"{witness.publisher}/{witness.key}/{witness.seq}"
+    return SlicedExamination(ack_window_ms).finish(tables)

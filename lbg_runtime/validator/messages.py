@@ -4,8 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lbg_runtime.validator.columns import Handlings
-from lbg_runtime.validator.segments import FAR_PAST, Flags, Ints, changes, dense, running_max
+from lbg_runtime.validator.columns import Handlings, Ranges
+from lbg_runtime.validator.past import FIRST, KNOWN, LATE, REPEAT
+from lbg_runtime.validator.segments import (
+    FAR_PAST,
+    Flags,
+    Ints,
+    changes,
+    dense,
+    joined_ranges,
+    positions_in_ranges,
+    running_max,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +36,32 @@ class Messages:
     repeats: Ints
     """Handlings that came after the first accepted or rejected one of their message, one entry each."""
     before_repeat: Ints
-    """Per repeat, the handling of the message right before it on its queue; one on another queue where there is none.
-    """
+    """Per repeat, the handling of the message right before it on its queue; one on another queue where there is none;
+    -1 where that was settled for good in an earlier slice, and is forgotten."""
     came_back: Flags
     """Per repeat, whether `before_repeat` is on its queue. Else a second copy was handled: there a shard moved."""
 
 
-def group_messages(handlings: Handlings) -> Messages:
-    """Sort the numbered handlings into messages; the one large sort of an examination."""
+def group_messages(handlings: Handlings, past: Ranges | None = None) -> Messages:
+    """Sort the numbered handlings into messages; the one large sort of an examination.
+
+    `past` is what earlier slices had handled to an end: a new handling of that is a repeat.
+    """
     rows = np.flatnonzero(handlings.numbered)
-    sequence = dense(handlings.part[rows], handlings.publisher[rows], handlings.key[rows])
+    columns = [handlings.part[rows], handlings.publisher[rows], handlings.key[rows]]
+    if past is not None and len(past.part):
+        carried = (past.part, past.publisher, past.key)
+        sequence = dense(*(np.concatenate(pair) for pair in zip(columns, carried, strict=True)))
+        sequence, of_past = np.split(sequence, [len(rows)])
+    else:
+        sequence, of_past = dense(*columns), np.zeros(0, dtype=np.int64)
     seq, start, done = handlings.seq[rows], handlings.start_ns[rows], handlings.done_ns[rows]
     order = np.lexsort((done, start, seq, sequence))
+    if not changes(sequence[order], seq[order], start[order], done[order]).all():
+        # Which of two equal ones counts as the first must not depend on the order in which they were read.
+        others = (handlings.complete, handlings.redelivered, handlings.settle_ns, handlings.bind_epoch)
+        ties = [column[rows] for column in (*others, handlings.queue, handlings.journal)]
+        order = np.lexsort((*ties, done, start, seq, sequence))
     rows, sequence, seq = rows[order], sequence[order], seq[order]
 
     begins = changes(sequence, seq)
@@ -46,45 +70,66 @@ def group_messages(handlings: Handlings) -> Messages:
     position = np.arange(len(rows))
     complete = handlings.complete[rows]
     first_complete = np.full(len(first), len(rows), dtype=np.int64)
+    handled = np.full(len(first), -1, dtype=np.int64)
+    marks = handlings.marks[rows]
+    is_old = marks & KNOWN != 0
+    if past is not None and len(of_past):
+        in_order = np.lexsort((past.first_seq, of_past))
+        ranges = (of_past[in_order], past.first_seq[in_order], past.last_seq[in_order])
+        was_handled = positions_in_ranges(ranges, sequence[first], seq[first]) >= 0
+        # The first complete one is long gone, or marked.
+        first_complete[was_handled] = first[was_handled] - 1
+        complete = complete & ~was_handled[message]
+        found = np.flatnonzero(marks & FIRST)
+        first_complete[message[found]] = found
+        handled[message[found]] = rows[found]
     done_message, done_position = np.unique(message[complete], return_index=True)
     first_complete[done_message] = position[complete][done_position]
-    repeat = np.flatnonzero(position > first_complete[message]) if len(rows) else position
-    handled = np.full(len(first), -1, dtype=np.int64)
     handled[done_message] = rows[first_complete[done_message]]
-    before, came_back = _before_repeats(handlings.queue[rows], message, first_complete, repeat)
+    is_forgotten = first_complete < first
+    is_repeat = ~is_old & (position > first_complete[message]) if len(rows) else is_old
+    # Whether one that came too late is a repeat, or what was taken for the first one is, nobody can say any more.
+    is_repeat &= (marks & LATE == 0) | ~is_forgotten[message]
+    repeat = np.flatnonzero(is_repeat | (marks & REPEAT != 0))
+    counts = (position >= first_complete[message]) & (~is_old | (marks & (FIRST | REPEAT) != 0))
+    before, came_back = _before_repeats(handlings.queue[rows], message, counts, is_forgotten, repeat)
     return Messages(
         sequence=sequence[first],
         seq=seq[first],
         started=rows[first],
         handled=handled,
         repeats=rows[repeat],
-        before_repeat=rows[before],
+        before_repeat=np.where(before >= 0, rows[before], -1),
         came_back=came_back,
     )
 
 
-def _before_repeats(queue: Ints, message: Ints, first_complete: Ints, repeats: Ints) -> tuple[Ints, Flags]:
-    """Per repeat, the last handling of its message before it, from the first complete one on; if one is there, on its
-    queue. And whether it is on its queue.
+def _before_repeats(
+    queue: Ints, message: Ints, counts: Flags, is_forgotten: Flags, repeats: Ints
+) -> tuple[Ints, Flags]:
+    """Per repeat, the last handling of its message before it, from the first complete one on (`counts`); if one is
+    there, on its queue. And whether it is on its queue. `is_forgotten` says of each message whether its first complete
+    handling is.
 
-    Arguments and result are positions in the order of messages.
+    The other arguments and the result are positions in the order of messages.
     """
     before = repeats - 1
-    came_back: Flags = queue[before] == queue[repeats]
+    is_own = counts[before] & (message[before] == message[repeats])
+    came_back: Flags = is_own & (queue[before] == queue[repeats])
     other = np.flatnonzero(~came_back)
     if len(other):
-        # Only messages that came through two queues are looked at again.
-        wanted = np.zeros(len(first_complete), dtype=np.bool_)
+        # Only messages that came through two queues, or whose first handling is forgotten, are looked at again.
+        wanted = np.zeros(len(is_forgotten), dtype=np.bool_)
         wanted[message[repeats[other]]] = True
-        rows = np.flatnonzero(wanted[message])
-        rows = rows[rows >= first_complete[message[rows]]]
+        rows = np.flatnonzero(wanted[message] & counts)
         rows = rows[np.lexsort((rows, queue[rows], message[rows]))]
         follows = ~changes(message[rows], queue[rows])
         previous = np.full(len(queue), -1, dtype=np.int64)
         previous[rows[1:][follows[1:]]] = rows[:-1][follows[1:]]
         found = previous[repeats[other]]
         came_back[other] = found >= 0
-        before[other] = np.where(found >= 0, found, before[other])
+        elsewhere = np.where(is_own[other] & ~is_forgotten[message[repeats[other]]], before[other], -1)
+        before[other] = np.where(found >= 0, found, elsewhere)
     return before, came_back
 
 
@@ -108,3 +153,52 @@ def late_messages(messages: Messages, handlings: Handlings) -> tuple[Ints, Ints]
     late = rows[has_higher[hit]]
     ahead = rows[earliest[has_higher[hit] - 1]]
     return messages.handled[late], messages.started[ahead]
+
+
+def handled_ranges(messages: Messages, handlings: Handlings, past: Ranges) -> Ranges:
+    """What was handled to an end by now: `past`, and what is new in these messages."""
+    rows = messages.handled[messages.handled >= 0]
+    rows = rows[handlings.new[rows]]
+    of_rows = (handlings.part, handlings.publisher, handlings.key, handlings.seq, handlings.seq)
+    starts = handlings.start_ns[rows]
+    columns = [column[rows] for column in of_rows] + [starts, starts]
+    if len(past.part):
+        numbers = (past.first_seq, past.last_seq, past.first_start_ns, past.last_start_ns)
+        before = (past.part, past.publisher, past.key, *numbers)
+        columns = [np.concatenate(pair) for pair in zip(before, columns, strict=True)]
+    sequence = dense(*columns[:3])
+    # What is new comes sorted.
+    order = np.lexsort((columns[3], sequence)) if len(past.part) else np.arange(len(sequence))
+    part, publisher, key, first, last, first_start, last_start = (column[order] for column in columns)
+    begin, end = joined_ranges(sequence[order], first, last)
+    return Ranges(
+        part[begin], publisher[begin], key[begin], first[begin], last[end], first_start[begin], last_start[end]
+    )
+
+
+def overtaking_rows(messages: Messages, handlings: Handlings, handled: Ranges) -> Ints:
+    """Handlings that will show that a message is late: they started when a lower number was not yet handled.
+
+    Of several such the earliest counts, as in `late_messages`; numbers below the first one seen are taken for open.
+    """
+    started_ns = handlings.start_ns[messages.started]
+    order = np.lexsort((messages.seq, started_ns, messages.sequence))
+    sequence, seq = messages.sequence[order], messages.seq[order]
+    highest = seq[running_max(sequence, seq)]
+    is_first = changes(sequence)
+    before = np.concatenate([highest[:1], highest[:-1]])
+    step = np.flatnonzero(is_first | (seq > before))
+    row = messages.started[order[step]]
+    columns = [column[row] for column in (handlings.part, handlings.publisher, handlings.key)]
+    of_handled = (handled.part, handled.publisher, handled.key)
+    group = dense(*(np.concatenate(pair) for pair in zip(of_handled, columns, strict=True)))
+    in_order = np.lexsort((handled.first_seq, group[: len(handled.part)]))
+    ranges = (group[in_order], handled.first_seq[in_order], handled.last_seq[in_order])
+    group = group[len(handled.part) :]
+    lowest, highest = (
+        positions_in_ranges(ranges, group, before[step]),
+        positions_in_ranges(ranges, group, seq[step] - 1),
+    )
+    is_open = is_first[step] | (lowest != highest) | (lowest < 0)
+    overtaking: Ints = row[is_open]
+    return overtaking

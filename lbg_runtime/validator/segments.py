@@ -141,3 +141,33 @@ def gaps(ranges: tuple[Ints, Ints, Ints], holder: Ints, numbers: Ints) -> tuple[
         found.extend((code, int(before[place]) + 1, int(after[place]) - 1) for place in places)
     table = np.array(found, dtype=np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
+
+
+def joined_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints]:
+    """Which rows begin and which end a range that has no gap; rows are disjoint ranges, sorted by group and first."""
+    begins = changes(groups)
+    begins[1:] |= firsts[1:] != lasts[:-1] + 1
+    begin = np.flatnonzero(begins)
+    return begin, np.append(begin[1:], len(groups))[: len(begin)] - 1
+
+
+def united_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints, Ints]:
+    """The same numbers as few disjoint ranges as can be, sorted by group and first."""
+    group, first, last = merged_ranges(groups, firsts, lasts)
+    begin, end = joined_ranges(group, first, last)
+    return group[begin], first[begin], last[end]
+
+
+def subtracted(ranges: tuple[Ints, Ints, Ints], others: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints, Ints]:
+    """The parts of ranges that no range of `others` covers; each side is disjoint, the answer sorted."""
+    sides = (ranges, others)
+    group = np.concatenate([column for side in sides for column in (side[0], side[0])])
+    cut = np.concatenate([column for side in sides for column in (side[1], side[2] + 1)])
+    counts = [len(side[0]) for side in sides]
+    own, other = (np.repeat([*weights], np.repeat(counts, 2)) for weights in ((1, -1, 0, 0), (0, 0, 1, -1)))
+    order = np.lexsort((cut, group))
+    group, cut = group[order], cut[order]
+    is_held, is_covered = np.cumsum(own[order]) > 0, np.cumsum(other[order]) > 0
+    # Between one cut and the next nothing changes.
+    piece = np.flatnonzero((is_held & ~is_covered)[:-1] & (cut[1:] > cut[:-1]) & (group[1:] == group[:-1]))
+    return group[piece], cut[piece], cut[piece + 1] - 1

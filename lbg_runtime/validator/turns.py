@@ -1,5 +1,7 @@
 """Laws on shards and queues: a shard is handled in the queue that holds it, and in its time there."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
@@ -21,25 +23,35 @@ def check_stripes(book: Book, handlings: Handlings, journals: pa.Table) -> None:
     """Write the findings on shards in wrong queues, in a run without re-stripings."""
     queue_count = ints(journals, "queue_count", 0)[handlings.journal]
     known = (handlings.shard != NONE) & (queue_count > 0)
-    strayed = np.flatnonzero(known & (handlings.shard % np.maximum(queue_count, 1) != handlings.queue))
+    strayed = np.flatnonzero(handlings.new & known & (handlings.shard % np.maximum(queue_count, 1) != handlings.queue))
 
     def find(row: int) -> tuple[str, tuple[Witness, ...]]:
         witness = book.handling(row)
         return f"shard {witness.shard} came through queue {witness.queue} of {queue_count[row]}", (witness,)
 
-    book.write(Law.SHARD_IN_WRONG_QUEUE, strayed, find)
+    book.write(Law.SHARD_IN_WRONG_QUEUE, strayed, handlings.start_ns[strayed], find)
 
 
-def check_turns(book: Book, columns: Columns, journals: pa.Table, messages: Messages, holes: list[Hole]) -> Flags:
-    """Write the findings on shards in wrong queues, or at the wrong time, in a run with re-stripings.
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Of the handlings of a shard, in which way their queue held it."""
 
-    Returns the handlings that came in time only if a member whose journal is missing let their shard go.
-    """
+    rows: Ints
+    code: Ints
+    """Per row, the column of `stays`."""
+    stays: Stays
+    held: Flags
+    """In one of the layouts, whenever that was."""
+    in_turn: Flags
+    on_record: Flags
+    """In turn, whatever a member without a journal did."""
+
+
+def read_turns(columns: Columns, holes: list[Hole]) -> Turns:
+    """Compare the handlings with the stays of their shards, in a run with re-stripings."""
     handlings, layouts = columns.handlings, columns.layouts
     rows = np.flatnonzero(handlings.shard != NONE)
     shard, queue, start = handlings.shard[rows], handlings.queue[rows], handlings.start_ns[rows]
-    own_count = ints(journals, "queue_count", 0)[handlings.journal[rows]]
-    by_header = (own_count > 0) & (shard % np.maximum(own_count, 1) == queue)
     code = dense(shard)
     shards = np.zeros(int(code.max(initial=-1)) + 1, dtype=np.int64)
     shards[code] = shard
@@ -51,17 +63,36 @@ def check_turns(book: Book, columns: Columns, journals: pa.Table, messages: Mess
         here &= start <= stays.end_ns[layout][code]
         in_turn |= here & (start >= stays.begin_ns[layout][code])
         on_record |= here & (start >= stays.recorded_ns[layout][code])
-    _write_wrong(book, rows[~held & ~by_header], layouts)
+    return Turns(rows, code, stays, held, in_turn, on_record)
+
+
+def undecided_turns(columns: Columns) -> Ints:
+    """Handlings of which later records decide whether they came through the right queue, and in its time."""
+    turns = read_turns(columns, [])
+    return turns.rows[~turns.on_record]
+
+
+def check_turns(book: Book, columns: Columns, journals: pa.Table, messages: Messages, holes: list[Hole]) -> Flags:
+    """Write the findings on shards in wrong queues, or at the wrong time, in a run with re-stripings.
+
+    Returns the handlings that came in time only if a member whose journal is missing let their shard go.
+    """
+    handlings, layouts = columns.handlings, columns.layouts
+    turns = read_turns(columns, holes)
+    rows, held, in_turn = turns.rows, turns.held, turns.in_turn
+    own_count = ints(journals, "queue_count", 0)[handlings.journal[rows]]
+    by_header = (own_count > 0) & (handlings.shard[rows] % np.maximum(own_count, 1) == handlings.queue[rows])
+    _write_wrong(book, handlings, rows[~held & ~by_header], layouts)
     # A fault may bring a message back to a queue that its shard has left. Of one without a number, its flag must do.
     is_first = handlings.numbered | ~handlings.redelivered
     is_first[messages.repeats] = False
-    _write_untimely(book, columns, rows, code, stays, np.flatnonzero(held & ~in_turn & is_first[rows]))
+    _write_untimely(book, columns, rows, turns.code, turns.stays, np.flatnonzero(held & ~in_turn & is_first[rows]))
     unplaced = np.zeros(len(handlings.shard), dtype=np.bool_)
-    unplaced[rows[in_turn & ~on_record & is_first[rows]]] = True
+    unplaced[rows[in_turn & ~turns.on_record & is_first[rows]]] = True
     return unplaced
 
 
-def _write_wrong(book: Book, strayed: Ints, layouts: Layouts) -> None:
+def _write_wrong(book: Book, handlings: Handlings, strayed: Ints, layouts: Layouts) -> None:
     counts = ", ".join(str(count) for count in sorted(set(layouts.counts)))
 
     def find(row: int) -> tuple[str, tuple[Witness, ...]]:
@@ -69,7 +100,7 @@ def _write_wrong(book: Book, strayed: Ints, layouts: Layouts) -> None:
         text = f"shard {witness.shard} came through queue {witness.queue}, which holds it with none of {counts} queues"
         return text, (witness,)
 
-    book.write(Law.SHARD_IN_WRONG_QUEUE, strayed, find)
+    book.write(Law.SHARD_IN_WRONG_QUEUE, strayed, handlings.start_ns[strayed], find)
 
 
 def _write_untimely(book: Book, columns: Columns, rows: Ints, code: Ints, stays: Stays, untimely: Ints) -> None:
@@ -110,4 +141,4 @@ def _write_untimely(book: Book, columns: Columns, rows: Ints, code: Ints, stays:
     ):
         firsts, seconds = record[chosen], handling[chosen]
         sure = book.without_doubt(firsts, seconds, journal[chosen], handlings.journal[seconds], margin[chosen])
-        book.write_pairs(law, *sure, find)
+        book.write_pairs(law, *sure, handlings.start_ns[sure[1]], find)

@@ -93,9 +93,17 @@ def test_a_wish_for_spark_is_not_met_by_something_else(run: Path) -> None:
     assert (done.exit_code, done.stdout) == (3, "")
 
 
+def test_a_demo_that_spark_is_to_judge_says_before_it_plays_that_there_is_none() -> None:
+    done = lbg("demo", "--engine", "spark", **NO_JAVA)
+    assert done.exit_code == 3
+    assert done.stderr.count("\n") == 1
+    assert "LBG_JAVA_HOME: /nothing/bin/java cannot be run" in done.stderr
+
+
 def test_a_large_run_without_spark_is_judged_here(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = orjson.loads(lbg("validate", run, "--json").stdout)["verdict"]
     monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_RECORDS", 1)
+    monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_CORES", 1)
     done = lbg("validate", run, "--json", **NO_JAVA)
     assert "without Spark" in done.stderr
     assert orjson.loads(done.stdout)["verdict"] == expected

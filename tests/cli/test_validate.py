@@ -18,7 +18,7 @@ from lbg_runtime.config.connection_settings import ConnectionSettings, Transport
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.session import Session, open_session
-from tests.validator.changes import lose_last_of_key
+from tests.validator.changes import lose_last_of_key, swap_two
 from tests.validator.history import Run, story
 
 BOUND_S = 30
@@ -30,6 +30,7 @@ def validate(*arguments: str) -> Result:
 
 
 def written(run: Run, folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
     run.write(folder)
     return str(folder)
 
@@ -73,7 +74,14 @@ def test_a_smaller_window_allows_fewer_duplicates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["{folder}", "--live"], ["{folder}/nowhere"], ["{folder}", "--ack-window", "5"]]
+    "arguments",
+    [
+        [],
+        ["{folder}/nowhere", "--live"],
+        ["{folder}/nowhere"],
+        ["{folder}", "--ack-window", "5"],
+        ["{folder}", "--checkpoint", "{folder}/c"],
+    ],
 )
 def test_a_users_mistake_is_told_as_one(tmp_path: Path, arguments: list[str]) -> None:
     result = validate(*(argument.format(folder=tmp_path) for argument in arguments))
@@ -82,6 +90,33 @@ def test_a_users_mistake_is_told_as_one(tmp_path: Path, arguments: list[str]) ->
 
 
 # -- live
+
+
+def test_the_journals_of_a_run_that_goes_on_are_judged_so_far(tmp_path: Path) -> None:
+    run = story()
+    assert swap_two(run)
+
+    told = validate("--live", written(run, tmp_path), "--for", "1ms")
+    counted = validate("--live", str(tmp_path), "--for", "1ms", "--json")
+
+    assert told.stdout.startswith("order: ")
+    assert "\ninvalid: handled" in told.stdout
+    assert orjson.loads(counted.stdout)["violations"]["order"] == 1
+    assert (told.exit_code, counted.exit_code) == (1, 1)
+
+
+def test_a_large_run_is_laid_out_and_judged_in_slices_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(story(), tmp_path / "run")
+    expected = validate(folder).stdout
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    monkeypatch.setattr("lbg_runtime.cli.validate.LARGE_RECORDS", 1)
+    monkeypatch.setattr("lbg_runtime.pipeline.parts.SLICE_RECORDS", 3)
+
+    assert validate(folder).stdout == expected
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
+from lbg_runtime.cli.spark import require_spark
+from lbg_runtime.cli.validate import Engine, verdict_on
 from lbg_runtime.config.settings import RebindMode
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
@@ -36,19 +38,22 @@ def demo(
     page: Annotated[
         bool, typer.Option("--page", help="Show it as a live page too, whose address is printed first; plays slower.")
     ] = False,
+    engine: Annotated[Engine, typer.Option(help="What judges it, as for lbg validate.")] = Engine.AUTO,
 ) -> None:
     """Play the source article's story with real processes on loopback and judge it; exit 0 only for a valid verdict.
 
     The journals and logs stay on disk when the verdict is not valid, and the last line says where.
     """
-    from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.findings import VerdictKind
-    from lbg_runtime.validator.judge import validate
+    from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
     from lbg_runtime.validator.report import as_object, as_text
 
     mode = rebind or (RebindMode.COOPERATIVE if page else RebindMode.CYCLE)
     if page and mode is RebindMode.CYCLE:
         raise UserError("--page", "given with --rebind cycle", "--rebind cooperative: members of a cycle do not talk")
+    if engine is Engine.SPARK:
+        # Said before the story, not after it.
+        require_spark()
     folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
     keep = True
     try:
@@ -63,7 +68,7 @@ def demo(
         story = Story(group, rate, keys, on_scene=watch.say, on_page=watch.say_page if page else None)
         with watch:
             anyio.run(story.play)
-        verdict = validate(read_run(group.journals))
+        verdict = verdict_on(group.journals, engine, DEFAULT_ACK_WINDOW_MS)
         print(orjson.dumps(as_object(verdict)).decode() if json else as_text(verdict))
         keep = verdict.kind is not VerdictKind.VALID
         raise typer.Exit(verdict.kind.exit_code)

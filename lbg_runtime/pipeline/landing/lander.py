@@ -185,7 +185,7 @@ class Lander:
                 if self._room.is_closed(queue):
                     await self._room.wait(queue, epoch)
                 try:
-                    await self._lane(queue, epoch).land(delivery.delivery_id, row)
+                    await self._lane(queue, epoch).land(delivery.delivery_id, row, delivery.received_at_ns)
                 except LandingError:
                     # The flush has said so, once for all that were in it.
                     self._room.flush_failed(queue)

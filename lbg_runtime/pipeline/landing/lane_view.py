@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -23,9 +24,11 @@ class LaneExtent:
     """All that ever landed, so the offset behind the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """Rows that landed together. `low` and `high` tell the ids that may have copies, as in the index."""
+class Flush(NamedTuple):
+    """Rows that landed together. `low` and `high` tell the ids that may have copies, as in the index.
+
+    A tuple, as planning and merging make one for each flush that they look at.
+    """
 
     first_row: int
     rows: int
@@ -47,6 +50,8 @@ class LaneView:
         self._full: dict[int, tuple[int, int, int]] = {}
         """By first row: rows, low and high of segments that are followed by another."""
         self._pruned: dict[int, PrunedSegment] = {}
+        self._seen = LaneExtent(0, 0)
+        """How far it went when that was last looked at."""
 
     @property
     def place(self) -> tuple[int, str]:
@@ -67,13 +72,17 @@ class LaneView:
             except FileNotFoundError:
                 # Pruned between the two looks.
                 continue
-            return LaneExtent(segments[0], segments[-1] if last is None else last.rows)
+            self._seen = LaneExtent(segments[0], segments[-1] if last is None else last.rows)
+            return self._seen
 
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
         """The rows from one to before another, in order. Raises as `LandingLog.read`."""
-        if start_row >= end_row:
-            return
-        self.check(start_row, end_row)
+        if start_row < end_row:
+            self.check(start_row, end_row)
+            yield from self.read_checked(start_row, end_row)
+
+    def read_checked(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
+        """`read`, by whoever has just called `check`; what went since is told as `check` does."""
         row = start_row
         while row < end_row:
             segment = self._segment_of(row)
@@ -88,6 +97,10 @@ class LaneView:
                 raise self._missing(row) from None
             if row == before:
                 raise self._missing(row)
+
+    def had(self, start_row: int, end_row: int) -> bool:
+        """Whether these rows were there when `extent` last looked; enough to plan with, as who reads looks again."""
+        return self._seen.first_row <= start_row and end_row <= self._seen.rows
 
     def check(self, start_row: int, end_row: int) -> None:
         """Raises `LandingRowsPruned` or `LandingDamaged` where these rows are not all there."""

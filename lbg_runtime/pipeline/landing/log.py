@@ -22,6 +22,9 @@ from lbg_runtime.pipeline.landing.merge import merged
 
 __all__ = ["LandingLog", "LaneExtent"]
 
+_NEARLY = 4
+"""A limit of which so small a part is left, one in so many, counts as reached at the end of a flush."""
+
 
 class LandingLog:
     """The landing log of a group. Cheap to make; for one thread at a time. Lanes are named `queue=003/lane=...`."""
@@ -100,7 +103,8 @@ class LandingLog:
 
         Of the lanes of that queue which either names. Closed where the two are, which an offset made in any other way
         is not: `read_queue` then might give the rows of a key in another order. With `max_bytes` it holds about as many
-        at most, as they lie on the disk. Where there are rows, it holds at least one. Raises as `read_queue`.
+        at most, as they lie on the disk. Where there are rows, it holds at least one. It ends with a flush where that
+        leaves at most a quarter of a limit unused, as a flush that is cut is read twice. Raises as `read_queue`.
         """
         if max_rows < 1 or (max_bytes is not None and max_bytes < 1):
             raise InvariantViolated(f"a part of {max_rows} rows and {max_bytes} bytes was asked for")
@@ -112,18 +116,23 @@ class LandingLog:
             first, last = reached[view.name], end.get(view.name, 0)
             if first >= last:
                 continue
-            view.check(first, last)
+            if not view.had(first, last):
+                view.check(first, last)
             row, is_full = first, False
-            for flush in view.all_flushes(first, last):
+            # No further than the limit: of a backlog that would be many.
+            for flush in view.all_flushes(first, min(last, first + rows_left)):
                 size = flush.bytes // (flush.rows - flush.first_row) or 1
                 wanted = min(flush.rows, last) - row
                 taken = min(wanted, rows_left)
                 if bytes_left is not None:
                     taken = min(taken, bytes_left // size)
-                    bytes_left -= taken * size
+                is_full = taken < wanted
+                if is_full and _is_nearly_used(rows_left, max_rows, bytes_left, max_bytes):
+                    break
                 row += taken
                 rows_left -= taken
-                is_full = taken < wanted
+                if bytes_left is not None:
+                    bytes_left -= taken * size
                 if is_full:
                     break
             reached[view.name] = row
@@ -188,6 +197,12 @@ class LandingLog:
                 return None
             view = self._views[name] = LaneView(self.path, name, note)
         return view
+
+
+def _is_nearly_used(rows_left: int, max_rows: int, bytes_left: int | None, max_bytes: int | None) -> bool:
+    if bytes_left is not None and max_bytes is not None and _NEARLY * bytes_left <= max_bytes:
+        return True
+    return _NEARLY * rows_left <= max_rows
 
 
 def _gone(root: Path, lane: str, row: int, end_row: int) -> LandingRowsPruned:

@@ -33,20 +33,19 @@ Offsets = Mapping[str, int]
 def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets) -> Iterator[pa.RecordBatch]:
     """See the module. `lanes` are those of one queue that either offset names, in the order of their beginnings.
 
-    No batch is empty. Raises as `LandingLog.read`.
+    Those rows were just checked to be there. No batch is empty. Raises as `LandingLog.read`.
     """
     for position, lane in enumerate(lanes):
         first, last = start.get(lane.name, 0), end.get(lane.name, 0)
         if first >= last:
             continue
-        flushes = list(lane.all_flushes(first, last))
         others = [
             (each, max(start.get(each.name, 0), end.get(each.name, 0) if number < position else 0))
             for number, each in enumerate(lanes)
             if each is not lane
         ]
-        earlier = _Earlier(flushes, others)
-        for batch in lane.read(first, last):
+        earlier = _Earlier(list(lane.all_flushes(first, last)) if others else (), others)
+        for batch in lane.read_checked(first, last):
             kept = earlier.without(batch)
             if kept.num_rows:
                 yield kept

@@ -22,6 +22,14 @@ class FlushLimits:
     wait_ms: int = 20
 
 
+_QUIET_S = 0.001
+"""Rows that were held up are flushed when nothing more has come for so long: others of them come at about the same
+time, as all that held them up was settled together."""
+
+_ON_ITS_WAY_NS = 1_000_000
+"""A message that came so shortly before a flush began was not held up; it was on its way here."""
+
+
 class OpenLane:
     """The rows of one flow handle, on the member's loop. One flush at a time; what comes meanwhile gathers.
 
@@ -56,30 +64,42 @@ class OpenLane:
         """Outcomes for rows whose handlers are gone, by delivery; the next attempt finds its row there."""
         self._first_at_s = 0.0
         """When the first of those that wait came."""
+        self._last_at_s = 0.0
+        """And the last."""
+        self._has_held_up = False
+        """Whether any of them was on the member when the last flush began, and not in it."""
+        self._began_at_ns = 0
+        """When the last flush began."""
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Future[int] | None = None
         self._is_flushing = False
         self._writer: LaneWriter | None = None
         """Touched by the thread of a flush while there is one, else by the loop."""
 
-    async def land(self, delivery_id: DeliveryId, row: LandingRow) -> None:
+    async def land(self, delivery_id: DeliveryId, row: LandingRow, received_at_ns: int | None = None) -> None:
         """Return when the row is durable. Raises `LandingError` where it is not; it may be there all the same then.
 
+        `received_at_ns`, on the loop's clock, tells a row that was held up: as a rule by one of its key in the last
+        flush. Such a one is not made to wait for rows that may come: of a hot key none can, before it has landed.
         Cancelled while its flush is under way, the row may be there too; it counts as not landed by this member.
         """
         if self._unclaimed and await self._landed_before(delivery_id):
             return
         answer = self._loop.create_future()
+        self._last_at_s = self._loop.time()
         if not self._rows:
-            self._first_at_s = self._loop.time()
+            self._first_at_s = self._last_at_s
         self._rows.append(row)
         self._answers.append(answer)
         outcome = self._outcome
+        is_sooner = False
+        if received_at_ns is not None and not self._has_held_up:
+            self._has_held_up = is_sooner = received_at_ns < self._began_at_ns - _ON_ITS_WAY_NS
         if not self._is_flushing:
             if len(self._rows) >= self._limits.rows:
                 self._begin_flush()
-            elif self._timer is None:
-                self._timer = self._loop.call_later(self._limits.wait_ms / 1_000, self._begin_flush)
+            elif self._timer is None or is_sooner:
+                self._set_timer()
         try:
             # No bound: the disk has as long as it takes, and who wants the flow back cancels.
             await answer
@@ -107,12 +127,31 @@ class OpenLane:
         del self._unclaimed[delivery_id]
         return outcome.result()
 
+    def _due_at_s(self) -> float:
+        due_at_s = self._first_at_s + self._limits.wait_ms / 1_000
+        return min(due_at_s, self._last_at_s + _QUIET_S) if self._has_held_up else due_at_s
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_at_s = self._due_at_s()
+        self._timer = self._loop.call_at(due_at_s, self._look, due_at_s)
+
+    def _look(self, due_at_s: float) -> None:
+        # What came since may have put it off.
+        if self._due_at_s() > due_at_s:
+            self._set_timer()
+        else:
+            self._begin_flush()
+
     def _begin_flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         rows, answers, outcome = self._rows, self._answers, self._outcome
         self._rows, self._answers, self._outcome = [], [], self._loop.create_future()
+        self._has_held_up = False
+        self._began_at_ns = int(self._loop.time() * 1e9)
         self._is_flushing = True
         self._flush = self._loop.run_in_executor(self._threads, self._write, rows)
         self._flush.add_done_callback(lambda flush: self._conclude(answers, outcome, flush))
@@ -151,5 +190,4 @@ class OpenLane:
         if len(self._rows) >= self._limits.rows:
             self._begin_flush()
         elif self._rows:
-            passed_s = self._loop.time() - self._first_at_s
-            self._timer = self._loop.call_later(self._limits.wait_ms / 1_000 - passed_s, self._begin_flush)
+            self._set_timer()

@@ -69,7 +69,10 @@ def plan_end(
         byte_share = None if bytes_left is None else bytes_left // left
         if row_share < 1:
             break
-        found = cut(queue, start, end, max(1, row_share), byte_share if byte_share is None else max(1, byte_share))
+        # Of this queue alone: each would look through the lanes of all others else.
+        first = {lane: start[lane] for lane in lanes_of[queue] if lane in start}
+        last = {lane: end[lane] for lane in lanes_of[queue]}
+        found = cut(queue, first, last, max(1, row_share), byte_share if byte_share is None else max(1, byte_share))
         rows_left -= sum(found[lane] - start.get(lane, 0) for lane in found)
         if bytes_left is not None and byte_share is not None:
             # How many bytes it took is not told.

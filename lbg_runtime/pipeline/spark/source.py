@@ -8,6 +8,7 @@ their options, and look at the log anew each time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -62,19 +63,21 @@ class _Reader:
         queues = sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
         if not self._options.fail_on_loss:
             start = _beyond_pruned(log, queues, start)
+        first, last = _by_queue(start), _by_queue(end)
         tasks = pack(queues, self._options.task_count(len(queues)))
-        return [QueueRows([(each, _of_queue(start, each), _of_queue(end, each)) for each in task]) for task in tasks]
+        return [QueueRows([(each, first.get(each, {}), last[each]) for each in task]) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; raises what `LandingLog.read_queue` raises, and `PayloadNotText`."""
         schema = to_arrow_schema(landing_schema(self._options), timezone="UTC")
         log = LandingLog(self._options.path)
-        for queue, start, end in partition.value:
-            for batch in _joined(log.read_queue(queue, start, end)):
-                columns = list(batch.columns)
-                if self._options.decode is Decode.UTF8:
-                    columns[batch.schema.get_field_index("payload")] = _as_text(batch)
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        parts = (log.read_queue(queue, start, end) for queue, start, end in partition.value)
+        # Joined across queues: with many of them a batch has few rows of each.
+        for batch in _joined(chain.from_iterable(parts)):
+            columns = list(batch.columns)
+            if self._options.decode is Decode.UTF8:
+                columns[batch.schema.get_field_index("payload")] = _as_text(batch)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class LbgBatchReader(_Reader, DataSourceReader):
@@ -96,10 +99,12 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._log = LandingLog(options.path)
         self._target: Rows | None = None
         """With `availableNow`: where the stream ends, fixed when it began."""
+        self._seen: Rows | None = None
+        """All that was landed when the batch was planned, until Spark asks for it, as it does next."""
 
     def __getstate__(self) -> dict[str, object]:
         """What goes to the tasks: they read by the options alone, and each with a log of its own."""
-        return {"_options": self._options, "_target": None}
+        return {"_options": self._options, "_target": None, "_seen": None}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Where a stream without a checkpoint begins. Spark calls this more than once: it changes nothing."""
@@ -119,20 +124,21 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         Raises `CheckpointForeign`, and `LandingRowsPruned` where rows that were never read are gone.
         """
         first = self._decode(start)
-        end = _all_rows(self._log, self._options) if self._target is None else self._target
+        end = self._target
+        if end is None:
+            end = self._seen = _all_rows(self._log, self._options)
         if first and end and not first.keys() & end.keys():
             found = f"lanes such as {min(first)}, and the log has none of them"
             raise CheckpointForeign(str(self._options.path), found)
-        lanes: dict[int, list[str]] = {}
-        for lane in end:
-            lanes.setdefault(_queue(lane), []).append(lane)
+        lanes = {queue: list(rows) for queue, rows in _by_queue(end).items()}
         if not self._options.fail_on_loss:
             first = _beyond_pruned(self._log, sorted(lanes), first)
         return self._encode(plan_end(first, end, lanes, self._log.cut, *self._limits(limit)))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
         """All that is landed; what is between this and the end of a batch is the lag."""
-        return self._encode(_all_rows(self._log, self._options))
+        seen, self._seen = self._seen, None
+        return self._encode(_all_rows(self._log, self._options) if seen is None else seen)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """The tasks of a batch. Of a batch that is run again the same ones, as both offsets are then the same."""
@@ -195,8 +201,11 @@ def _queue(lane: str) -> int:
     return queue
 
 
-def _of_queue(rows: Rows, queue: int) -> Rows:
-    return {lane: count for lane, count in rows.items() if _queue(lane) == queue}
+def _by_queue(rows: Rows) -> Mapping[int, dict[str, int]]:
+    found: dict[int, dict[str, int]] = {}
+    for lane, count in rows.items():
+        found.setdefault(_queue(lane), {})[lane] = count
+    return found
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -47,8 +47,10 @@ def fill_log(root: Path, queues: int, rows: int) -> None:
     claim_folder(root, shape)
     for queue in range(queues):
         lane = LaneWriter(root, queue, "bench", 1, clock_us=_now_us, is_synced=False)
-        for first in range(0, rows // queues, _FLUSH_ROWS):
-            lane.append(_flush(queue, first))
+        share = rows // queues
+        for first in range(0, share, _FLUSH_ROWS):
+            # Not one row more than other logs have: the last batch of a stream would be a small one, and cost as much.
+            lane.append(_flush(queue, first, min(_FLUSH_ROWS, share - first)))
         lane.close()
 
 

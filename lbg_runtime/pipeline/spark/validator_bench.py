@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lbg_runtime.journal.layout import ROW_GROUP_RECORDS
 from lbg_runtime.validator.schema import (
     CONFIRMED,
     DISPATCHES,
@@ -82,6 +83,9 @@ def _make_queue(run: Path, queue: int, count: int, chance: np.random.Generator) 
     row = np.concatenate([kept, copies])
     # A copy is handled in the pause before the next message, when the first one is done.
     start_ns = (row + 1) * _SPACING_NS + np.repeat([0, _SPACING_NS // 2], [len(kept), len(copies)])
+    # As a member writes them.
+    in_time = np.argsort(start_ns)
+    row, start_ns = row[in_time], start_ns[in_time]
     done_ns = start_ns + _SPACING_NS // 4
     journal = queue % _MEMBERS
     shard_of_key = queue + QUEUES * (np.arange(keys_here) % (SHARDS // QUEUES))
@@ -135,7 +139,8 @@ def _numbers(key: Ints) -> Ints:
 
 def _write(path: Path, columns: "dict[str, object]", schema: pa.Schema) -> None:
     arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_RECORDS)
 
 
 def ask_duckdb(run: Path, threads: int) -> tuple[int, int, int, int]:

@@ -175,3 +175,16 @@ def test_what_lies_in_the_folders_besides_is_passed_over(log_on_disk: LogOnDisk)
     (log_on_disk.root / lane.name / "notes.txt").write_text("mine")
     shutil.copytree(log_on_disk.root / lane.name, log_on_disk.root / "queue=003/.draft")
     assert dict(LandingLog(log_on_disk.root).lanes()) == {lane.name: LaneExtent(0, 1)}
+
+
+def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    for first in range(1, 40, 10):
+        lane.append(rows([id_of("k", number) for number in range(first, first + 10)]))
+    log = LandingLog(log_on_disk.root)
+    end = {lane.name: 40}
+    assert log.cut(3, {}, end, 24) == {lane.name: 20}
+    assert log.cut(3, {lane.name: 4}, end, 21) == {lane.name: 20}
+    assert log.cut(3, {}, end, 28) == {lane.name: 28}
+    a_row = next(log.view(lane.name).all_flushes(0, 1)).bytes // 10
+    assert log.cut(3, {}, end, 1000, max_bytes=a_row * 24) == {lane.name: 20}

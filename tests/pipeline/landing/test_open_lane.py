@@ -79,6 +79,37 @@ async def test_the_first_row_waits_no_longer_than_it_is_said(bench: Bench) -> No
     await bench.open.close()
 
 
+async def test_a_row_that_was_held_up_by_the_last_flush_waits_for_others_of_these_alone(bench: Bench) -> None:
+    loop = asyncio.get_running_loop()
+    await bench.land(1)
+    began_s = loop.time()
+    held_up = asyncio.create_task(bench.open.land(DeliveryId(2), row(2), received_at_ns=0))
+    await asyncio.sleep(0.0008)
+    await bench.open.land(DeliveryId(3), row(3), received_at_ns=0)
+    assert loop.time() - began_s == pytest.approx(0.0018)
+    await held_up
+    assert len(bench.written) == 2
+    # This one came when the flush had begun.
+    began_s = loop.time()
+    await bench.open.land(DeliveryId(4), row(4), received_at_ns=int(began_s * 1e9))
+    assert loop.time() - began_s == pytest.approx(0.02)
+    assert bench.lanes() == [[1, 2, 3, 4]]
+    await bench.open.close()
+
+
+async def test_rows_that_wait_are_flushed_with_one_that_was_held_up(bench: Bench) -> None:
+    await bench.land(1)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    waiting = bench.begin(2)
+    await asyncio.sleep(0.005)
+    await bench.open.land(DeliveryId(3), row(3), received_at_ns=0)
+    await waiting
+    assert loop.time() - began_s == pytest.approx(0.006)
+    assert bench.lanes() == [[1, 2, 3]]
+    await bench.open.close()
+
+
 async def test_a_handler_that_is_cancelled_before_the_flush_lands_its_row_once(bench: Bench) -> None:
     first = bench.begin(1)
     await asyncio.sleep(0)

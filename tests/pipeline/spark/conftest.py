@@ -15,6 +15,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     extra = {
+        # One attempt: what fails here fails again, and each failure costs a worker, which takes a second to start.
+        "spark.master": "local[2]",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.streaming.pollingDelay": "20",

@@ -33,6 +33,7 @@ KINDS = ("driver", "tree", "worker")
 PATIENCE_S = 300.0
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ROWS_FOR_A_KILL = 1000
+TRIES = 5
 
 
 @dataclass
@@ -89,23 +90,40 @@ class Stream:
 
     def ids(self) -> Counter[str]:
         """What is committed, as a reader of such a lake sees it."""
-        lake = self.folder / "lake"
-        files = DeltaTable(lake).file_uris() if self.lake == "delta" else _files_of_parquet(lake)
-        tables = (pq.read_table(path, columns=["broker_id"]) for path in files)
-        return Counter(row for table in tables for row in table["broker_id"].to_pylist())
+        return ids_in_lake(self.lake, self.folder / "lake")
+
+
+def ids_in_lake(kind: str, lake: Path) -> Counter[str]:
+    """What is committed, as a reader of such a lake sees it; needs no JVM."""
+    files = DeltaTable(lake).file_uris() if kind == "delta" else _files_of_parquet(lake)
+    tables = (pq.read_table(path, columns=["broker_id"]) for path in files)
+    return Counter(row for table in tables for row in table["broker_id"].to_pylist())
 
 
 def kill_streams(
-    stream: Stream, kinds: Sequence[str], chance: random.Random, finish: Callable[[], None], *, queues: int, count: int
+    stream: Stream,
+    kinds: Sequence[str],
+    chance: random.Random,
+    finish: Callable[[], None],
+    *,
+    queues: int,
+    count: int,
+    tries: int = 1,
 ) -> Outcome:
-    """One kill for each of `kinds`, each in a run of its own; then `finish`, which is to run the stream to its end."""
+    """One kill for each of `kinds`, each in a run of its own; then `finish`, which is to run the stream to its end.
+
+    One that hits no batch is tried once more, up to `tries` in all.
+    """
     outcome = Outcome(messages=fill(stream.folder / "log", queues, count))
     for kind in kinds:
-        is_live = stream.kill(kind, chance)
-        (outcome.live if is_live else outcome.idle)[kind] += 1
-        sys.stderr.write(
-            f"{kind} {'in a batch' if is_live else 'idle'}, {len(stream.batches('commits'))} batches done\n"
-        )
+        is_live, tries_left = False, tries
+        while not is_live and tries_left:
+            tries_left -= 1
+            is_live = stream.kill(kind, chance)
+            (outcome.live if is_live else outcome.idle)[kind] += 1
+            sys.stderr.write(
+                f"{kind} {'in a batch' if is_live else 'idle'}, {len(stream.batches('commits'))} batches done\n"
+            )
     finish()
     outcome.wrong = not_once(stream.ids(), queues, count)
     return outcome
@@ -177,7 +195,7 @@ def main() -> None:
     """Prints what it did; exit code 1 where something is lost or double."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--to", choices=["parquet", "delta"], default="delta")
-    parser.add_argument("--kills", type=int, default=20, help="of each kind")
+    parser.add_argument("--kills", type=int, default=20, help="of each kind, within a batch")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     told = parser.parse_args()
     chance = random.Random(told.seed)
@@ -185,7 +203,8 @@ def main() -> None:
     chance.shuffle(kinds)
     with tempfile.TemporaryDirectory(prefix="lbg-spark-kills-") as folder:
         stream = Stream(Path(folder), told.to, max_rows=300)
-        outcome = kill_streams(stream, kinds, chance, stream.finish, queues=4, count=ROWS_FOR_A_KILL * len(kinds) // 4)
+        count = ROWS_FOR_A_KILL * len(kinds) // 4
+        outcome = kill_streams(stream, kinds, chance, stream.finish, queues=4, count=count, tries=TRIES)
     print(  # noqa: T201  # a script of its own
         f"seed {told.seed}, {outcome.messages} messages to {told.to}: live kills {dict(outcome.live)}, "
         f"idle {dict(outcome.idle)}; lost or double: {len(outcome.wrong)} {outcome.wrong[:5]}"

@@ -91,6 +91,11 @@ async def test_a_refusal_fails_the_task() -> None:
         await send_rows(wire, table(9), options_of(), DESTINATION, "p")
 
 
+async def test_a_topic_that_no_broker_takes_fails_the_task() -> None:
+    with pytest.raises(UserError, match="250 bytes"):
+        await send_rows(Wire(), table(1), options_of(topic="t" * 300), DESTINATION, "p")
+
+
 async def test_silence_of_the_broker_fails_the_task() -> None:
     with pytest.raises(PublishFailed, match="no confirm within 30000 ms"):
         await send_rows(Wire(None), table(1), options_of(), DESTINATION, "p")

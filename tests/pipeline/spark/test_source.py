@@ -3,6 +3,7 @@
 import pickle
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText, UserError
+from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.spark.data_source import LbgDataSource
 from lbg_runtime.pipeline.spark.source import LbgStreamReader
+from lbg_runtime.pipeline.spark.source_bench import fill_log
 from lbg_runtime.pipeline.spark.source_options import read_source_options
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
 from tests.pipeline.spark.logs import fill, not_once
@@ -141,6 +144,32 @@ def test_only_the_queues_asked_for_are_read_and_packed_into_tasks(tmp_path: Path
     start = reader.initialOffset()
     planned = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     assert [[queue for queue, _, _ in each.value] for each in planned] == [[1, 5], [2, 7], [4]]
+
+
+def test_rows_of_many_queues_go_to_spark_in_few_pieces(tmp_path: Path) -> None:
+    fill(tmp_path / "log", 8, 40)
+    reader = stream_reader(tmp_path / "log", queuesPerPartition="8")
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    (piece,) = reader.read(task)
+    assert [len(list(rows)) for _, rows in groupby(piece.column("queue").to_pylist())] == [40] * 8
+
+
+def test_the_lag_is_that_of_the_batch_that_was_planned(log: LogOnDisk) -> None:
+    lane = log.lane()
+    lane.append(rows([id_of("k", 1)]))
+    reader = stream_reader(log.root)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
+    lane.append(rows([id_of("k", 2)]))
+    assert reader.reportLatestOffset() == end
+    assert reader.reportLatestOffset()["lanes"] == {lane.name: 2}
+
+
+def test_logs_that_are_compared_have_as_many_rows(tmp_path: Path) -> None:
+    for queues in (2, 8):
+        fill_log(tmp_path / str(queues), queues, 2400)
+    found = [sum(each.rows for each in LandingLog(path).lanes().values()) for path in sorted(tmp_path.iterdir())]
+    assert found == [2400, 2400]
 
 
 def prune(log: LogOnDisk, lane: str) -> None:

@@ -1,0 +1,90 @@
+"""`lbg validate --live DIRECTORY`: the verdict so far on a run whose journals are still written."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lbg_runtime.runtime.stop import StopCause, stop_requests
+
+if TYPE_CHECKING:
+    from lbg_runtime.validator.findings import Finding, Standing
+
+_PAUSE_S = 1.0
+"""Between two looks: what was found is told about so long after it is certain."""
+
+Tell = Callable[["Standing", Sequence["Finding"]], None]
+Look = Callable[[Tell], bool]
+"""Judge what has come, tell of it, and say whether there is more to be read at once."""
+
+
+def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
+    """Look until the time is over or a signal comes, and print what is found at once and how the run stands at last.
+
+    Returns the exit code: 0 where nothing is wrong so far, 1 where a law is broken, 3 where nothing can be said.
+    """
+    import orjson
+    import uvloop
+
+    from lbg_runtime.cli.standing import as_line, as_object
+    from lbg_runtime.validator.findings import NOTHING_YET
+
+    standing = NOTHING_YET
+    shows_progress = sys.stderr.isatty()
+
+    def tell(now: "Standing", findings: "Sequence[Finding]") -> None:
+        nonlocal standing
+        standing = now
+        for finding in findings:
+            # With --json standard output is for the one object.
+            print(f"{finding.law.value}: {finding.text}", file=sys.stderr if as_json else sys.stdout, flush=True)
+        if shows_progress:
+            print(f"\r\x1b[K{as_line(now)}", end="", file=sys.stderr, flush=True)
+
+    uvloop.run(_look_on(lambda: look(tell), limit_s))
+    if shows_progress:
+        print(file=sys.stderr)
+    print(orjson.dumps(as_object(standing)).decode() if as_json else as_line(standing))
+    return standing.kind.exit_code
+
+
+async def _look_on(look: Callable[[], bool], limit_s: float | None) -> None:
+    stopped = asyncio.Event()
+
+    def stop(_: StopCause) -> None:
+        stopped.set()
+
+    loop = asyncio.get_running_loop()
+    ends_s = None if limit_s is None else loop.time() + limit_s
+    with stop_requests(stop):
+        while True:
+            # In a thread of its own, so that a signal is heard in the middle of a large slice.
+            has_more = await asyncio.to_thread(look)
+            left_s = _PAUSE_S if ends_s is None else min(_PAUSE_S, ends_s - loop.time())
+            if stopped.is_set() or left_s <= 0:
+                return
+            if has_more:
+                continue
+            try:
+                async with asyncio.timeout(left_s):
+                    # No bound without --for: the user ends it with a signal.
+                    await stopped.wait()
+            except TimeoutError:
+                pass
+
+
+def looking_at_files(directory: Path, ack_window_ms: int) -> Look:
+    """The kernel in this process, on what the files of a directory gain. Raises `UserError`."""
+    from lbg_runtime.journal.follow import RunFollower
+    from lbg_runtime.validator.slices import SlicedExamination
+
+    follower, sliced = RunFollower(directory), SlicedExamination(ack_window_ms)
+
+    def look(tell: Tell) -> bool:
+        news = follower.look()
+        findings = sliced.feed(news.tables, news.until_ns)
+        tell(sliced.standing, findings)
+        return news.has_more
+
+    return look

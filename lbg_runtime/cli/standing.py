@@ -1,0 +1,34 @@
+"""How a run that goes on stands, for people and for programs; what `lbg validate --live DIRECTORY` prints."""
+
+from collections.abc import Mapping
+
+from lbg_runtime.validator.findings import Standing, VerdictKind
+
+
+def as_object(standing: Standing) -> Mapping[str, object]:
+    """The standing as values that JSON knows. Keys are stable; more may be added."""
+    return {
+        "verdict_so_far": standing.kind.value,
+        "published": standing.published,
+        "handled_first": standing.handled_first,
+        "on_the_way": standing.on_the_way,
+        "overtaken": standing.overtaken,
+        "duplicates": standing.duplicates,
+        "violations": {law.value: count for law, count in standing.counts.items()},
+        "doubtful": standing.doubtful,
+        "waiting": standing.waiting,
+        "late": standing.late,
+        "unnumbered": standing.unnumbered,
+    }
+
+
+def as_line(standing: Standing) -> str:
+    """The standing as one line."""
+    facts = [f"handled {standing.handled_first}", f"on the way {standing.on_the_way}"]
+    facts += [f"duplicates {standing.duplicates}", f"not judged yet {standing.waiting}"]
+    facts += [f"{law.value} {count}" for law, count in standing.counts.items() if count]
+    facts += [f"passed over {standing.overtaken} (lost, or out of order)"] if standing.overtaken else []
+    facts += [f"too late to judge {standing.late}"] if standing.late else []
+    facts += [f"doubtful {standing.doubtful}"] if standing.doubtful else []
+    kind = "valid so far" if standing.kind is VerdictKind.VALID else standing.kind.value
+    return f"{kind}: {', '.join(facts)}"

@@ -1,0 +1,137 @@
+"""The record files of a run that goes on, read as they grow: what has come since the last look, and how far it goes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from lbg_runtime.journal.reader import (
+    JOURNAL_PATTERN,
+    LEDGER_PATTERN,
+    MEMBER_KINDS,
+    PUBLISHER_KINDS,
+    RecordFile,
+)
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.validator.arrow import flags
+from lbg_runtime.validator.columns import read_lives
+from lbg_runtime.validator.schema import (
+    CONFIRMED,
+    DISPATCHES,
+    FLOWS,
+    JOURNALS,
+    LEDGERS,
+    OWNERS,
+    STRIPES,
+    UNCONFIRMED,
+    RunTables,
+)
+from lbg_runtime.validator.segments import FAR_PAST
+
+ALLOWED_DELAY_MS = 5_000
+"""A record is written when its handling is over. One that began so long before the newest record of all files may be
+missing still; one that takes longer is late, which does no harm where its key was left alone meanwhile."""
+
+_BLOCK_BYTES = 16 << 20
+"""Read of a file at a time, so that one that was there long before is not taken into memory whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What has come, and the moment on the run's clock before which little can be missing."""
+
+    tables: RunTables
+    until_ns: int
+    has_more: bool
+    """A file has more than was read at once."""
+
+
+class RunFollower:
+    """Looks at a directory again and again; called from one thread. Files may appear, and grow."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `UserError` where there is no such directory."""
+        if not directory.is_dir():
+            raise UserError(str(directory), "no such directory", "the directory that members write journals to")
+        self._directory = directory
+        self._journals: dict[str, _Tail] = {}
+        self._ledgers: dict[str, _Tail] = {}
+        self._stripes = STRIPES.empty_table()
+
+    def look(self) -> News:
+        """Read on; raises `UserError` where a file cannot be read."""
+        self._find(self._journals, JOURNAL_PATTERN, "journal", MEMBER_KINDS)
+        self._find(self._ledgers, LEDGER_PATTERN, "ledger", PUBLISHER_KINDS)
+        tails = [*self._journals.values(), *self._ledgers.values()]
+        for tail in tails:
+            tail.read()
+        self._stripes = pa.concat_tables([self._stripes, _taken(self._journals.values(), "stripes", STRIPES)])
+        journals = _rows(self._journals.values(), JOURNALS)
+        tables = RunTables(
+            dispatches=_taken(self._journals.values(), "dispatch", DISPATCHES),
+            flows=_taken(self._journals.values(), "flow", FLOWS),
+            confirmed=_taken(self._ledgers.values(), "confirmed", CONFIRMED),
+            unconfirmed=_taken(self._ledgers.values(), "unconfirmed", UNCONFIRMED),
+            journals=journals,
+            ledgers=_rows(self._ledgers.values(), LEDGERS),
+            owners=_taken(self._journals.values(), "owner", OWNERS),
+            stripes=self._stripes,
+        )
+        behind = [tail.has_more for tail in self._journals.values()]
+        return News(tables, complete_until(journals, behind), any(tail.has_more for tail in tails))
+
+    def _find(self, known: "dict[str, _Tail]", pattern: str, kind: str, kinds: Mapping[str, pa.Schema]) -> None:
+        for path in sorted(self._directory.glob(pattern)):
+            if path.name not in known:
+                known[path.name] = _Tail(path, RecordFile(path.name, kind, len(known), kinds))
+
+
+def complete_until(journals: pa.Table, behind: Sequence[bool]) -> int:
+    """Until when journals that are still written are complete; `behind` says which have more that was not read yet."""
+    if not journals.num_rows:
+        return FAR_PAST
+    reached = read_lives(journals).last_ns
+    if not any(flags(journals, "torn")) and not any(behind):
+        # Every member has left.
+        return int(reached.max()) + 1
+    limits = [int(reached.max()), *(int(moment) for moment, more in zip(reached, behind, strict=True) if more)]
+    return min(limits) - ALLOWED_DELAY_MS * 1_000_000
+
+
+class _Tail:
+    """One file, and how far it was read."""
+
+    def __init__(self, path: Path, file: RecordFile) -> None:
+        self.file = file
+        self.has_more = False
+        self._path = path
+        self._place = 0
+
+    def read(self) -> None:
+        """Take the lines that are whole by now; raises `UserError`."""
+        if self.file.hopeless:
+            return
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._place)
+                block = stream.read(_BLOCK_BYTES)
+        except OSError as error:
+            raise UserError(str(self._path), str(error.strerror), "a readable record file") from error
+        whole = block[: block.rfind(b"\n") + 1]
+        self._place += len(whole)
+        self.has_more = len(block) == _BLOCK_BYTES
+        if whole:
+            self.file.take(whole[:-1].split(b"\n"))
+
+
+def _taken(tails: Iterable[_Tail], kind: str, schema: pa.Schema) -> pa.Table:
+    batches = []
+    for tail in tails:
+        batches += tail.file.batches[kind]
+        tail.file.batches[kind].clear()
+    return pa.Table.from_batches(batches, schema)
+
+
+def _rows(tails: Iterable[_Tail], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([tail.file.row(schema) for tail in tails], schema)

@@ -1,0 +1,190 @@
+"""The verdict so far on a run that goes on, part by part in Spark's workers; what is carried is Spark's state.
+
+Every part of the run (nearly always: a queue) is a group of the stream with a `SlicedExamination` of its own, the one
+kernel. Spark keeps that as bytes in its state store with every batch, so a query that is started again with the same
+checkpoint goes on where the last one was.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from lbg_runtime.journal.follow import complete_until
+from lbg_runtime.journal.layout import NO_RECORDS
+from lbg_runtime.model.errors import StreamFailed, UserError
+from lbg_runtime.pipeline.spark.journal_source import FORMAT, JournalSource
+from lbg_runtime.pipeline.spark.stream import reason_of
+from lbg_runtime.validator.findings import Finding, Standing, total
+from lbg_runtime.validator.schema import JOURNALS, LEDGERS, RunTables
+from lbg_runtime.validator.slices import SlicedExamination
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_S = 0.1
+_COLUMNS = "part int, told binary"
+_STATE = "content binary"
+
+
+@dataclass
+class _Part:
+    """What is carried of one part."""
+
+    sliced: SlicedExamination
+    files: dict[str, dict[int, dict[str, object]]] = field(default_factory=lambda: {"journals": {}, "ledgers": {}})
+    """The rows of the tables of files, by the number of the file, which stands for it in the part's own records."""
+    behind: dict[int, bool] = field(default_factory=dict)
+    """Journals of which more had been written than was read at once."""
+
+
+class Told(NamedTuple):
+    """What a part says after a batch."""
+
+    standing: Standing
+    findings: tuple[Finding, ...]
+
+
+class RunningVerdict:
+    """A query on a directory of record files; called from one thread."""
+
+    def __init__(self, spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int) -> None:
+        """Start it. Raises `StreamFailed`."""
+        self._checkpoint = checkpoint
+        self._lock = Lock()
+        self._standings: dict[int, Standing] = {}
+        self._findings: list[Finding] = []
+        try:
+            self._query = _start(spark, directory, checkpoint, ack_window_ms, self._take)
+        except PySparkException as error:
+            raise StreamFailed(str(checkpoint), reason_of(error)) from error
+
+    def look(self, for_s: float) -> tuple[Standing, Sequence[Finding]]:
+        """Let the query go on for a while: how the run stands then, and what was found. Raises `StreamFailed`."""
+        try:
+            self._query.awaitTermination(for_s)  # type: ignore[arg-type]  # parts of a second are taken
+        except PySparkException as error:
+            raise StreamFailed(str(self._checkpoint), reason_of(error)) from error
+        return self._taken()
+
+    def catch_up(self) -> tuple[Standing, Sequence[Finding]]:
+        """Judge all that is written by now; the rest as `look`."""
+        try:
+            self._query.processAllAvailable()
+        except PySparkException as error:
+            raise StreamFailed(str(self._checkpoint), reason_of(error)) from error
+        return self._taken()
+
+    def stop(self) -> None:
+        """End the query. A batch that is cut short is run again by whoever goes on with the checkpoint."""
+        self._query.stop()
+
+    def _taken(self) -> tuple[Standing, Sequence[Finding]]:
+        with self._lock:
+            found, self._findings = self._findings, []
+            return total(list(self._standings.values())), found
+
+    def _take(self, batch: DataFrame, _: int) -> None:
+        # On a thread of Spark's.
+        rows = batch.collect()
+        with self._lock:
+            for row in rows:
+                told: Told = pickle.loads(row["told"])  # noqa: S301  # of our own workers
+                self._standings[row["part"]] = told.standing
+                self._findings += told.findings
+
+
+@contextmanager
+def looking_on_spark(
+    spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int
+) -> Iterator[Callable[[Callable[[Standing, Sequence[Finding]], None]], bool]]:
+    """A query, for as long as the context lasts, as something to look at that tells what it has found.
+
+    Raises `UserError` where there is no such directory, and `StreamFailed`.
+    """
+    if not directory.is_dir():
+        raise UserError(str(directory), "no such directory", "the directory that members write journals to")
+    running = RunningVerdict(spark, directory, checkpoint, ack_window_ms)
+    has_caught_up = False
+
+    def look(tell: Callable[[Standing, Sequence[Finding]], None]) -> bool:
+        nonlocal has_caught_up
+        # The first look waits for what is there, so that there is something to tell.
+        standing, findings = running.look(_LOOK_S) if has_caught_up else running.catch_up()
+        has_caught_up = True
+        tell(standing, findings)
+        return False
+
+    try:
+        yield look
+    finally:
+        running.stop()
+
+
+def _start(
+    spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int, take: object
+) -> "StreamingQuery":
+    spark.dataSource.register(JournalSource)
+
+    def judge(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        part: _Part = pickle.loads(state.get[0]) if state.exists else _Part(SlicedExamination(ack_window_ms))  # noqa: S301
+        told = _feed(part, frames)
+        state.update((pickle.dumps(part),))
+        yield pd.DataFrame({"part": [key[0]], "told": [pickle.dumps(told)]})
+
+    frame = spark.readStream.format(FORMAT).option("path", str(directory.absolute())).load()
+    judged = frame.groupBy("part").applyInPandasWithState(
+        judge, _COLUMNS, _STATE, "update", GroupStateTimeout.NoTimeout
+    )
+    writer = judged.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint.absolute()))
+    return writer.foreachBatch(take).start()  # type: ignore[arg-type]  # takes a frame and a number
+
+
+def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
+    """Judge what came of a part in one batch."""
+    came: dict[str, list[pa.Table]] = {name: [table] for name, table in NO_RECORDS.items()}
+    for frame in frames:
+        for name, number, has_more, payload in frame[["name", "number", "has_more", "payload"]].itertuples(index=False):
+            if name in part.files:
+                _learn(part.files[name], int(number), pickle.loads(payload))  # noqa: S301  # of our own workers
+                if name == "journals":
+                    part.behind[int(number)] = bool(has_more)
+            else:
+                came[name].append(pa.ipc.open_stream(payload).read_all())
+    tables = RunTables(
+        **{name: pa.concat_tables(batches) for name, batches in came.items()},
+        journals=_table(part.files["journals"], JOURNALS),
+        ledgers=_table(part.files["ledgers"], LEDGERS),
+    )
+    behind = [part.behind.get(number, False) for number in range(tables.journals.num_rows)]
+    findings = part.sliced.feed(tables, complete_until(tables.journals, behind))
+    return Told(part.sliced.standing, findings)
+
+
+def _learn(files: dict[int, dict[str, object]], number: int, row: dict[str, object]) -> None:
+    """Bring what is known of a file and what a later piece of it says together."""
+    known = files.get(number)
+    if known is not None:
+        row["torn"] = known["torn"] and row["torn"]
+        row["clean"] = known["clean"] or row["clean"]
+        for name in ("last_mono_ns", "wall_offset_ns"):
+            values = [value for value in (known.get(name), row.get(name)) if isinstance(value, int)]
+            if values:
+                row[name] = max(values) if name == "last_mono_ns" else values[0]
+    files[number] = row
+
+
+def _table(files: dict[int, dict[str, object]], schema: pa.Schema) -> pa.Table:
+    """The rows at the places that their numbers say; journals and ledgers share the numbers."""
+    nothing = dict.fromkeys(schema.names) | {"file": "", "torn": False, "clean": True, "dropped": 0}
+    count = max(files, default=-1) + 1
+    return pa.Table.from_pylist([files.get(number, nothing) for number in range(count)], schema)

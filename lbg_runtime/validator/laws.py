@@ -1,0 +1,156 @@
+"""Laws on keys, settlements and flows, and what is told of owner changes; `kernel.py` says what each law demands."""
+
+import numpy as np
+import pyarrow as pa
+
+from lbg_runtime.validator.arrow import ints
+from lbg_runtime.validator.book import Book
+from lbg_runtime.validator.columns import NONE, Columns, Handlings
+from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
+from lbg_runtime.validator.findings import Law, Move, Witness
+from lbg_runtime.validator.past import CHECKED, Past
+from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints, changes, dense, overlapping
+
+_STAMP_ROUNDING_NS = 1_000
+"""Wall stamps are cut to microseconds, so a difference of two can be this far off."""
+
+
+def check_overlaps(book: Book, handlings: Handlings) -> None:
+    """Write the findings on handlings of one key at a time, where one of the two is new."""
+    rows = np.flatnonzero(handlings.key != NONE)
+    lane = dense(handlings.part[rows], handlings.key[rows])
+    earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
+    # In the lanes where something overlaps, ask again per life: the other pair may have hidden it.
+    rows = rows[np.isin(lane, lane[later])]
+    facts = (handlings.complete, handlings.redelivered, handlings.settle_ns, handlings.seq, handlings.publisher)
+    origin = (handlings.bind_epoch, handlings.queue, handlings.journal)
+    # Of equal ones it must not matter which was read first.
+    rows = rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
+    earlier, later = _overlaps(handlings, rows, handlings.part, handlings.key)
+    inner_earlier, inner_later = _overlaps(handlings, rows, handlings.part, handlings.key, handlings.journal)
+    across = ~np.isin(later, inner_later)
+    earlier, later = earlier[across], later[across]
+    margin = handlings.done_ns[earlier] - handlings.start_ns[later]
+    earlier, later = book.without_doubt(earlier, later, handlings.journal[earlier], handlings.journal[later], margin)
+
+    def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
+        first, second = book.handling(one), book.handling(other)
+        shared = (int(handlings.done_ns[one]) - int(handlings.start_ns[other])) // 1_000_000
+        text = f"key {first.key!r} handled by {first.member} and {second.member} at once, for up to {shared} ms"
+        return text, (first, second)
+
+    book.write_pairs(Law.OVERLAP_IN_PROCESS, inner_earlier, inner_later, handlings.start_ns[inner_later], find)
+    book.write_pairs(Law.OVERLAP_ACROSS_PROCESSES, earlier, later, handlings.start_ns[later], find)
+
+
+def _overlaps(handlings: Handlings, rows: Ints, *group: Ints) -> tuple[Ints, Ints]:
+    lane = dense(*(column[rows] for column in group))
+    earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
+    earlier, later = rows[earlier], rows[later]
+    is_due = handlings.new[earlier] | handlings.new[later]
+    return earlier[is_due], later[is_due]
+
+
+def check_settlements(book: Book, handlings: Handlings, epochs: Epochs, until_ns: int) -> Flags:
+    """Write the findings on settlements that were sent before `until_ns` and not looked at yet; returns which."""
+    over_ns = epochs.over_ns[epochs.of_handling]
+    sent: Flags = (handlings.settle_ns < until_ns) & (handlings.marks & CHECKED == 0)
+    late = np.flatnonzero(sent & (handlings.settle_ns - _STAMP_ROUNDING_NS > over_ns))
+
+    def find(row: int) -> tuple[str, tuple[Witness, ...]]:
+        witness = book.handling(row)
+        after = (int(handlings.settle_ns[row]) - int(over_ns[row])) // 1_000_000
+        text = f"{witness.member} settled {_name(witness)} {after} ms after epoch {witness.epoch} was over"
+        return text, (witness, book.flow(int(epochs.of_handling[row]), int(over_ns[row])))
+
+    book.write(Law.SETTLED_AFTER_EPOCH, late, handlings.settle_ns[late], find)
+    return sent
+
+
+def check_tenures(book: Book, epochs: Epochs, tenures: Tenures) -> None:
+    """Write the findings on two members being fed at once."""
+    rows = np.flatnonzero(tenures.start_ns != FAR_FUTURE)
+    start, end = tenures.start_ns, tenures.fed_until_ns
+    earlier, later = overlapping(epochs.queue[tenures.epoch[rows]], start[rows], end[rows])
+    earlier, later = rows[earlier], rows[later]
+    journal = epochs.journal[tenures.epoch]
+    earlier, later = book.without_doubt(earlier, later, journal[earlier], journal[later], end[earlier] - start[later])
+
+    def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
+        first = book.flow(int(tenures.epoch[one]), int(start[one]), int(end[one]))
+        second = book.flow(int(tenures.epoch[other]), int(start[other]), int(end[other]))
+        shared = (int(end[one]) - int(start[other])) // 1_000_000
+        return f"queue {first.queue} fed {first.member} and {second.member} at once, for {shared} ms", (first, second)
+
+    book.write_pairs(Law.TWO_ACTIVE, earlier, later, start[later], find)
+
+
+def find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Tenures) -> list[Move]:
+    """Owner changes in order of time. A queue's first owner is no move, nor is a new epoch of the same life.
+
+    Members that share a queue do not know what the broker moves between them, so there are none on record. A queue that
+    a re-striping removed and another one made anew is two.
+    """
+    lives = columns.lives
+    if lives.is_partitioned:
+        return []
+    rows = np.flatnonzero(tenures.first_start_ns != FAR_FUTURE)
+    queue = epochs.queue[tenures.epoch]
+    rows = rows[np.lexsort((tenures.first_start_ns[rows], queue[rows]))]
+    journal = epochs.journal[tenures.epoch]
+    removals = columns.layouts.removals(queue[rows], tenures.first_start_ns[rows])
+    moved = ~changes(queue[rows], removals)[1:] & (journal[rows][1:] != journal[rows][:-1])
+    before, after = rows[:-1][moved], rows[1:][moved]
+    causes = release_causes(epochs, tables.flows, lives, tenures.epoch[before])
+    moves = [
+        Move(
+            queue=int(queue[old]),
+            from_member=lives.member[journal[old]],
+            to_member=lives.member[journal[new]],
+            cause=cause,
+            pause_ms=round((int(tenures.first_start_ns[new]) - int(tenures.last_done_ns[old])) / 1_000_000),
+            start_mono_ns=int(tenures.first_start_ns[new]),
+            to_incarnation=int(lives.incarnation[journal[new]]),
+            to_epoch=int(epochs.number[tenures.epoch[new]]),
+        )
+        for old, new, cause in zip(before.tolist(), after.tolist(), causes, strict=True)
+    ]
+    return sorted(moves, key=lambda move: (move.start_mono_ns, move.queue))
+
+
+def find_key_shards(tables: RunTables, past: Past, columns: Columns) -> pa.Table:
+    """Distinct pairs of key and shard, each with one message that shows it, by now."""
+    handlings, keys, publishers = columns.handlings, columns.keys, columns.publishers
+    carried = past.key_shards
+    key = np.concatenate([*keys.columns[:3], keys.columns[5]])
+    publisher = np.concatenate([*publishers.columns[:3], publishers.columns[5]])
+    listed = ((tables.confirmed, "first_seq"), (tables.unconfirmed, "seq"), (carried, "seq"))
+    shard = np.concatenate([handlings.shard, *(ints(table, "shard") for table, _ in listed)])
+    seq = np.concatenate([handlings.seq, *(ints(table, name) for table, name in listed)])
+    rows = np.flatnonzero((key != NONE) & (shard != NONE))
+    code, rank, seq_of = dense(key[rows], shard[rows]), publishers.ranks()[publisher[rows]], seq[rows]
+    # The first publisher by name, and of its numbers the lowest: not what happened to be read first.
+    kept = _lowest(code, rank)
+    kept = kept[_lowest(code[kept], seq_of[kept])]
+    _, sample = np.unique(code[kept], return_index=True)
+    rows = rows[kept[sample]]
+    return pa.table(
+        {
+            "key": keys.arrow(key[rows]),
+            "shard": pa.array(shard[rows]),
+            "publisher": publishers.arrow(publisher[rows]),
+            "seq": pa.array(seq[rows]),
+        }
+    )
+
+
+def _lowest(code: Ints, values: Ints) -> Ints:
+    """The rows that have the lowest value of their code."""
+    lowest = np.full(int(code.max(initial=-1)) + 1, FAR_FUTURE)
+    np.minimum.at(lowest, code, values)
+    return np.flatnonzero(values == lowest[code])
+
+
+def _name(witness: Witness) -> str:
+    return f"{witness.publisher}/{witness.key}/{witness.seq}"

@@ -1,0 +1,52 @@
+"""Witnesses that slices have forgotten: which messages they are of, and how findings get them back.
+
+A finding on a repeat rests on the handling before it. In slices that one may be long gone when the repeat comes; then
+the finding names the message alone, until somebody who can read the records once more brings its handlings.
+"""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.validator.findings import Examination, Finding, Witness, first_of_each_law
+
+_MESSAGE = ["publisher", "key", "seq"]
+
+
+def is_forgotten(witness: Witness) -> bool:
+    """Whether the witness is the name of a message and no more."""
+    return witness.record == "dispatch" and witness.member is None
+
+
+def forgotten_messages(examination: Examination) -> pa.Table:
+    """The messages of which a finding lacks a witness: publisher, key, seq. Few, as findings with witnesses are."""
+    names = {
+        (witness.publisher, witness.key, witness.seq)
+        for finding in examination.findings
+        for witness in finding.witnesses
+        if is_forgotten(witness)
+    }
+    rows = [dict(zip(_MESSAGE, name, strict=True)) for name in sorted(names, key=repr)]
+    return pa.Table.from_pylist(
+        rows, pa.schema([("publisher", pa.string()), ("key", pa.string()), ("seq", pa.int64())])
+    )
+
+
+def handlings_of(dispatches: pa.Table, messages: pa.Table) -> pa.Table:
+    """The dispatches of these messages."""
+    among = pc.is_in(dispatches.column("seq"), value_set=messages.column("seq"))
+    found = dispatches.filter(among).join(messages, _MESSAGE, join_type="left semi")
+    return found.select(dispatches.schema.names).cast(dispatches.schema)
+
+
+def recalled(examination: Examination, again: Examination) -> Examination:
+    """The examination with its forgotten witnesses, from one of all handlings of the forgotten messages."""
+    known = {(finding.law, finding.witnesses[-1]): finding for finding in again.findings if finding.witnesses}
+
+    def whole(finding: Finding) -> Finding:
+        if not any(map(is_forgotten, finding.witnesses)):
+            return finding
+        return known.get((finding.law, finding.witnesses[-1]), finding)
+
+    return replace(examination, findings=first_of_each_law(map(whole, examination.findings)))

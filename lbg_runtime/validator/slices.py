@@ -1,0 +1,370 @@
+"""The kernel at work on one slice of a run after another; `kernel.examine` is the same with one slice.
+
+A slice is whatever records have come since the last one. With it comes the moment until which nothing is missing: all
+that started, or was written of a flow, before it has come. Handlings from that moment on wait for the next slice, so
+that what is judged is judged in order of time, however the files of several members came in.
+
+What comes later than its time is late. Most of it does no harm: a handler that took very long is written down when
+nothing else of its key has been handled since it began, and is judged as if it had come in time. Else it is judged as
+far as it can be, never told as a violation of what is forgotten, and counted: the verdict is not valid then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.validator.accounts import (
+    Ledgers,
+    check_duplicates,
+    check_order,
+    closed_records,
+    compare_with_ledgers,
+    count_messages,
+    listed_rows,
+    named,
+    read_ledgers,
+)
+from lbg_runtime.validator.arrow import ints
+from lbg_runtime.validator.book import Book
+from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives, Ranges, read_columns, read_lives
+from lbg_runtime.validator.custody import find_holes
+from lbg_runtime.validator.epochs import Epochs, Tenures, exposed_handlings, read_epochs, read_tenures
+from lbg_runtime.validator.findings import NOTHING_YET, Examination, Finding, Law, Standing, Witness, first_of_each_law
+from lbg_runtime.validator.laws import check_overlaps, check_settlements, check_tenures, find_key_shards, find_moves
+from lbg_runtime.validator.messages import Messages, group_messages, handled_ranges, overtaking_rows
+from lbg_runtime.validator.past import (
+    CHECKED,
+    FIRST,
+    HANDLED,
+    KEY_SHARDS,
+    KNOWN,
+    LATE,
+    LISTED,
+    NO_PAST,
+    REPEAT,
+    SUSPECT,
+    Marks,
+    Past,
+)
+from lbg_runtime.validator.schema import DISPATCHES, FLOWS, RunTables
+from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense, subtracted
+from lbg_runtime.validator.turns import check_stripes, check_turns, undecided_turns
+
+_LOOKED_AT_ANEW = {Law.TWO_ACTIVE, Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED, Law.ORDER}
+
+_BY_TIME = [(name, "ascending") for name in ("mono_ns", "journal", "queue", "bind_epoch", "event", "cause", "t")]
+
+
+class SlicedExamination:
+    """Checks the laws on whole parts, given in slices; called from one thread. Raises for tables of another shape only.
+
+    Every slice comes with the tables of files and of `stripes` as they are by then, unfiltered. `stripes` should be
+    those of the whole run from the first slice on: where it is the records that tell of a re-striping later, what was
+    judged before stays judged by the layout that was known.
+    """
+
+    def __init__(self, ack_window_ms: int) -> None:
+        self._ack_window_ns = ack_window_ms * 1_000_000
+        self._past = NO_PAST
+        self._flows = FLOWS.empty_table()
+        self._waiting = DISPATCHES.empty_table()
+        """Handlings that started when records were still missing."""
+        self._until_ns = FAR_PAST
+        self._offset_ns = 0
+        self._counts = dict.fromkeys(Law, 0)
+        self._findings: tuple[Finding, ...] = ()
+        self._doubtful = 0
+        self._unnumbered = 0
+        self._late = 0
+        self._standing = NOTHING_YET
+        self._told: set[tuple[Law, Witness]] = set()
+
+    @property
+    def carried(self) -> int:
+        """Handlings that are kept for later slices, or wait for one."""
+        return int(self._past.dispatches.num_rows + self._waiting.num_rows)
+
+    def feed(self, tables: RunTables, until_ns: int) -> tuple[Finding, ...]:
+        """Judge what has come, up to a moment on the run's clock before which no record is missing.
+
+        Returns the earliest new findings of each law, of those that no later record can change.
+        """
+        step = self._begin(tables, max(until_ns, self._until_ns))
+        book, columns = step.book, step.columns
+        undecided = np.zeros(0, dtype=np.int64)
+        if columns.layouts.steps:
+            overtakes = check_order(Book(columns, step.epochs), columns, step.messages, None, reopened=False)
+            undecided = np.concatenate([overtakes, undecided_turns(columns)])
+        else:
+            check_stripes(book, columns.handlings, tables.journals)
+            check_order(book, columns, step.messages, None, reopened=False)
+        self._take_notes(step)
+        unsettled = _unsettled(step)
+        open_book = _what_stands(step, unsettled)
+        self._standing = self._stand(step, open_book)
+        self._past = _carry(step, undecided, unsettled)
+        return self._not_told([*book.findings, *open_book.findings])
+
+    @property
+    def standing(self) -> Standing:
+        """How the run stands after the last slice; asked for after `feed`."""
+        return self._standing
+
+    def finish(self, tables: RunTables) -> Examination:
+        """Judge the last slice, and with it what had to wait for the end of the run. To be called once."""
+        step = self._begin(tables, FAR_FUTURE)
+        book, columns, messages, tables = step.book, step.columns, step.messages, step.tables
+        lives, layouts = columns.lives, columns.layouts
+        if not lives.is_partitioned:
+            check_tenures(book, step.epochs, step.tenures)
+        holes = find_holes(step.epochs, step.tenures, tables.flows, lives, layouts)
+        unplaced = None
+        if layouts.steps:
+            unplaced = check_turns(book, columns, tables.journals, messages, holes)
+        else:
+            check_stripes(book, columns.handlings, tables.journals)
+        check_order(book, columns, messages, unplaced, reopened=unplaced is not None)
+        resent = check_duplicates(book, tables, columns, messages, step.exposed)
+        self._take_notes(step)
+        published, unhandled, unlisted = compare_with_ledgers(tables, columns, step.ledgers, step.handled, holes)
+        accounts = count_messages(
+            tables, columns, messages, step.handled, step.exposed, resent, published, self._unnumbered
+        )
+        return Examination(
+            counts=self._counts,
+            findings=self._findings,
+            doubtful=self._doubtful,
+            unplaced=0 if unplaced is None else int(np.count_nonzero(unplaced)),
+            parts=frozenset(layouts.parts_of(np.unique(step.epochs.queue)).tolist()),
+            restripings=layouts.restripings,
+            contradictions=layouts.contradictions,
+            moves=tuple(find_moves(tables, columns, step.epochs, step.tenures)),
+            accounts=accounts,
+            unhandled=unhandled,
+            unlisted=unlisted,
+            key_shards=find_key_shards(tables, self._past, columns),
+            late=self._late,
+        )
+
+    def _begin(self, tables: RunTables, until_ns: int) -> "_Step":
+        """Bring what was carried and what has come together, and check the laws that need no more than that."""
+        past, lives = self._past, read_lives(tables.journals)
+        self._follow_clock(lives)
+        self._late += self._count_late_flows(tables.flows, lives)
+        # Of two records of one moment it must not matter which was read first.
+        self._flows = pa.concat_tables([self._flows, tables.flows]).sort_by(_BY_TIME)
+        tables = replace(
+            tables,
+            dispatches=pa.concat_tables([past.dispatches, self._due(tables.dispatches, lives, until_ns)]),
+            flows=self._flows,
+            confirmed=pa.concat_tables([past.confirmed, tables.confirmed]),
+            unconfirmed=pa.concat_tables([past.unconfirmed, tables.unconfirmed]),
+        )
+        columns = read_columns(tables, past)
+        handlings = columns.handlings
+        self._late += _mark_late(handlings, self._until_ns)
+        self._until_ns = until_ns
+        self._unnumbered += int(np.count_nonzero(handlings.new & ~handlings.numbered))
+        epochs = read_epochs(handlings, tables.flows, lives)
+        book = Book(columns, epochs)
+        check_overlaps(book, handlings)
+        checked = check_settlements(book, handlings, epochs, until_ns)
+        messages = group_messages(handlings, columns.handled)
+        handled = handled_ranges(messages, handlings, columns.handled)
+        return _Step(
+            tables=tables,
+            past=past,
+            columns=columns,
+            epochs=epochs,
+            tenures=read_tenures(handlings, epochs, tables.flows),
+            book=book,
+            checked=checked,
+            exposed=exposed_handlings(handlings, epochs, lives, tables.flows, self._ack_window_ns),
+            messages=messages,
+            handled=handled,
+            ledgers=read_ledgers(tables, past, columns, handled),
+            until_ns=until_ns,
+            ack_window_ns=self._ack_window_ns,
+        )
+
+    def _due(self, dispatches: pa.Table, lives: Lives, until_ns: int) -> pa.Table:
+        """The handlings that started before the moment; the others wait."""
+        dispatches = pa.concat_tables([self._waiting, dispatches])
+        self._waiting = DISPATCHES.empty_table()
+        if until_ns == FAR_FUTURE:
+            return dispatches
+        due = ints(dispatches, "start_mono_ns") + lives.offset_ns[ints(dispatches, "journal")] < until_ns
+        self._waiting = dispatches.filter(pa.array(~due))
+        return dispatches.filter(pa.array(due))
+
+    def _count_late_flows(self, flows: pa.Table, lives: Lives) -> int:
+        moments = ints(flows, "mono_ns") + lives.offset_ns[ints(flows, "journal")]
+        return int(np.count_nonzero(moments < self._until_ns))
+
+    def _follow_clock(self, lives: Lives) -> None:
+        """Move the moments that are kept when the first journal of a second host comes, and with it another clock."""
+        moved = lives.offset_ns[lives.offset_ns != 0]
+        offset_ns = int(np.median(moved)) if len(moved) else 0
+        if offset_ns == 0 or self._offset_ns != 0:
+            return
+        self._offset_ns = offset_ns
+        if self._until_ns == FAR_PAST:
+            return
+        self._until_ns += offset_ns
+        handled = self._past.handled
+        for name in ("first_start_ns", "last_start_ns"):
+            place = handled.schema.get_field_index(name)
+            handled = handled.set_column(place, HANDLED.field(name), pc.add(handled.column(name), offset_ns))
+        self._past = replace(self._past, handled=handled)
+
+    def _not_told(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        new = []
+        for finding in first_of_each_law(findings):
+            # What is looked at anew with every slice is found anew, too, perhaps with a longer time that it lasted.
+            name = (finding.law, replace(finding.witnesses[-1], done_mono_ns=None))
+            if name not in self._told:
+                new.append(finding)
+                if finding.law in _LOOKED_AT_ANEW:
+                    self._told.add(name)
+        return tuple(new)
+
+    def _stand(self, step: "_Step", open_book: Book) -> Standing:
+        handled, listed = step.ledgers.handled, step.ledgers.listed
+        lacking = subtracted(listed, handled)
+        # The last range of a group has its highest number.
+        place = np.searchsorted(handled[0], lacking[0], side="right") - 1
+        highest = np.full(len(place), FAR_PAST)
+        known = np.flatnonzero(place >= 0)
+        known = known[handled[0][place[known]] == lacking[0][known]]
+        highest[known] = handled[2][place[known]]
+        overtaken = np.where(lacking[1] < highest, lacking[2] - lacking[1] + 1, 0)
+        repeats = step.messages.repeats
+        return Standing(
+            until_ns=self._until_ns,
+            counts={law: count + open_book.counts[law] for law, count in self._counts.items()},
+            published=int(np.sum(listed[2] - listed[1] + 1)),
+            handled_first=int(np.sum(step.handled.last_seq - step.handled.first_seq + 1)),
+            on_the_way=int(np.sum(lacking[2] - lacking[1] + 1)),
+            overtaken=int(np.sum(overtaken)),
+            duplicates=len(repeats),
+            doubtful=self._doubtful + open_book.doubtful,
+            waiting=int(self._waiting.num_rows),
+            late=self._late,
+            unnumbered=self._unnumbered,
+        )
+
+    def _take_notes(self, step: "_Step") -> None:
+        for law, count in step.book.counts.items():
+            self._counts[law] += count
+        self._findings = first_of_each_law([*self._findings, *step.book.findings])
+        self._doubtful += step.book.doubtful
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one slice and the past come to, before it is decided what to carry on."""
+
+    tables: RunTables
+    past: Past
+    columns: Columns
+    epochs: Epochs
+    tenures: Tenures
+    book: Book
+    checked: Flags
+    """Handlings whose settlement was looked at in this slice."""
+    exposed: Flags
+    messages: Messages
+    handled: Ranges
+    ledgers: Ledgers
+    until_ns: int
+    ack_window_ns: int
+
+
+def _mark_late(handlings: Handlings, until_ns: int) -> int:
+    """Mark the new handlings that cannot be judged as if they had come in time; returns how many."""
+    rows = np.flatnonzero(handlings.new & (handlings.start_ns < until_ns) & (handlings.key != NONE))
+    if not len(rows):
+        return 0
+    old = np.flatnonzero(~handlings.new & (handlings.key != NONE))
+    lane = dense(*(np.concatenate([column[rows], column[old]]) for column in (handlings.part, handlings.key)))
+    busy_until = np.full(int(lane.max()) + 1, FAR_PAST)
+    np.maximum.at(busy_until, lane[len(rows) :], handlings.done_ns[old])
+    late = rows[busy_until[lane[: len(rows)]] > handlings.start_ns[rows]]
+    handlings.marks[late] |= LATE
+    return len(late)
+
+
+def _what_stands(step: _Step, unsettled: Flags) -> Book:
+    """What no later record can change of the laws that are judged at the end of the run, as they need the whole."""
+    columns, messages, tenures = step.columns, step.messages, step.tenures
+    book = Book(columns, step.epochs)
+    if not columns.lives.is_partitioned:
+        # Later records can only add to the time for which there is this proof.
+        proven = np.maximum(tenures.start_ns, tenures.last_receive_ns)
+        check_tenures(book, step.epochs, replace(tenures, fed_until_ns=proven))
+    if columns.layouts.steps:
+        # Between two queues, what a member without a journal may have done is known at the end only.
+        across = np.ones(len(columns.handlings.shard), dtype=np.bool_)
+        check_order(book, columns, messages, across, reopened=True)
+    before = messages.before_repeat
+    certain = (~unsettled[before] | step.exposed[before] | ~messages.came_back) & listed_rows(
+        columns, step.ledgers, step.handled, messages.repeats
+    )
+    check_duplicates(book, step.tables, columns, messages, step.exposed, certain)
+    return book
+
+
+def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
+    """What later slices need of this one and those before it (past.py says why)."""
+    tables, columns, messages = step.tables, step.columns, step.messages
+    handlings = columns.handlings
+    marks: Marks = handlings.marks | np.uint8(KNOWN)
+    marks[step.checked] |= CHECKED
+    marks[messages.handled[messages.handled >= 0]] |= FIRST
+    marks[messages.repeats] |= REPEAT
+    marks[undecided] |= SUSPECT
+    kept = (handlings.done_ns > step.until_ns) | (marks & (REPEAT | SUSPECT) != 0) | unsettled
+    kept[overtaking_rows(messages, handlings, step.handled)] = True
+    tenures = step.tenures
+    for extreme, moments in (
+        (tenures.first_start_ns, handlings.start_ns),
+        (tenures.last_done_ns, handlings.done_ns),
+        (tenures.last_receive_ns, handlings.receive_ns),
+    ):
+        kept[_one_of_each(tenures.of_handling, moments == extreme[tenures.of_handling])] = True
+    lane = dense(handlings.part, handlings.key - NONE)
+    last = np.full(int(lane.max(initial=-1)) + 1, FAR_PAST)
+    np.maximum.at(last, lane, handlings.done_ns)
+    kept[_one_of_each(lane, handlings.done_ns == last[lane])] = True
+    handled, opened = step.handled, pa.array(step.ledgers.is_open)
+    numbers = {name: getattr(handled, name) for name in HANDLED.names if name not in ("publisher", "key")}
+    by_name = named(columns, handled.publisher, handled.key, np.arange(len(handled.part)), numbers)
+    return Past(
+        dispatches=tables.dispatches.filter(pa.array(kept)).combine_chunks(),
+        marks=marks[kept],
+        handled=by_name.select(HANDLED.names).cast(HANDLED),
+        listed=closed_records(tables, step.past, columns, step.ledgers).cast(LISTED),
+        key_shards=find_key_shards(tables, step.past, columns).cast(KEY_SHARDS),
+        confirmed=tables.confirmed.filter(opened).combine_chunks(),
+        unconfirmed=tables.unconfirmed,
+    )
+
+
+def _unsettled(step: _Step) -> Flags:
+    """Handlings whose settlement may still come to be too late, or in vain, or was in vain."""
+    handlings, settle = step.columns.handlings, step.columns.handlings.settle_ns
+    is_sent = settle != FAR_FUTURE
+    unchecked = is_sent & (handlings.marks & CHECKED == 0) & ~step.checked
+    # A life that goes on counts as one that was cut off now, so that what its end may expose is exposed already.
+    can_be_exposed = settle >= step.until_ns - step.ack_window_ns
+    unsettled: Flags = unchecked | (handlings.complete & (~is_sent | step.exposed | can_be_exposed))
+    return unsettled
+
+
+def _one_of_each(groups: Ints, chosen: Flags) -> Ints:
+    """Of each group one of the chosen rows."""
+    _, first = np.unique(groups[chosen], return_index=True)
+    return np.flatnonzero(chosen)[first]

@@ -1,0 +1,133 @@
+"""Record files that grow are read line by line, each once, and judged on the way as they would be in the end."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from lbg_runtime.journal.follow import ALLOWED_DELAY_MS, RunFollower
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.validator.findings import Finding, Law, VerdictKind
+from lbg_runtime.validator.judge import judge, validate
+from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
+from lbg_runtime.validator.slices import SlicedExamination
+from tests.validator.changes import swap_two
+from tests.validator.history import story
+from tests.validator.run_files import MS
+
+RECORDS = ("dispatches", "flows", "confirmed", "unconfirmed")
+
+
+def grow(whole: Path, growing: Path, share: float) -> None:
+    """Every journal up to a moment of the run, and half a line more; and the ledgers.
+
+    The tests' ledgers are not in order of time: a real one says that a fate is unknown before it lists another sending.
+    """
+    lines = {path.name: path.read_bytes().splitlines(keepends=True) for path in sorted(whole.iterdir())}
+    moments = {name: [moment_of(line) for line in own] for name, own in lines.items() if "member" in name}
+    ends = [moment for own in moments.values() for moment in own if moment]
+    until = min(ends) + round((max(ends) - min(ends)) * share)
+    for name, own in lines.items():
+        count = next((n for n, moment in enumerate(moments.get(name, [])) if moment > until), len(own))
+        rest = own[count][: len(own[count]) // 2] if count < len(own) else b""
+        (growing / name).write_bytes(b"".join(own[:count]) + rest)
+
+
+def moment_of(line: bytes) -> int:
+    record = orjson.loads(line)
+    return int(record.get("done_mono_ns", record.get("mono_ns", 0)))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    whole, growing = tmp_path / "whole", tmp_path / "growing"
+    whole.mkdir()
+    growing.mkdir()
+    return whole, growing
+
+
+def test_what_has_come_is_read_once_however_the_files_grow(folders: tuple[Path, Path]) -> None:
+    whole, growing = folders
+    run = story()
+    run.write(whole)
+    follower = RunFollower(growing)
+    assert follower.look().tables.dispatches.num_rows == 0
+
+    news = []
+    for share in (0.1, 0.35, 0.35, 0.9, 1):
+        grow(whole, growing, share)
+        news.append(follower.look())
+
+    expected = run.tables()
+    for name in RECORDS:
+        found = pa.concat_tables([getattr(each.tables, name) for each in news])
+        assert rows(found) == rows(getattr(expected, name)), name
+    # The first record of a block tells the clocks' distance, to a microsecond.
+    clocks = ["wall_offset_ns", "last_mono_ns"]
+    assert news[-1].tables.journals.drop(clocks) == read_run(whole).journals.drop(clocks)
+    assert news[2].tables.dispatches.num_rows == 0
+    newest = max(filter(None, news[-1].tables.journals.column("last_mono_ns").to_pylist()))
+    assert news[-1].until_ns == newest - ALLOWED_DELAY_MS * MS
+
+
+def rows(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+def test_a_file_of_which_more_is_there_than_was_read_holds_the_others_up(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = folders
+    story().write(whole)
+    monkeypatch.setattr("lbg_runtime.journal.follow._BLOCK_BYTES", 3000)
+    follower, sliced = RunFollower(whole), SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+
+    has_more, moments = True, []
+    while has_more:
+        news = follower.look()
+        assert sliced.feed(news.tables, news.until_ns) == ()
+        moments.append(news.until_ns)
+        has_more = news.has_more
+
+    assert len(moments) > 3
+    assert sliced.standing.kind is VerdictKind.VALID
+    assert sliced.standing.late == 0
+
+
+def test_a_fault_is_told_on_the_way_and_the_end_is_as_in_one_go(folders: tuple[Path, Path]) -> None:
+    whole, growing = folders
+    run = story()
+    assert swap_two(run)
+    run.write(whole)
+    follower, sliced = RunFollower(growing), SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    told: list[Finding] = []
+    for share in (0.3, 0.6, 1):
+        grow(whole, growing, share)
+        news = follower.look()
+        told += sliced.feed(news.tables, news.until_ns)
+
+    assert [finding.law for finding in told] == [Law.ORDER]
+    tables = news.tables
+    nothing = {name: getattr(tables, name).schema.empty_table() for name in RECORDS}
+    found = judge([sliced.finish(replace(tables, **nothing))], tables.journals, tables.ledgers)
+    expected = validate(run.tables())
+    assert (found.counts, found.accounts, found.moves) == (expected.counts, expected.accounts, expected.moves)
+
+
+def test_when_every_member_has_left_nothing_is_waited_for(folders: tuple[Path, Path]) -> None:
+    whole, _ = folders
+    run = story()
+    run.journals = [journal for journal in run.journals if journal.close is not None]
+    run.write(whole)
+
+    news = RunFollower(whole).look()
+
+    assert news.until_ns > max(news.tables.dispatches.column("start_mono_ns").to_pylist())
+
+
+def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such directory"):
+        RunFollower(tmp_path / "nowhere")

@@ -1,0 +1,279 @@
+"""A run in slices is judged as in one go, whatever the slices are, and however late they come."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lbg_runtime.validator.findings import Examination, Law, Verdict, VerdictKind
+from lbg_runtime.validator.judge import judge, validate
+from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
+from lbg_runtime.validator.recall import forgotten_messages, handlings_of, recalled
+from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.slices import SlicedExamination
+from tests.validator.changes import BREAKING, Change, noise
+from tests.validator.history import runs, story
+from tests.validator.run_files import MS, SECOND, Run
+from tests.validator.script import Life, at, published
+from tests.validator.striping import striped_runs, striped_story
+from tests.validator.striping_changes import BREAKING_MOVES
+
+EXAMPLES = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+
+_RECORDS = {"dispatches": "start_mono_ns", "flows": "mono_ns", "confirmed": None, "unconfirmed": None}
+
+
+def slices_of(tables: RunTables, count: int, delay_ns: int, chance: Random) -> list[tuple[RunTables, int]]:
+    """The records in slices, each up to `delay_ns` after its time, and until when each slice leaves nothing missing."""
+    moments = {
+        name: table.column(time).to_numpy() if time else np.zeros(table.num_rows, dtype=np.int64)
+        for name, time in _RECORDS.items()
+        for table in [getattr(tables, name)]
+    }
+    timed = np.concatenate([moments[name] for name, time in _RECORDS.items() if time])
+    begin, end = (int(timed.min()), int(timed.max())) if len(timed) else (0, 0)
+    places = {}
+    for name, time in _RECORDS.items():
+        late = np.array([chance.randint(0, delay_ns) for _ in moments[name]], dtype=np.int64)
+        place = (moments[name] + late - begin) * count // (end - begin + 1)
+        if time is None:
+            place = np.array([chance.randrange(count) for _ in moments[name]], dtype=np.int64)
+        places[name] = np.clip(place, 0, count - 1)
+    found = []
+    for number in range(count):
+        missing = [moments[name][places[name] > number] for name, time in _RECORDS.items() if time]
+        until = int(np.concatenate(missing).min(initial=end + 1)) - chance.choice([0, 0, 1, 30 * MS, 3 * SECOND])
+        rows = {name: getattr(tables, name).filter(pa.array(places[name] == number, pa.bool_())) for name in _RECORDS}
+        found.append((replace(tables, **rows), until))
+    return found
+
+
+def in_slices(tables: RunTables, slices: Sequence[tuple[RunTables, int]]) -> Examination:
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    for part, until_ns in slices[:-1]:
+        sliced.feed(part, until_ns)
+    found = sliced.finish(slices[-1][0])
+    rows = handlings_of(tables.dispatches, forgotten_messages(found))
+    return recalled(found, examine(replace(tables, dispatches=rows)))
+
+
+def verdict_in_slices(tables: RunTables, count: int, delay_ns: int, chance: Random) -> Verdict:
+    return judge([in_slices(tables, slices_of(tables, count, delay_ns, chance))], tables.journals, tables.ledgers)
+
+
+any_slices = st.tuples(st.integers(1, 12), st.sampled_from([0, 40 * MS, SECOND, 20 * SECOND]), st.randoms())
+
+
+@given(run=runs(), slices=any_slices, data=st.data())
+@EXAMPLES
+def test_slices_of_a_damaged_run_give_what_one_go_gives(
+    run: Run, slices: tuple[int, int, Random], data: st.DataObject
+) -> None:
+    tables = data.draw(noise(copy.deepcopy(run))).tables()
+
+    assert verdict_in_slices(tables, *slices) == validate(tables)
+
+
+@given(run=striped_runs(), slices=any_slices, data=st.data())
+@EXAMPLES
+def test_slices_of_a_damaged_run_with_restripings_give_what_one_go_gives(
+    run: Run, slices: tuple[int, int, Random], data: st.DataObject
+) -> None:
+    tables = data.draw(noise(copy.deepcopy(run))).tables()
+
+    assert verdict_in_slices(tables, *slices) == validate(tables)
+
+
+@pytest.mark.parametrize(("law", "change"), BREAKING, ids=[change.__name__ for _, change in BREAKING])
+def test_each_seeded_fault_is_found_in_slices(law: Law, change: Change) -> None:
+    run = story()
+    assert change(run)
+    tables = run.tables()
+    expected = validate(tables)
+    assert expected.counts[law] > 0
+
+    for count, delay_ns in ((5, SECOND), (30, 0)):
+        assert verdict_in_slices(tables, count, delay_ns, Random(count)) == expected
+
+
+_ONLY_IN_THE_END = {Law.LOSS, Law.KEY_ON_TWO_SHARDS}
+
+
+@pytest.mark.parametrize(
+    ("law", "change"),
+    [(law, change) for law, change in BREAKING if law not in _ONLY_IN_THE_END],
+    ids=lambda each: each.__name__ if callable(each) else each.value,
+)
+def test_a_seeded_fault_is_told_once_while_the_run_goes_on(law: Law, change: Change) -> None:
+    run = story()
+    assert change(run)
+    tables = run.tables()
+    sliced, told = SlicedExamination(DEFAULT_ACK_WINDOW_MS), []
+    unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
+    for number, (part, until_ns) in enumerate(slices_of(tables, 30, 0, Random(1))):
+        told += sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns)
+
+    assert {finding.law for finding in told} == {law}
+    assert len(told) == sliced.standing.counts[law] == validate(run.tables()).counts[law]
+    assert sliced.standing.kind is VerdictKind.INVALID
+
+
+@pytest.mark.parametrize("change", [change for _, change in BREAKING_MOVES], ids=lambda change: change.__name__)
+def test_each_fault_of_a_move_is_found_in_slices(change: Change) -> None:
+    run = striped_story(4, 6, 3, 6)
+    assert change(run)
+    tables = run.tables()
+    expected = validate(tables)
+    assert expected.kind is VerdictKind.INVALID
+
+    assert verdict_in_slices(tables, 30, 0, Random(1)) == expected
+
+
+@pytest.mark.parametrize("run", [story(), striped_story(4, 6)], ids=["plain", "striped"])
+def test_no_slice_of_a_clean_run_finds_anything(run: Run) -> None:
+    tables = run.tables()
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+
+    # A ledger says that it does not know of a message before it may say that a second sending was confirmed.
+    unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
+    for number, (part, until_ns) in enumerate(slices_of(tables, 30, SECOND, Random(1))):
+        assert sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns) == ()
+        assert sliced.standing.overtaken == 0
+    assert sliced.standing.kind is VerdictKind.VALID
+    assert (sliced.standing.on_the_way, sliced.standing.waiting) == (0, 0)
+    verdict = judge([sliced.finish(nothing_more(tables))], tables.journals, tables.ledgers)
+
+    assert verdict.kind is VerdictKind.VALID
+
+
+def nothing_more(tables: RunTables) -> RunTables:
+    return replace(tables, **{name: getattr(tables, name).schema.empty_table() for name in _RECORDS})
+
+
+def one_by_one(tables: RunTables) -> SlicedExamination:
+    """A slice for each handling, in order of time; the rest with the first one."""
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    dispatches = tables.dispatches.sort_by("start_mono_ns")
+    for row in range(dispatches.num_rows):
+        part = replace(tables if row == 0 else nothing_more(tables), dispatches=dispatches.slice(row, 1))
+        following = dispatches.slice(row + 1, 1).column("start_mono_ns").to_pylist()
+        sliced.feed(part, min(following, default=at(10**6)))
+    return sliced
+
+
+def test_a_late_message_is_found_however_long_ago_it_was_overtaken() -> None:
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1)
+    for place, seq in enumerate([1, 2, 5, 6, 7, 8, 4, 9, 3]):
+        life.handle(seq, 10_000 * place + 10, 10_000 * place + 20, 10_000 * place + 21)
+    life.flow("draining", 100_000).flow("released", 100_001).close(200_000)
+    tables = published(run, 9).tables()
+
+    sliced = one_by_one(tables)
+    found = sliced.finish(nothing_more(tables))
+
+    assert judge([found], tables.journals, tables.ledgers) == validate(tables)
+    assert [finding.text for finding in found.findings] == [
+        "p/k: 4 handled first after 5 had started",
+        "p/k: 3 handled first after 5 had started",
+    ]
+
+
+def test_what_is_carried_does_not_grow_with_the_handlings() -> None:
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1)
+    for seq in range(1, 51):
+        life.handle(seq, 10_000 * seq, 10_000 * seq + 10, 10_000 * seq + 11)
+    life.flow("draining", 900_000).flow("released", 900_001).close(1_000_000)
+
+    assert one_by_one(published(run, 50).tables()).carried <= 4
+
+
+def slow_and_quick(*, is_in_doubt: bool) -> tuple[RunTables, RunTables]:
+    """A record that is written long after its handling began: of a key of its own, or one that was handled since."""
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1).handle(1, 10, 20, 21)
+    life.handle(2, 25, 20_000, 20_001)
+    if is_in_doubt:
+        life.handle(3, 400, 410, 411)
+    life.flow("draining", 30_000).flow("released", 30_001).close(31_000)
+    tables = published(run, 3 if is_in_doubt else 2).tables()
+    is_slow = pa.compute.equal(tables.dispatches.column("seq"), 2)
+    quick = replace(tables, dispatches=tables.dispatches.filter(pa.compute.invert(is_slow)))
+    return quick, replace(nothing_more(tables), dispatches=tables.dispatches.filter(is_slow))
+
+
+def test_a_slow_handler_is_written_down_late_and_judged_as_if_in_time() -> None:
+    quick, slow = slow_and_quick(is_in_doubt=False)
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    assert sliced.feed(quick, at(15_000)) == ()
+
+    verdict = judge([sliced.finish(slow)], quick.journals, quick.ledgers)
+
+    assert verdict.kind is VerdictKind.VALID, verdict
+
+
+def test_what_comes_too_late_for_its_key_is_counted_and_never_called_valid() -> None:
+    quick, slow = slow_and_quick(is_in_doubt=True)
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(quick, at(15_000))
+
+    found = sliced.finish(slow)
+
+    assert found.late == 1
+    reason = "1 records came when their time had been judged, and could change what was said of it"
+    assert reason in judge([found], quick.journals, quick.ledgers).reasons
+    assert found.counts[Law.OVERLAP_IN_PROCESS] == 1
+
+
+def test_what_a_crash_may_have_undone_is_known_when_it_comes_again_much_later() -> None:
+    run = Run()
+    crashed = Life(run, "a").flow("bound", 0).flow("active", 1)
+    successor = Life(run, "b").flow("bound", 20_000).flow("active", 20_001)
+    for seq in range(1, 8):
+        crashed.handle(seq, 10 * seq, 10 * seq + 5, 10 * seq + 6)
+        successor.handle(seq, 30_000 + 10 * seq, 30_005 + 10 * seq, 30_006 + 10 * seq, redelivered=True)
+    successor.flow("draining", 40_000).flow("released", 40_001).close(50_000)
+    tables = published(run, 7).tables()
+
+    found = one_by_one(tables).finish(nothing_more(tables))
+
+    verdict = judge([found], tables.journals, tables.ledgers)
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.duplicates == 7
+
+
+def test_a_handling_that_ran_into_two_later_slices_is_seen_in_both() -> None:
+    run = Run()
+    one, other = (Life(run, name).flow("bound", 0).flow("active", 1) for name in ("a", "b"))
+    one.handle(1, 10, 5_000, None, outcome="cancelled")
+    other.handle(2, 15, 9_000, None, outcome="cancelled")
+    one.handle(3, 3_000, 3_010, 3_011)
+    tables = published(run, 3).tables()
+
+    found = one_by_one(tables).finish(nothing_more(tables))
+
+    assert judge([found], tables.journals, tables.ledgers) == validate(tables)
+    assert (found.counts[Law.OVERLAP_IN_PROCESS], found.counts[Law.OVERLAP_ACROSS_PROCESSES]) == (1, 1)
+
+
+def test_a_gap_is_seen_while_the_run_goes_on_and_a_tail_in_the_end() -> None:
+    run = Run()
+    life = Life(run, "a").flow("bound", 0).flow("active", 1)
+    for seq in (1, 2, 4, 5):
+        life.handle(seq, 10_000 * seq, 10_000 * seq + 10, 10_000 * seq + 11)
+    life.flow("draining", 100_000).flow("released", 100_001).close(200_000)
+    tables = published(run, 7).tables()
+
+    sliced = one_by_one(tables)
+
+    assert (sliced.standing.on_the_way, sliced.standing.overtaken) == (3, 1)
+    assert sliced.standing.kind is VerdictKind.UNKNOWN
+    found = judge([sliced.finish(nothing_more(tables))], tables.journals, tables.ledgers)
+    assert (found.kind, found.counts[Law.LOSS]) == (VerdictKind.INVALID, 3)
