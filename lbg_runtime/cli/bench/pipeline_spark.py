@@ -3,8 +3,8 @@
 `source`: rows a second from a landing log of 4 queues and of 32, of 1 KB, 100,000 in a batch, thrown away. The peers
 are Spark's own Parquet files with the same rows, and the same log fetched in the driver. `age`: how old the newest row
 is when its batch is done, at 2,000 rows a second. `validator`: the verdict on a laid out run of ten million handlings,
-from the start of the process to its end; the peer is DuckDB, asked for the losses, order, duplicates, overlaps and keys
-in two shards alone.
+from the start of the process to its end; the peers are DuckDB and Spark's SQL with plain windows, asked for the losses,
+order, duplicates, overlaps and keys in two shards alone. `validator-40m`: forty million, without the latter.
 """
 
 import os
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -22,7 +22,8 @@ from lbg_runtime.cli.bench.report import Better, Ratio, Row, tell, within_rounds
 
 SOURCE_ROWS = 1_000_000
 AGE_PER_S, AGE_S = 2_000, 30.0
-HANDLINGS = 10_000_000
+HANDLINGS, MANY_HANDLINGS = 10_000_000, 40_000_000
+SQL = "spark's sql"
 DRIVER_MEMORY = "3g"
 
 
@@ -78,34 +79,56 @@ def age(folder: Path, rounds: int) -> Found:
 
 def validator(folder: Path, rounds: int) -> Found:
     """See the module."""
+    found, seconds = _validator(folder, rounds, HANDLINGS, ("local", "spark", "duckdb", SQL), goal=2.2)
+    for arm in ("local", "spark"):
+        values = within_rounds(seconds[SQL], seconds[arm])
+        found.ratios.append(Ratio(f"{SQL} / {arm}", values, case=found.rows[0].case, goal=4.0))
+    return found
+
+
+def validator_of_many(folder: Path, rounds: int) -> Found:
+    """See the module."""
+    return _validator(folder, rounds, MANY_HANDLINGS, ("local", "spark", "duckdb"), goal=1.0)[0]
+
+
+def _validator(
+    folder: Path, rounds: int, handlings: int, arms: Sequence[str], goal: float
+) -> tuple[Found, Mapping[str, list[float]]]:
+    """What was found, and the seconds of each arm."""
     from lbg_runtime.pipeline.spark.validator_bench import make_run
 
-    run = folder / "run=bench"
-    tell("pipeline", "validator, making the run")
-    seeded = make_run(run, HANDLINGS)
-    seconds: dict[str, list[float]] = {"local": [], "spark": [], "duckdb": []}
-    memory: dict[str, list[float]] = {"local": [], "duckdb": []}
-    found = Found(settings={"handlings": seeded.handlings})
+    run, case = folder / "run=bench", f"validator, {handlings // 1_000_000} million"
+    tell("pipeline", f"{case}, making the run")
+    seeded = make_run(run, handlings)
     judge = [sys.executable, "-m", "lbg_runtime.cli", "validate", str(run), "--json", "--engine"]
     ask = [sys.executable, "-m", "lbg_runtime.pipeline.spark.validator_bench", str(run)]
+    commands = {
+        "local": [*judge, "local"],
+        "spark": [*judge, "spark"],
+        "duckdb": [*ask, "duckdb"],
+        SQL: [*ask, DRIVER_MEMORY],
+    }
+    seconds: dict[str, list[float]] = {arm: [] for arm in arms}
+    memory: dict[str, list[float]] = {"local": [], "duckdb": []}
+    found = Found(settings={"handlings": seeded.handlings})
     for number in range(rounds):
-        for arm, command in (("local", [*judge, "local"]), ("spark", [*judge, "spark"]), ("duckdb", ask)):
-            tell("pipeline", f"validator, round {number + 1} of {rounds}, {arm}")
-            spent_s, peak_mb, said = _timed(command)
+        for arm in arms:
+            tell("pipeline", f"{case}, round {number + 1} of {rounds}, {arm}")
+            spent_s, peak_mb, said = _timed(commands[arm])
             seconds[arm].append(spent_s)
             if arm in memory:
                 memory[arm].append(peak_mb)
             if (said["lost"], said["duplicates"]) != (seeded.lost, seeded.copies):
                 found.wrong.append(f"{arm} found {said['lost']} lost and {said['duplicates']} copies, not {seeded}")
     shutil.rmtree(run)
-    found.rows += [Row(arm, "s", values, case="validator") for arm, values in seconds.items()]
-    found.rows += [Row(arm, "MB at most", values, case="validator") for arm, values in memory.items()]
+    found.rows += [Row(arm, "s", values, case=case) for arm, values in seconds.items()]
+    found.rows += [Row(arm, "MB at most", values, case=case) for arm, values in memory.items()]
     for arm in ("local", "spark"):
         values = within_rounds(seconds[arm], seconds["duckdb"])
-        found.ratios.append(Ratio(f"{arm} / duckdb", values, case="validator", better=Better.LESS, goal=2.2))
+        found.ratios.append(Ratio(f"{arm} / duckdb", values, case=case, better=Better.LESS, goal=goal))
     values = within_rounds(memory["local"], memory["duckdb"])
-    found.ratios.append(Ratio("local / duckdb, memory", values, case="validator", better=Better.LESS, goal=1.0))
-    return found
+    found.ratios.append(Ratio("local / duckdb, memory", values, case=case, better=Better.LESS, goal=1.0))
+    return found, seconds
 
 
 def _timed(command: list[str]) -> tuple[float, float, Mapping[str, int]]:

@@ -1,7 +1,7 @@
-"""A large run, made up, and the validator's questions as SQL for DuckDB: for `lbg bench pipeline`.
+"""A large run, made up, and the validator's questions as SQL for DuckDB and Spark: for `lbg bench pipeline`.
 
 The run is clean but for what is seeded: messages that nobody handled, and copies that were handled although nothing had
-failed. It is written as `journal/layout.py` has it, so that both read the same files.
+failed. It is written as `journal/layout.py` has it, so that all of them read the same files.
 """
 
 from dataclasses import dataclass
@@ -157,6 +157,17 @@ def ask_duckdb(run: Path, threads: int) -> tuple[int, int, int, int]:
     return answers[0], answers[1], answers[2], answers[3]
 
 
+def ask_spark_sql(run: Path, driver_memory: str) -> tuple[int, int, int, int]:
+    """The same, as Spark's own SQL counts them. Raises `SparkUnavailable`."""
+    from lbg_runtime.pipeline.spark.session import spark_session
+
+    with spark_session("lbg bench pipeline", driver_memory=driver_memory) as session:
+        for view, name in (("d", "dispatches"), ("c", "confirmed")):
+            session.read.parquet(f"{run}/queue=*/{name}-*.parquet").createOrReplaceTempView(view)
+        answers = [int(session.sql(question).collect()[0][0] or 0) for question in _QUESTIONS]
+    return answers[0], answers[1], answers[2], answers[3]
+
+
 def _one(database: object, question: str) -> int:
     (answer,) = database.execute(question).fetchone()  # type: ignore[attr-defined]  # a connection of duckdb
     return int(answer)
@@ -196,13 +207,16 @@ _QUESTIONS = (
 
 
 def main() -> None:
-    """Prints what DuckDB found, as `lbg validate --json` would name it. The argument is the folder of the run."""
+    """Prints what a peer found, as `lbg validate --json` would name it. Arguments: the folder of the run, and `duckdb`
+    or the memory that Spark has for its SQL."""
     import os
     import sys
 
     import orjson
 
-    lost, out_of_order, duplicates, overlaps = ask_duckdb(Path(sys.argv[1]), os.cpu_count() or 1)
+    run, peer = Path(sys.argv[1]), sys.argv[2]
+    answers = ask_duckdb(run, os.cpu_count() or 1) if peer == "duckdb" else ask_spark_sql(run, peer)
+    lost, out_of_order, duplicates, overlaps = answers
     found = {"lost": lost, "out_of_order": out_of_order, "duplicates": duplicates, "overlaps": overlaps}
     sys.stdout.write(orjson.dumps(found).decode() + "\n")
 
