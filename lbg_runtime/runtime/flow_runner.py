@@ -248,7 +248,7 @@ class FlowRunner:
             self._take_batch(children, now_ms)
         except BaseException as error:
             self.fail(error)
-            if not isinstance(error, Exception):
+            if isinstance(error, SystemExit | KeyboardInterrupt):
                 raise
         else:
             self._is_busy = False
@@ -263,7 +263,7 @@ class FlowRunner:
             self._send_settlements()
         except BaseException as error:
             self.fail(error)
-            if not isinstance(error, Exception):
+            if isinstance(error, SystemExit | KeyboardInterrupt):
                 raise
             return
         self._is_busy = False
