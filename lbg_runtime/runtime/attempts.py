@@ -25,14 +25,15 @@ class Interruption(Enum):
 class Attempt:
     """One run of a handler inside a runner's task. Made per message, as a `Handling` is, and for the same reason so."""
 
-    interruption: Interruption | None = None
-    cancel_count = 0
-    overdue_count = 0
+    __slots__ = ("cancel_count", "deadline_s", "handling", "interruption", "overdue_count", "task")
 
     def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
         self.task = task
         self.deadline_s = deadline_s
+        self.interruption: Interruption | None = None
+        self.cancel_count = 0
+        self.overdue_count = 0
         """On the loop's clock."""
 
     @property

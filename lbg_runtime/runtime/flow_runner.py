@@ -93,6 +93,44 @@ OnProbe = Callable[[ProbeAsked], None]
 class FlowRunner:
     """One per queue of a member. `post` and `finish_handling` are called from the loop's thread, `run` once."""
 
+    # Of a thousand queues' states little stays in the caches between two messages of one: slots lie together.
+    __slots__ = (
+        "_assignments",
+        "_children",
+        "_deadline_may_differ",
+        "_dispatcher",
+        "_events",
+        "_flow",
+        "_flow_epoch",
+        "_flushes",
+        "_hooks",
+        "_intake_wanted",
+        "_is_asked",
+        "_is_busy",
+        "_journal",
+        "_newest_assignment",
+        "_on_change",
+        "_on_probe",
+        "_on_refused",
+        "_on_settled",
+        "_on_stripes",
+        "_over",
+        "_parking",
+        "_probes",
+        "_settled",
+        "_settlements",
+        "_stop_requested",
+        "_timer",
+        "_timer_ms",
+        "_transport",
+        "_turns",
+        "handled",
+        "left_behind",
+        "machine",
+        "queue_index",
+        "unanswered",
+    )
+
     def __init__(
         self,
         queue_index: int,

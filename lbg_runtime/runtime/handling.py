@@ -28,24 +28,23 @@ class GivenBack(Exception):
 class Handling:
     """Made when a delivery is dispatched, reported once when it has left the lanes; the dispatcher alone changes it.
 
-    One is made per message: an ordinary class is made in half the time of a data class, and what most of them never
-    have is set for the class.
+    One is made per message: until Python 3.12 a slot is read in a fraction of the time that a default of the class takes.
     """
 
-    attempts = 0
-    """Times that its handler was started; 0 for one that was returned unhandled."""
-    end_report: "FailureReport | None" = None
-    """Set when its attempts have ended without success: its handler is started no more."""
-    local_seq = 0
-    """Total order of first starts in this life of the member, from 1."""
-    start_mono_ns = 0
-    done_mono_ns = 0
-    """0 until it has ended."""
-    is_put_off: bool | None = None
-    """Set by handlers that hand messages on: whether it waits for somebody to be there who could handle it. None: it
-    never has."""
-    outcome: Outcome | None = None
-    """None until it has ended, and where it ended without one (L7)."""
+    __slots__ = (
+        "attempts",
+        "delivery",
+        "done_mono_ns",
+        "end_report",
+        "is_put_off",
+        "key",
+        "lane",
+        "local_seq",
+        "message",
+        "outcome",
+        "route",
+        "start_mono_ns",
+    )
 
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery
@@ -54,6 +53,20 @@ class Handling:
         self.lane = lane
         self.key = key
         self.route = route
+        self.attempts = 0
+        """Times that its handler was started; 0 for one that was returned unhandled."""
+        self.end_report: FailureReport | None = None
+        """Set when its attempts have ended without success: its handler is started no more."""
+        self.local_seq = 0
+        """Total order of first starts in this life of the member, from 1."""
+        self.start_mono_ns = 0
+        self.done_mono_ns = 0
+        """0 until it has ended."""
+        self.is_put_off: bool | None = None
+        """Set by handlers that hand messages on: whether it waits for somebody to be there who could handle it. None:
+        it never has."""
+        self.outcome: Outcome | None = None
+        """None until it has ended, and where it ended without one (L7)."""
 
     @property
     def queue(self) -> QueueName:
