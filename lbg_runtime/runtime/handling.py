@@ -28,7 +28,7 @@ class GivenBack(Exception):
 class Handling:
     """Made when a delivery is dispatched, reported once when it has left the lanes; the dispatcher alone changes it.
 
-    One is made per message: until Python 3.12 a slot is read in a fraction of the time that a default of the class takes.
+    One is made per message: until Python 3.12 a slot is read in a fraction of the time that a default of its class is.
     """
 
     __slots__ = (
