@@ -10,7 +10,7 @@ from lbg_runtime.runtime.batches import BatchLimits, handled_in_batches
 from lbg_runtime.runtime.bodies import make_decoder
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.parameters import Parameters
-from lbg_runtime.runtime.publishing import published_results, published_yields
+from lbg_runtime.runtime.publishing import Confirms, MakeSending, Transaction, published_results, published_yields
 from lbg_runtime.runtime.receipts import settled_by_receipt
 from lbg_runtime.runtime.resources import call_in_thread
 
@@ -21,14 +21,18 @@ def make_call(
     where: str,
     *,
     publishes: bool,
+    transacted: bool,
     limits: BatchLimits | None,
 ) -> HandlerFunction:
     """The function itself where it can be called as it is; else one that does what belongs to it.
 
     What is no coroutine function is called on a thread, as it may block. `publishes`: what it returns is; what it
-    yields is in any case. `limits`: it takes batches. Raises `HandlerError` for what does not go together.
+    yields is in any case. `transacted`: that is published together or not at all. `limits`: it takes batches. Raises
+    `HandlerError` for what does not go together.
     """
     sends = publishes or yields(function)
+    if transacted and not sends:
+        raise HandlerError(where, "transacted, and nothing is published", "publishes=True, or a handler that yields")
     wanted = {"a batch": parameters.has_batch, "a receipt": parameters.has_receipt, "publishing": sends}
     chosen = [name for name, is_chosen in wanted.items() if is_chosen]
     if len(chosen) > 1:
@@ -36,7 +40,8 @@ def make_call(
     if parameters.has_batch != (limits is not None):
         found = "a batch" if parameters.has_batch else "no batch"
         raise HandlerError(where, found, "@handlers.batch_handler(...) for a parameter Batch[...], and for no other")
-    call = _make_plain_call(function, parameters, where, publishes=publishes)
+    make_sending: MakeSending = Transaction if transacted else Confirms
+    call = _make_plain_call(function, parameters, where, make_sending, publishes=publishes)
     if limits is not None:
         return handled_in_batches(call, make_decoder(parameters.body), limits)
     return settled_by_receipt(call) if parameters.has_receipt else call
@@ -53,19 +58,19 @@ def is_async(function: object) -> bool:
 
 
 def _make_plain_call(
-    function: Callable[..., object], parameters: Parameters, where: str, *, publishes: bool
+    function: Callable[..., object], parameters: Parameters, where: str, make_sending: MakeSending, *, publishes: bool
 ) -> HandlerFunction:
     if inspect.isasyncgenfunction(function):
-        return published_yields(_filled_iteration(function, parameters), where)
+        return published_yields(_filled_iteration(function, parameters), where, make_sending)
     if inspect.isgeneratorfunction(function):
-        return published_results(_threaded(_listed(function), parameters, where), where)
+        return published_results(_threaded(_listed(function), parameters, where), where, make_sending)
     if not is_async(function):
         call = _threaded(function, parameters, where)
     elif parameters.is_plain:
         call = function  # type: ignore[assignment]  # as was just looked at
     else:
         call = _filled(function, parameters)
-    return published_results(call, where) if publishes else call
+    return published_results(call, where, make_sending) if publishes else call
 
 
 def _filled(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:

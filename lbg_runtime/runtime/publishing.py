@@ -1,78 +1,140 @@
-"""Handlers whose answer is messages: the input is settled when the broker has confirmed all of them."""
+"""Handlers whose answer is messages: the input is settled when the broker has confirmed all of them.
+
+One by one, or in a local transaction where the handler asks for it.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
 
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.resources import RESOURCES
+from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
 
 MAX_UNCONFIRMED = 256
 """Of one handler's messages; it is not asked for more meanwhile."""
 
 
+class Sending(Protocol):
+    """The messages of one attempt, on their way in the order of the calls."""
+
+    async def send(self, message: object) -> None:
+        """Take one; raises `TerminalFailure` for what is none, or one too many, and `PublishFailed` of any before."""
+        ...
+
+    async def all(self) -> None:
+        """Return when the broker has all of them; raises `PublishFailed`."""
+        ...
+
+    def forget(self) -> None:
+        """The attempt is over; nobody asks any more what becomes of those that are not confirmed."""
+        ...
+
+
 class Confirms:
-    """The messages of one attempt, sent in the order of the calls."""
+    """Each of them sent at once, and confirmed by itself."""
 
     def __init__(self, where: str) -> None:
-        messenger = RESOURCES.get().messenger
-        if messenger is None:
-            raise InvariantViolated("a handler publishes outside of a member")
-        self._messenger = messenger
+        self._messenger = _messenger()
         self._where = where
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
 
     async def send(self, message: object) -> None:
-        """Send one, and wait while there are many unconfirmed; raises `PublishFailed` of any of them."""
-        if not isinstance(message, Message):
-            raise TerminalFailure(f"{self._where} publishes a {type(message).__name__}, and no Message")
-        self._unconfirmed.append(self._messenger.send(message))
+        """See `Sending.send`; waits while there are many unconfirmed."""
+        self._unconfirmed.append(self._messenger.send(_checked(message, self._where)))
         while len(self._unconfirmed) >= MAX_UNCONFIRMED:
             await self._unconfirmed.popleft()
 
     async def all(self) -> None:
-        """Return when the broker has confirmed all of them; raises `PublishFailed`."""
+        """See `Sending.all`."""
         # No bound here: the time-out of the attempt cancels it.
         while self._unconfirmed:
             await self._unconfirmed.popleft()
 
     def forget(self) -> None:
-        """The attempt has failed; nobody asks any more what became of the others."""
+        """See `Sending.forget`."""
         for future in self._unconfirmed:
             future.cancel()
 
 
-def published_results(call: HandlerFunction, where: str) -> HandlerFunction:
+class Transaction:
+    """All of them in one local transaction, when there are no more: they become visible together, or none does."""
+
+    def __init__(self, where: str) -> None:
+        self._messenger = _messenger()
+        self._where = where
+        self._messages: list[Message] = []
+        self._committed: asyncio.Future[None] | None = None
+
+    async def send(self, message: object) -> None:
+        """See `Sending.send`; nothing leaves yet."""
+        if len(self._messages) == MAX_TOGETHER:
+            raise TerminalFailure(f"{self._where} publishes more than {MAX_TOGETHER} messages in a transaction")
+        self._messages.append(_checked(message, self._where))
+
+    async def all(self) -> None:
+        """See `Sending.all`."""
+        if self._messages:
+            self._committed = self._messenger.send_together(self._messages)
+            await self._committed
+
+    def forget(self) -> None:
+        """See `Sending.forget`. What is not being committed yet never will be."""
+        if self._committed is not None:
+            self._committed.cancel()
+
+
+MakeSending = Callable[[str], Sending]
+"""Makes one for an attempt, by the place of its handler."""
+
+
+def published_results(call: HandlerFunction, where: str, make_sending: MakeSending = Confirms) -> HandlerFunction:
     """A handler whose `Message`, or several of them in an iterable, or none, are published."""
 
     async def call_and_publish(message: Message) -> None:
         result = await call(message)
-        confirms = Confirms(where)
+        sending = make_sending(where)
         try:
             for each in _several(result, where):
-                await confirms.send(each)
-            await confirms.all()
+                await sending.send(each)
+            await sending.all()
         finally:
-            confirms.forget()
+            sending.forget()
 
     return call_and_publish
 
 
-def published_yields(make: Callable[[Message], AsyncIterator[object]], where: str) -> HandlerFunction:
+def published_yields(
+    make: Callable[[Message], AsyncIterator[object]], where: str, make_sending: MakeSending = Confirms
+) -> HandlerFunction:
     """A handler that yields the messages to publish, one after another."""
 
     async def iterate_and_publish(message: Message) -> None:
-        confirms = Confirms(where)
+        sending = make_sending(where)
         try:
             async for each in make(message):
-                await confirms.send(each)
-            await confirms.all()
+                await sending.send(each)
+            await sending.all()
         finally:
-            confirms.forget()
+            sending.forget()
 
     return iterate_and_publish
+
+
+def _messenger() -> Messenger:
+    messenger = RESOURCES.get().messenger
+    if messenger is None:
+        raise InvariantViolated("a handler publishes outside of a member")
+    return messenger
+
+
+def _checked(message: object, where: str) -> Message:
+    if not isinstance(message, Message):
+        raise TerminalFailure(f"{where} publishes a {type(message).__name__}, and no Message")
+    return message
 
 
 def _several(result: object, where: str) -> Iterable[object]:

@@ -102,6 +102,7 @@ class Handlers:
         self,
         *subscriptions: str,
         publishes: bool = False,
+        transacted: bool = False,
         **failure: Unpack[FailureArguments],
     ) -> Callable[[_Function], _Function]:
         """Register the decorated function for these topics. Raises `HandlerError` where it cannot be one.
@@ -110,10 +111,11 @@ class Handlers:
         `Receipt` to settle the message with. One that is not `async` is called on a thread.
 
         `publishes`: the `Message` that it returns, or several of them, are published, and the input is settled when
-        that is confirmed; so it is where it yields them. What follows a failure is said as in the section `failure` of
-        the settings, which has the rest. docs/handlers.md has all rules.
+        that is confirmed; so it is where it yields them. `transacted`: they are published in a local transaction, at
+        most 256 of them, all at once or not at all. What follows a failure is said as in the section `failure` of the
+        settings, which has the rest. docs/handlers.md has all rules.
         """
-        return self._registering(subscriptions, "handler", failure, publishes, None)
+        return self._registering(subscriptions, "handler", failure, publishes, transacted, None)
 
     def batch_handler(
         self, *subscriptions: str, max_count: int, max_wait: str, **failure: Unpack[FailureArguments]
@@ -124,7 +126,7 @@ class Handlers:
         part of the time of its attempt.
         """
         limits = read_limits(max_count, max_wait)
-        return self._registering(subscriptions, "batch_handler", failure, False, limits)
+        return self._registering(subscriptions, "batch_handler", failure, False, False, limits)
 
     def on_assigned(self, function: _Hook) -> _Hook:
         """Have the decorated async function called with queue and epoch when this member becomes the queue's owner.
@@ -245,12 +247,13 @@ class Handlers:
         name: str,
         said: FailureArguments,
         publishes: bool,
+        transacted: bool,
         limits: BatchLimits | None,
     ) -> Callable[[_Function], _Function]:
         def register(function: _Function) -> _Function:
             where = _where(function)
             parameters = read_parameters(function, where)
-            call = make_call(function, parameters, where, publishes=publishes, limits=limits)
+            call = make_call(function, parameters, where, publishes=publishes, transacted=transacted, limits=limits)
             failure = read_arguments(said, where)
             text, sends = inspect.getdoc(function) or "", publishes or yields(function)
             for subscription in subscriptions:

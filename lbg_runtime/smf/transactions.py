@@ -69,7 +69,7 @@ class TransactionRequest:
     kind: TransactionKind
     session_id: int
     transaction: bytes
-    """What names the transaction in it; answered as it came."""
+    """What names the transaction in it, if anything does; answered as it came."""
     published: tuple[PublishedPart, ...]
     consumed: tuple[ConsumedPart, ...]
     name: str
@@ -107,13 +107,12 @@ def answer_body(
 ) -> bytes:
     """The body that answers a request; with a refusal it has the same parts, or a client drops the connection.
 
-    A commit that is refused is answered as rolled back: a client waits in vain for a refusal that says committed.
+    A commit that is refused is answered as rolled back: a client waits in vain for a refusal that says committed. To
+    close a session names no transaction, and a client that is answered with an empty one drops the connection too.
     """
-    items = [
-        AssuredItem(_KIND, bytes((kind,))),
-        AssuredItem(_SESSION, session_id.to_bytes(4, "big")),
-        AssuredItem(_TRANSACTION, request.transaction),
-    ]
+    items = [AssuredItem(_KIND, bytes((kind,))), AssuredItem(_SESSION, session_id.to_bytes(4, "big"))]
+    if request.transaction:
+        items.append(AssuredItem(_TRANSACTION, request.transaction))
     if name:
         items.append(AssuredItem(_NAME, close_text(name)))
     items += [AssuredItem(_ACCEPTED, _ACCEPTED_PART.pack(part.flow_id, part.last_id, WINDOW)) for part in accepted]

@@ -12,10 +12,11 @@ import pytest
 from lbg_runtime.testing.conformance_flows import FlowConformance
 from lbg_runtime.testing.conformance_sessions import SessionConformance
 from lbg_runtime.testing.conformance_steps import QUEUE
+from lbg_runtime.testing.conformance_together import TogetherConformance
 from lbg_runtime.testing.transport_harness import TransportHarness
 
 
-class TransportConformance(FlowConformance, SessionConformance):
+class TransportConformance(FlowConformance, SessionConformance, TogetherConformance):
     """Run unchanged for each transport."""
 
     @pytest.fixture(autouse=True)

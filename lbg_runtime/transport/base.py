@@ -86,6 +86,10 @@ class Transport(Protocol):
         ...
 
 
+MAX_TOGETHER = 256
+"""Messages that a broker takes in one transaction."""
+
+
 class Messenger(Protocol):
     """Sending and direct messages over the same session; a transport implements this too."""
 
@@ -95,6 +99,15 @@ class Messenger(Protocol):
         Fails with `PublishRefused` (the broker said no) or `PublishFailed` (it may or may not be spooled). Survives a
         reconnect: unconfirmed messages are sent again and the broker drops what it already has. Never blocks: the
         caller bounds how many are unconfirmed.
+        """
+        ...
+
+    def send_together(self, messages: Sequence[Message]) -> "asyncio.Future[None]":
+        """Publish one to `MAX_TOGETHER` messages in a local transaction: all become visible at once, or none does.
+
+        The future ends when the broker has committed; cancelled before that has begun, nothing is published. Calls
+        are committed in order, but not in one order with `send`. Fails with `PublishRefused` (none was published) or
+        `PublishFailed` (all of them may have been, or none): a transaction does not survive its connection.
         """
         ...
 

@@ -7,12 +7,10 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.publish_broker import QUEUE, SHAPE, queue_content
-from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
-from lbg_runtime.smf.contents import relay_of
+from tests.end_to_end.flood import fill
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -64,22 +62,10 @@ leave()
 """
 
 
-def fill(broker: BrokerServer) -> None:
-    """The application message id is the number of the message."""
-    broker.create_queue(QUEUE, SHAPE.subscriptions(0))
-    client, _ = broker.engine.connect(DEFAULT_VPN, "default", "", "filler")
-    for number in range(MESSAGES):
-        key = number % KEYS
-        topic = SHAPE.hashed_topic(key % SHAPE.hash_count, "orders/new")
-        relay = relay_of(Message(topic, b"x", {PARTITION_KEY_PROPERTY: f"key-{key}"}, str(number)))
-        broker.carry_out(broker.engine.publish_direct(client, Published(topic, relay, relay.size_bytes)))
-    broker.engine.disconnect(client)
-
-
 @pytest.mark.parametrize("how", ["a handler exits", "the loop is stopped", "the loop is closed"])
 async def test_a_member_that_ends_in_a_flood_neither_crashes_nor_loses_anything(how: str) -> None:
     async with BrokerServer(port=0) as broker:
-        fill(broker)
+        fill(broker, MESSAGES, KEYS)
         shape = {
             "name": SHAPE.name,
             "hash_prefix": SHAPE.hash_prefix,

@@ -11,6 +11,7 @@ from lbg_runtime.runtime.publishing import MAX_UNCONFIRMED
 from lbg_runtime.runtime.receipts import Receipt
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.resources import MemberResources
+from lbg_runtime.transport.base import MAX_TOGETHER
 
 
 class _Messenger:
@@ -20,6 +21,9 @@ class _Messenger:
         self.sent = []
         self.most = 0
         self._changed = asyncio.Event()
+
+    def send_together(self, messages):
+        return self.send(Message(messages[0].topic, b"+".join(message.payload for message in messages)))
 
     def send(self, message):
         future = asyncio.get_running_loop().create_future()
@@ -164,6 +168,110 @@ async def test_a_member_publishes_on_its_own_session(trial):
         await trial.until(lambda: sum(trial.depths()) == 0)
     assert trial.broker.engine.queue_depth("default", "priced") == 20
     assert trial.handled == []
+
+
+@pytest.mark.parametrize("function", [_several, _yielding, _plain, _plain_yielding])
+async def test_in_a_transaction_all_leave_at_once_and_the_input_is_accepted_with_the_commit(rig, delivery, function):
+    messenger = _Messenger()
+    made = rig(function, options={"publishes": True, "transacted": True})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(1)
+        await asyncio.sleep(5)
+        assert made.ends == []
+        messenger.confirm(0)
+        await made.until_ended(1)
+    assert [payload for payload, _ in messenger.sent] == [b"a+b"]
+    assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
+async def test_a_transaction_that_fails_fails_the_attempt_and_is_made_again(rig, delivery):
+    messenger = _Messenger()
+    made = rig(_yielding, options={"transacted": True})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(1)
+        messenger.sent[0][1].set_exception(PublishRefused("priced/new", "no room"))
+        await messenger.until_sent(2)
+        messenger.confirm(1)
+        await made.until_ended(1)
+    assert made.ends[0].attempts == 2
+
+
+async def test_a_handler_that_fails_on_its_way_publishes_nothing_in_a_transaction(rig, delivery):
+    messenger = _Messenger()
+    failures = iter([ValueError("first")])
+
+    async def handle(message: Message):
+        yield _out("a")
+        for failure in failures:
+            raise failure
+        yield _out("b")
+
+    made = rig(handle, options={"transacted": True})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(1)
+        messenger.confirm(0)
+        await made.until_ended(1)
+    assert [payload for payload, _ in messenger.sent] == [b"a+b"]
+    assert made.ends[0].attempts == 2
+
+
+async def test_no_message_is_no_transaction_and_too_many_are_a_terminal_failure(rig, delivery):
+    messenger, moved = _Messenger(), []
+
+    class ErrorQueue:
+        async def take(self, handling, report):
+            moved.append(report.error)
+
+    async def handle(body: bytes):
+        for number in range({b"1": 0, b"2": MAX_TOGETHER, b"3": MAX_TOGETHER + 1}[body]):
+            yield _out(str(number))
+
+    made = rig(handle, options={"transacted": True, "then": "error_queue"}, error_queue=ErrorQueue())
+    async with MemberResources(messenger).entered(()), made.running():
+        for number in (1, 2, 3):
+            made.dispatcher.dispatch(delivery(number))
+        await messenger.until_sent(1)
+        messenger.confirm(0)
+        await made.until_ended(3)
+    assert len(messenger.sent) == 1
+    (error,) = moved
+    assert "publishes more than 256 messages in a transaction" in error
+
+
+async def test_an_attempt_that_is_cut_short_takes_its_transaction_along(rig, delivery):
+    messenger = _Messenger()
+    made = rig(_several, options={"publishes": True, "transacted": True}, failure={"timeout": "10s"})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        async with asyncio.timeout(11):
+            await messenger.until_sent(2)
+        assert messenger.sent[0][1].cancelled()
+        messenger.confirm(1)
+        await made.until_ended(1)
+
+
+async def test_a_member_commits_on_its_own_session(trial):
+    trial.broker.create_queue("priced", ["priced/>"])
+    handlers = Handlers()
+
+    @handlers.handler("orders/*", transacted=True)
+    async def price(message: Message):
+        yield Message("priced/one", message.payload, message.properties)
+        yield Message("priced/two", message.payload, message.properties)
+
+    async with trial.running(trial.member(hooks=handlers)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(20)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert trial.broker.engine.queue_depth("default", "priced") == 40
+
+
+def test_what_publishes_nothing_cannot_be_transacted():
+    with pytest.raises(HandlerError, match="transacted, and nothing is published"):
+        Handlers().handler("orders/>", transacted=True)(_several)
 
 
 async def _receipt(receipt: Receipt):

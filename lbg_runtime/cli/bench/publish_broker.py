@@ -18,7 +18,7 @@ from lbg_runtime.cli.lines import read_lines
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import DeliveryId, GroupName
+from lbg_runtime.model.ids import DeliveryId, GroupName, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.message import Relay
@@ -27,11 +27,11 @@ SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue
 QUEUE = SHAPE.queue_name(0)
 
 
-def queue_content(engine: Engine) -> list[Message]:
-    """What lies on the queue, in order; nothing is taken out."""
+def queue_content(engine: Engine, queue: QueueName = QUEUE) -> list[Message]:
+    """What lies on a queue, in order; nothing is taken out."""
     client, _ = engine.connect(DEFAULT_VPN, "default", "", "looker")
-    browser, _ = engine.bind(client, QUEUE, browser=True)
-    effects = engine.open_window(browser.flow, DeliveryId(0), engine.queue_depth(DEFAULT_VPN, QUEUE))
+    browser, _ = engine.bind(client, queue, browser=True)
+    effects = engine.open_window(browser.flow, DeliveryId(0), engine.queue_depth(DEFAULT_VPN, queue))
     engine.disconnect(client)
     return [_message(effect.message) for effect in effects if isinstance(effect, Deliver)]
 

@@ -17,11 +17,18 @@ from lbg_runtime.broker.engine.effects import (
 )
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.subscriptions import topic_of
-from lbg_runtime.model.errors import BindFailed, BrokerRefusal, ConnectFailed, PublishFailed, TransportError
+from lbg_runtime.model.errors import (
+    BindFailed,
+    BrokerRefusal,
+    ConnectFailed,
+    PublishFailed,
+    PublishRefused,
+    TransportError,
+)
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic, matches
-from lbg_runtime.transport.base import ConnectionSink, DirectSink, FlowSink
+from lbg_runtime.transport.base import MAX_TOGETHER, ConnectionSink, DirectSink, FlowSink
 from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
 from lbg_runtime.transport.memory.flow import WINDOW, HandleState, MemoryFlow, message_of
 from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
@@ -149,6 +156,26 @@ class MemoryTransport:
             return future
         return self._publisher.send(message)
 
+    def send_together(self, messages: Sequence[Message]) -> asyncio.Future[None]:
+        """See `Messenger.send_together`; answered one turn of the loop later."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        topic = messages[0].topic
+        error: PublishFailed | None = None
+        if self._client is None:
+            error = PublishFailed(topic, "not connected")
+        elif len(messages) > MAX_TOGETHER:
+            error = PublishRefused(topic, f"{len(messages)} messages in one transaction")
+        elif not all(is_valid_topic(message.topic) for message in messages):
+            error = PublishRefused(topic, "a topic has 1 to 250 bytes")
+        else:
+            transactions = self._broker.engine.transactions
+            try:
+                self._broker.post(transactions.commit(self._client, [published(each) for each in messages], ()))
+            except BrokerRefusal as refusal:
+                error = PublishRefused(topic, refusal.text)
+        asyncio.get_running_loop().call_soon(_end, future, error)
+        return future
+
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
         if self._client is not None and is_valid_topic(message.topic):
@@ -274,6 +301,15 @@ class MemoryTransport:
                         sink(message)
             case ClientEnded():
                 self.drop_connection(RECONNECT_WAIT_S)
+
+
+def _end(future: asyncio.Future[None], error: PublishFailed | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 @contextmanager

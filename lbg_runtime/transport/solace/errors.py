@@ -42,6 +42,9 @@ _PERMANENT = frozenset(Subcode) - {
 _FATE_UNKNOWN = frozenset(Subcode) - _PERMANENT
 """The connection failed, not the message."""
 
+_NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
+"""With transactions the client gives the name of its number."""
+
 _BROKER_CERTIFICATE = (
     "a certificate of the broker that is in date, names this host, and comes from an authority in "
     "connection.tls.trust_store"
@@ -106,6 +109,15 @@ def publish_failed(topic: str, error: BaseException) -> PublishFailed:
     if not subcode or subcode in _FATE_UNKNOWN:
         return PublishFailed(topic, reason)
     return PublishRefused(topic, reason)
+
+
+def is_commit_refused(error: BaseException) -> bool:
+    """Whether the broker has rolled a transaction back, so that nothing of it was published.
+
+    Not where its failure names no reason: after a broken connection the client commits once more what may have been
+    committed before, and is told that there is nothing.
+    """
+    return type(error).__name__ == "TransactionRollbackError" and getattr(error, "sub_code", None) != _NOTHING_THERE
 
 
 def request_failed(what: str, error: BaseException) -> TransportError:

@@ -51,9 +51,9 @@ class SolacePublisher(ABC):
         """See `Messenger.send_direct`."""
         # At most once: it cannot be sent at all, there is no connection, or its buffer is full.
         with suppress(PublishRefused, *CLIENT_ERRORS):
-            self._direct.publish(*self._prepare(message))
+            self._direct.publish(*self.prepare(message))
 
-    def _prepare(self, message: Message) -> tuple[Any, Any]:
+    def prepare(self, message: Message) -> tuple[Any, Any]:
         """Message and topic of the client; raises `PublishRefused` for what its sending thread would die of."""
         properties: dict[str, Any] = {
             name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
@@ -98,7 +98,7 @@ class PublicPublisher(SolacePublisher):
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
         """See `SolacePublisher.send`."""
         try:
-            outbound, topic = self._prepare(message)
+            outbound, topic = self.prepare(message)
         except PublishRefused as refusal:
             future.set_exception(refusal)
             return

@@ -28,6 +28,8 @@ from lbg_runtime.transport.solace.library import (
 )
 from lbg_runtime.transport.solace.publisher import MakePublisher, SolacePublisher
 from lbg_runtime.transport.solace.settings import TOKEN_PROPERTY, SolaceSettings
+from lbg_runtime.transport.solace.threads import ControlThreads
+from lbg_runtime.transport.solace.transactions import Transactions
 
 _log = structlog.get_logger(__name__)
 
@@ -47,18 +49,29 @@ SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
 
 
 class SolaceSession:
-    """All methods block and run on control threads, except that `publisher` is used on the loop's thread."""
+    """All methods block and run on control threads; `publisher` and `transactions` are used on the loop's thread."""
 
-    def __init__(self, service: Any, publisher: SolacePublisher, token: str | None = None) -> None:
+    def __init__(
+        self, service: Any, publisher: SolacePublisher, transactions: Transactions, token: str | None = None
+    ) -> None:
         self.service = service
         self.publisher = publisher
+        self.transactions = transactions
         self._token = token
 
     @classmethod
     def connect(
-        cls, settings: SolaceSettings, inbox: Inbox, take: SessionEventSink, make_publisher: MakePublisher
+        cls,
+        settings: SolaceSettings,
+        inbox: Inbox,
+        take: SessionEventSink,
+        make_publisher: MakePublisher,
+        threads: ControlThreads,
     ) -> "SolaceSession":
-        """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`."""
+        """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`.
+
+        `threads`: where transactions are committed.
+        """
         publisher = make_publisher(inbox)
         try:
             properties = settings.properties()
@@ -79,10 +92,17 @@ class SolaceSession:
             native.release(service)
             raise connect_failed(settings.host_list, error) from error
         token = properties.get(TOKEN_PROPERTY)
-        return cls(service, publisher, token if isinstance(token, str) else None)
+        transactions = Transactions(service, threads, publisher.prepare)
+        return cls(service, publisher, transactions, token if isinstance(token, str) else None)
+
+    def fail_all(self, reason: str) -> None:
+        """On the loop's thread: it is gone, and nobody will hear of what is not confirmed."""
+        self.publisher.fail_all(reason)
+        self.transactions.fail_all(reason)
 
     def disconnect(self) -> None:
         """End the session and free what it holds, even where it has ended by itself; bound flows go with it."""
+        self.transactions.close()
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()

@@ -108,7 +108,7 @@ class SolaceTransport:
         for flow in self._flows:
             flow.silence()
         if session is not None:
-            session.publisher.fail_all(CLOSED)
+            session.fail_all(CLOSED)
         for message, future in self._held:
             if not future.done():
                 future.set_exception(PublishFailed(message.topic, CLOSED))
@@ -191,6 +191,15 @@ class SolaceTransport:
             future.set_exception(PublishFailed(message.topic, "not connected"))
         return future
 
+    def send_together(self, messages: Sequence[Message]) -> asyncio.Future[None]:
+        """See `Messenger.send_together`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._session is not None:
+            self._session.transactions.send(messages, future)
+        else:
+            future.set_exception(PublishFailed(messages[0].topic, "not connected"))
+        return future
+
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
         if self._session is not None:
@@ -218,7 +227,12 @@ class SolaceTransport:
         if make_publisher is None:
             raise TransportError("the client is not loaded")
         connecting = self._threads.begin(
-            SolaceSession.connect, self._settings, inbox, partial(self._session_event, life), make_publisher
+            SolaceSession.connect,
+            self._settings,
+            inbox,
+            partial(self._session_event, life),
+            make_publisher,
+            self._threads,
         )
         try:
             session = await wait_to_the_end(connecting)
@@ -278,7 +292,7 @@ class SolaceTransport:
         _log.error("session_ended", client_name=self._settings.client_name, reason=reason)
         self._session = None
         self._disconnected()
-        session.publisher.fail_all(reason)
+        session.fail_all(reason)
         flows, self._flows = self._flows, []
         for flow in flows:
             flow.session_ended(reason)

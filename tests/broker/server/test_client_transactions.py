@@ -110,6 +110,18 @@ def test_a_connection_that_breaks_takes_its_transaction_with_it(broker, make_cli
     session.service.disconnect()
 
 
+def test_a_transacted_session_that_is_closed_leaves_the_connection_and_others_alone(broker, client, transacted):
+    broker.create_queue("open", "open/>")
+    closed = Transacted(client)
+    closed.publish("open/a", "never committed")
+    closed.service.disconnect()
+    transacted.publish("open/a", "1")
+    transacted.service.commit()
+    client.publish(client.publisher(), "open/a", "2")
+    assert broker.status("open").depth == 2
+    assert client.reconnected.empty()
+
+
 def test_a_profile_can_forbid_transactions(broker, make_client):
     def forbid() -> None:
         profile = ClientProfile(may_use_transactions=False)

@@ -1,0 +1,158 @@
+"""Messages that become visible together: local transactions of one session, one after another.
+
+A commit takes as long as a confirm, and the client makes one at a time. So all that waits by then goes into the next
+one, as far as a transaction has room; where the broker refuses that, each of them is tried alone, so that none fails
+for what is another's.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.base import MAX_TOGETHER
+from lbg_runtime.transport.solace.errors import is_commit_refused, subcode_and_reason
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS
+from lbg_runtime.transport.solace.threads import ControlThreads
+
+Prepared = Sequence[tuple[Any, Any]]
+"""Messages and topics of the client."""
+
+
+class _Bundle:
+    """What is published together."""
+
+    def __init__(self, topic: str, prepared: Prepared, future: asyncio.Future[None]) -> None:
+        self.topic = topic
+        """Of the first message, for who reads of a failure."""
+        self.prepared = prepared
+        self.future = future
+        self.error: PublishFailed | None = None
+
+
+class Transactions:
+    """Of one session. `send` and `fail_all` are called on the loop's thread, `close` on a control thread."""
+
+    def __init__(self, service: Any, threads: ControlThreads, prepare: Callable[[Message], tuple[Any, Any]]) -> None:
+        """`prepare` makes message and topic of the client, or raises `PublishRefused`."""
+        self._service = service
+        self._threads = threads
+        self._prepare = prepare
+        self._waiting: deque[_Bundle] = deque()
+        self._is_committing = False
+        self._end_reason: str | None = None
+        # On control threads:
+        self._lock = Lock()
+        """The client's session must not go while a commit is under way."""
+        self._session: Any = None
+        self._publisher: Any = None
+        self._is_closed = False
+
+    def send(self, messages: Sequence[Message], future: asyncio.Future[None]) -> None:
+        """See `Messenger.send_together`; `future` is what that returns."""
+        topic = messages[0].topic
+        if len(messages) > MAX_TOGETHER:
+            future.set_exception(PublishRefused(topic, f"{len(messages)} messages in one transaction"))
+            return
+        try:
+            prepared = [self._prepare(message) for message in messages]
+        except PublishRefused as refusal:
+            future.set_exception(refusal)
+            return
+        self._waiting.append(_Bundle(topic, prepared, future))
+        self._commit_next()
+
+    def fail_all(self, reason: str) -> None:
+        """The session is gone: what waits is not sent. What is being committed ends by itself."""
+        self._end_reason = reason
+        for bundle in self._waiting:
+            if not bundle.future.done():
+                bundle.future.set_exception(PublishFailed(bundle.topic, reason))
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Make none from now on; waits for the one under way, for as long as the client waits for its answer."""
+        with self._lock:
+            self._is_closed = True
+            self._give_up()
+
+    def _commit_next(self) -> None:
+        if self._is_committing:
+            return
+        bundles: list[_Bundle] = []
+        room = MAX_TOGETHER
+        while self._waiting and len(self._waiting[0].prepared) <= room:
+            bundle = self._waiting.popleft()
+            # Nobody waits any more for one that is done: its handler was cancelled, and tells its outcome by itself.
+            if not bundle.future.done():
+                bundles.append(bundle)
+                room -= len(bundle.prepared)
+        if bundles:
+            self._is_committing = True
+            committing = self._threads.begin(self._commit, bundles)
+            committing.add_done_callback(lambda ended: self._committed(bundles, ended))
+
+    def _committed(self, bundles: Sequence[_Bundle], ended: "asyncio.Future[None]") -> None:
+        self._is_committing = False
+        unexpected = None if ended.cancelled() else ended.exception()
+        for bundle in bundles:
+            error = bundle.error
+            if error is None and (unexpected is not None or ended.cancelled()):
+                error = PublishFailed(bundle.topic, f"the commit ended with {unexpected!r}")
+            if bundle.future.done():
+                continue
+            if error is None:
+                bundle.future.set_result(None)
+            else:
+                bundle.future.set_exception(error)
+        if self._end_reason is None:
+            self._commit_next()
+
+    # -- on a control thread
+
+    def _commit(self, bundles: Sequence[_Bundle]) -> None:
+        with self._lock:
+            if self._is_closed:
+                for bundle in bundles:
+                    bundle.error = PublishFailed(bundle.topic, "the session has ended")
+                return
+            if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
+                for bundle in bundles:
+                    self._is_published([bundle])
+
+    def _is_published(self, bundles: Sequence[_Bundle]) -> bool:
+        """Whether one transaction with these was committed. Else they get their errors: they are refused where it is
+        sure that nothing was published."""
+        is_asked_to_commit = False
+        try:
+            self._open()
+            for bundle in bundles:
+                for outbound, topic in bundle.prepared:
+                    self._publisher.publish(outbound, topic)
+            is_asked_to_commit = True
+            self._session.commit()
+        except CLIENT_ERRORS as error:
+            # With it goes what the transaction has already: the next one begins with nothing.
+            self._give_up()
+            kind = PublishRefused if not is_asked_to_commit or is_commit_refused(error) else PublishFailed
+            for bundle in bundles:
+                bundle.error = kind(bundle.topic, subcode_and_reason(error)[1])
+            return False
+        for bundle in bundles:
+            bundle.error = None
+        return True
+
+    def _open(self) -> None:
+        if self._session is None:
+            self._session = self._service.create_transactional_service_builder().build().connect()
+            self._publisher = self._session.create_transactional_message_publisher_builder().build().start()
+
+    def _give_up(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(*CLIENT_ERRORS):
+                session.disconnect()

@@ -1,0 +1,68 @@
+"""What is particular to transactions on the official client; the conformance suite has what every transport keeps."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True),
+]
+
+MakeTransport = Callable[..., SolaceTransport]
+
+
+async def test_where_transactions_are_not_allowed_they_are_refused_and_all_else_works(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    profile = ClientProfile(may_use_transactions=False)
+    broker.engine.administration.accounts(DEFAULT_VPN).put(Account("default", profile=profile))
+    transport = make_transport("first")
+    await transport.open()
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            with pytest.raises(PublishRefused):
+                await transport.send_together([Message("orders/new", b"")])
+        await transport.send(Message("orders/new", b""))
+
+
+async def test_what_waits_at_the_same_time_is_committed_in_few_transactions(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    commits = []
+    commit = broker.engine.transactions.commit
+    monkeypatch.setattr(
+        broker.engine.transactions,
+        "commit",
+        lambda client, messages, consumed: commits.append(len(messages)) or commit(client, messages, consumed),
+    )
+    ends = [transport.send_together([Message("orders/new", b"")] * 100) for _ in range(6)]
+    ends[3].cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*(end for end in ends if not end.cancelled()))
+    # The first goes at once, the others wait for it; what nobody waits for any more does not go.
+    assert commits == [100, 200, 200]
+
+
+async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    ends = [transport.send_together([Message("orders/new", b"")] * 200) for _ in range(20)]
+    await transport.close()
+    async with asyncio.timeout(PATIENCE_S):
+        outcomes = await asyncio.gather(*ends, return_exceptions=True)
+    assert isinstance(outcomes[-1], PublishFailed)
+    committed = sum(outcome is None for outcome in outcomes)
+    assert 200 * committed <= broker.engine.queue_depth(DEFAULT_VPN, "orders/0")
