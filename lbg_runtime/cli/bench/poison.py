@@ -88,8 +88,8 @@ def _measure_together(arm: str, message_count: int, key_count: int, *, comes_fir
 def measure(arm: str, message_count: int, key_count: int, *, comes_first: bool = True) -> dict[str, float]:
     """One pair: messages of other keys a second of either, failed attempts, and what lies elsewhere at the end.
 
-    `comes_first`: whether the one with the poison is started first, or its peer. Two members without poison are not
-    alike either: whoever is started second was seen to be a few hundredths faster.
+    `comes_first`: whether the one with the poison is started first, or its peer. They take turns, so that it cannot
+    matter.
     """
     brokers = "lbg_runtime.cli.bench.poison_broker"
     with (
