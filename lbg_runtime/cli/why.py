@@ -24,7 +24,7 @@ def why(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Ask the group about a key: shard, queue, owner, what is in flight of it since when, attempts, what waits.
+    """Ask the group about a key: shard, queue, owner, what is in flight since when, attempts, what waits or is parked.
 
     Exit code 0 where its owner knows the key; 1 where the queue has no owner, or the owner has nothing of the key and
     has handled none lately; 3 where nobody answered.
@@ -50,7 +50,7 @@ def why(
     queue = placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard))
     # A handler may outlive its flow; then another member than the owner still has the key's message.
     others = [answer for answer in answers if answer not in holders and answer.sight.head is not None]
-    is_known = bool(holders) and any(answer.sight.head or answer.sight.last for answer in holders)
+    is_known = any(answer.sight.head or answer.sight.last or answer.sight.parked for answer in holders)
     if json:
         told = {
             "key": key,

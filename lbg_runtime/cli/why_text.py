@@ -27,6 +27,8 @@ def answer_lines(answer: KeyAnswer) -> Iterator[str]:
         yield f"  waiting in line behind it: {sight.waiting}"
     else:
         yield "  in flight: nothing"
+    if sight.parked:
+        yield f"  parked: {sight.parked}, and what comes is parked too; `lbg parked show` tells why"
     if (last := sight.last) is not None:
         after = "" if last.attempts == 1 else f", after {last.attempts} attempts"
         yield f"  last handled: {_named(last.number)}{_seconds(last.ended_ms)} ago{after}"

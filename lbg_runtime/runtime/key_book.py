@@ -57,6 +57,7 @@ class KeyBook:
         last = self._young.get(key) or self._old.get(key)
         return KeySight(
             waiting=0 if looked is None else looked.waiting,
+            parked=self._dispatcher.parked_of(key),
             head=None if looked is None else _head(looked, now_ns),
             last=None if last is None else LastHandled(last[0], last[1], _since_ms(last[2], now_ns)),
         )

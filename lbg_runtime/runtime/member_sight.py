@@ -139,8 +139,7 @@ class MemberSight:
         owner = self._member if flow is not None and flow.is_owner else None
         if owner is None and self._control is not None:
             owner = self._control.membership.view.owners.get(queue)
-        sight, parked = self._keys.sight(key), self._dispatcher.parked_of(key)
-        return KeyPicture(self._member, key, shard, queue, owner, flow, sight, parked)
+        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key))
 
     def _state(self) -> OwnState:
         if self._control is not None:

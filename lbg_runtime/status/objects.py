@@ -76,7 +76,7 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "queue": picture.queue,
         "known": picture.is_known,
         "owner": picture.owner,
-        "parked": picture.parked,
+        "parked": picture.sight.parked,
         "answers": [sight_as_object(picture.member, picture.flow, picture.sight)],
     }
 
@@ -88,6 +88,7 @@ def sight_as_object(member: MemberId, flow: FlowReport | None, sight: KeySight) 
         "member": member,
         "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
         "waiting": sight.waiting,
+        "parked": sight.parked,
         "head": None if head is None else {**asdict(head), "stage": head.stage.value},
         "last": None if sight.last is None else asdict(sight.last),
     }

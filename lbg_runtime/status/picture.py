@@ -80,11 +80,9 @@ class KeyPicture:
     flow: FlowReport | None
     """The member's own; None where it is not bound to the queue."""
     sight: KeySight
-    parked: int = 0
-    """Messages of it that are parked, where the member owns its queue."""
 
     @property
     def is_known(self) -> bool:
         """Whether the member owns the queue, and has a message of the key, parked or not, or handled one lately."""
         is_owner = self.flow is not None and self.flow.is_owner
-        return is_owner and (self.sight.head is not None or self.sight.last is not None or self.parked > 0)
+        return is_owner and (self.sight.head is not None or self.sight.last is not None or self.sight.parked > 0)

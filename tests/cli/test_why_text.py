@@ -18,9 +18,11 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 ACTIVE = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
 
 
-def answer(flow: FlowReport | None, head: LaneHead | None, last: LastHandled | None = None) -> KeyAnswer:
+def answer(
+    flow: FlowReport | None, head: LaneHead | None, last: LastHandled | None = None, parked: int = 0
+) -> KeyAnswer:
     header = Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1)
-    return KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), flow, KeySight(4, head, last))
+    return KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), flow, KeySight(4, parked, head, last))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,14 @@ def test_a_key_at_rest_shows_what_was_done_last() -> None:
         "  owner: a, active, epoch 3, 12 in flight on the queue",
         "  in flight: nothing",
         "  last handled: number 16, 13.0 s ago, after 2 attempts",
+    ]
+
+
+def test_a_parked_key_is_told_as_such() -> None:
+    assert list(answer_lines(answer(ACTIVE, None, parked=3))) == [
+        "  owner: a, active, epoch 3, 12 in flight on the queue",
+        "  in flight: nothing",
+        "  parked: 3, and what comes is parked too; `lbg parked show` tells why",
     ]
 
 

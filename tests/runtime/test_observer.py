@@ -137,6 +137,21 @@ async def test_a_key_is_told_with_what_is_in_flight_and_what_waits(trial, asking
         assert (owner.sight.waiting, owner.sight.head, owner.sight.last.number) == (0, None, 5)
 
 
+async def test_a_key_that_is_parked_is_told_as_such(trial, asking):
+    async def work(message):
+        if message.key == "bad":
+            raise ValueError("no")
+
+    park = {"failure": {"attempts": 1, "then": "park"}}
+    async with trial.running(trial.discovered("a", work=work, **park), trial.discovered("b", work=work, **park)):
+        await asyncio.sleep(30)
+        await publish(trial, "bad", 5)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+        answers, _ = await (await asking()).look_for_key("bad", 5)
+        (owner,) = [answer for answer in answers if answer.flow and answer.flow.is_owner]
+        assert (owner.sight.parked, owner.sight.waiting, owner.sight.head) == (5, 0, None)
+
+
 async def test_a_key_that_fails_is_told_with_its_attempts_and_its_next_one(trial, asking):
     async def work(message):
         raise ValueError("never")

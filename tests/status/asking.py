@@ -118,5 +118,5 @@ class ShownMember:
         if key == "impossible":
             raise UserError("key", key, "another one")
         report = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
-        sight = KeySight(0, None, None)
+        sight = KeySight(0, 0, None, None)
         return KeyPicture(MemberId("a"), key, 3, QueueName("orders/3"), MemberId("a"), report, sight)

@@ -45,8 +45,8 @@ def test_changes_are_told_as_the_journal_has_them() -> None:
 def test_a_key_is_told_as_lbg_why_tells_it() -> None:
     head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None)
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
-    sight = KeySight(4, head, LastHandled(16, 2, 13))
-    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight, parked=2)
+    sight = KeySight(4, 2, head, LastHandled(16, 2, 13))
+    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight)
     assert orjson.loads(orjson.dumps(key_as_object(of_key))) == {
         "key": "k",
         "shard": 9,
@@ -59,6 +59,7 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
                 "member": "a",
                 "flow": {"state": "active", "epoch": 3, "in_flight": 12},
                 "waiting": 4,
+                "parked": 2,
                 "head": {
                     "stage": "running", "attempts": 1, "redelivered": True, "number": 17,
                     "received_ms": 250, "started_ms": 240, "retry_in_ms": None,
@@ -70,7 +71,7 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
 
 
 def test_only_the_owner_knows_a_key() -> None:
-    nothing, something = KeySight(0, None, None), KeySight(0, None, LastHandled(1, 1, 1))
+    nothing, something = KeySight(0, 0, None, None), KeySight(0, 0, None, LastHandled(1, 1, 1))
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
     standby = FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
     known = [

@@ -67,7 +67,7 @@ from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
-CONTROL_VERSION = 2
+CONTROL_VERSION = 3
 
 MAX_MESSAGE_BYTES = 128 * 1024
 """Room for a member on some thousand queues; what is longer is refused unread."""
@@ -183,7 +183,8 @@ def _sight_items(sight: KeySight) -> list[object]:
     if head is not None:
         head_items = [_STAGES.index(head.stage), head.attempts, int(head.redelivered), head.number]
         head_items += [head.received_ms, head.started_ms, head.retry_in_ms]
-    return [sight.waiting, head_items, None if last is None else [last.number, last.attempts, last.ended_ms]]
+    last_items = None if last is None else [last.number, last.attempts, last.ended_ms]
+    return [sight.waiting, sight.parked, head_items, last_items]
 
 
 def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | Inquiry:
@@ -276,13 +277,13 @@ def _key_answer(header: Header, reader: "_Reader") -> KeyAnswer:
     question, shard = QuestionId(reader.text("question")), reader.number("shard")
     queue = QueueName(reader.text("queue"))
     flow = None if (row := reader.row_or_null("flow")) is None else _flow(row)
-    waiting = reader.number("waiting")
+    waiting, parked = reader.number("waiting"), reader.number("parked")
     head = None if (row := reader.row_or_null("head")) is None else _head(row)
     last = None
     if (row := reader.row_or_null("last")) is not None:
         last = LastHandled(row.number_or_null("number"), row.number("attempts"), row.number("ended"))
         row.end()
-    return KeyAnswer(header, question, shard, queue, flow, KeySight(waiting, head, last))
+    return KeyAnswer(header, question, shard, queue, flow, KeySight(waiting, parked, head, last))
 
 
 def _head(row: "_Reader") -> LaneHead:

@@ -196,6 +196,8 @@ class KeySight:
 
     waiting: int
     """Messages of the key behind the head."""
+    parked: int
+    """Messages of the key that are parked, as far as this member owns their queue; later ones are parked too."""
     head: LaneHead | None
     last: LastHandled | None
 

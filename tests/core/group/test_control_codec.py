@@ -86,7 +86,7 @@ heads = st.builds(
     numbers | st.none(),
 )
 lasts = st.builds(LastHandled, numbers | st.none(), numbers, numbers)
-sights = st.builds(KeySight, numbers, heads | st.none(), lasts | st.none())
+sights = st.builds(KeySight, numbers, numbers, heads | st.none(), lasts | st.none())
 seen_members = st.lists(st.builds(SeenMember, members, st.booleans()), max_size=5).map(tuple)
 messages: st.SearchStrategy[AnyMessage] = st.one_of(
     heartbeats,
@@ -169,20 +169,20 @@ def test_a_message_with_an_item_more_or_less_is_refused(message: AnyMessage, val
         b"",
         b"{}",
         b"[]",
-        b"[2]",
+        b"[3]",
         b"\xff\xfe[\x001\x00]\x00",
         b"[" * 100_000,
         b"[" + b"9" * 5_000 + b"]",
         b'[true,"leave","orders","member-1",7,11,3]',
         b'[1.0,"leave","orders","member-1",7,11,3]',
-        b'[2,"bye","orders","member-1",7,11,3]',
-        b'[2,"leave","orders","",7,11,3]',
-        b'[2,"leave","orders","a\\u0000b",7,11,3]',
-        b'[2,"leave","orders","a\\ud800b",7,11,3]',
-        b'[2,"leave","orders","' + b"x" * 251 + b'",7,11,3]',
-        b'[2,"leave","orders","member-1",-1,11,3]',
-        b'[2,"leave","orders","member-1",NaN,11,3]',
-        b'[2,"leave","orders","member-1",9223372036854775808,11,3]',
+        b'[3,"bye","orders","member-1",7,11,3]',
+        b'[3,"leave","orders","",7,11,3]',
+        b'[3,"leave","orders","a\\u0000b",7,11,3]',
+        b'[3,"leave","orders","a\\ud800b",7,11,3]',
+        b'[3,"leave","orders","' + b"x" * 251 + b'",7,11,3]',
+        b'[3,"leave","orders","member-1",-1,11,3]',
+        b'[3,"leave","orders","member-1",NaN,11,3]',
+        b'[3,"leave","orders","member-1",9223372036854775808,11,3]',
     ],
 )
 def test_malformed_bytes_are_refused(payload: bytes) -> None:
@@ -190,20 +190,20 @@ def test_malformed_bytes_are_refused(payload: bytes) -> None:
 
 
 def test_a_plain_message_has_the_documented_layout() -> None:
-    assert encode(Leave(HEADER)) == b'[2,"leave","orders","member-1",7,11,3]'
+    assert encode(Leave(HEADER)) == b'[3,"leave","orders","member-1",7,11,3]'
     taken = Taken(HEADER, QueueName("orders/0"), None, Epoch(4))
-    assert encode(taken) == b'[2,"taken","orders","member-1",7,11,3,"orders/0",null,4]'
+    assert encode(taken) == b'[3,"taken","orders","member-1",7,11,3,"orders/0",null,4]'
 
 
 def test_an_answer_has_the_documented_layout() -> None:
     question, flow = QuestionId("q"), FlowReport(ReportedFlow.ACTIVE, Epoch(4), 2)
     head = LaneHead(LaneStage.DELAYED, 3, True, 17, 900, 800, 50)
-    sight = KeySight(5, head, LastHandled(None, 1, 1_000))
+    sight = KeySight(5, 6, head, LastHandled(None, 1, 1_000))
     assert encode(KeyAnswer(HEADER, question, 9, QueueName("orders/1"), flow, sight)) == (
-        b'[2,"key_answer","orders","member-1",7,11,3,"q",9,"orders/1",[1,4,2],5,[2,3,1,17,900,800,50],[null,1,1000]]'
+        b'[3,"key_answer","orders","member-1",7,11,3,"q",9,"orders/1",[1,4,2],5,6,[2,3,1,17,900,800,50],[null,1,1000]]'
     )
     assert encode(GroupAnswer(HEADER, question, (SeenMember(MemberId("a"), True),))) == (
-        b'[2,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
+        b'[3,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
     )
 
 
@@ -214,19 +214,19 @@ def test_an_answer_has_the_documented_layout() -> None:
         (10, [3, 1, 1]),
         (10, [1, 1]),
         (10, 0),
-        (12, [3, 1, 0, None, 1, None, None]),
-        (12, [0, 1, True, 1, 1, 1, 1]),
+        (13, [3, 1, 0, None, 1, None, None]),
+        (13, [0, 1, True, 1, 1, 1, 1]),
     ],
 )
 def test_an_answer_with_an_impossible_item_is_refused(position: int, value: object) -> None:
-    sight = KeySight(0, None, None)
+    sight = KeySight(0, 0, None, None)
     items = json.loads(encode(KeyAnswer(HEADER, QuestionId("q"), 9, QueueName("orders/1"), None, sight)))
     items[position] = value
     assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
 
 
 def test_another_version_is_refused_whatever_else_it_says() -> None:
-    assert refusal(b'[3,{"new":"form"}]') is RefusalReason.VERSION
+    assert refusal(b'[4,{"new":"form"}]') is RefusalReason.VERSION
 
 
 def test_another_group_is_refused() -> None:
