@@ -13,10 +13,10 @@ from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
 """Whether this run decides about a change: it is to say the same of the same tree, and nothing may be left out."""
 
-# Elsewhere every run tries other examples; what one of them finds becomes a test of its own.
-hypothesis.settings.register_profile("gate", derandomize=True)
-if IS_GATE:
-    hypothesis.settings.load_profile("gate")
+# No deadline: how long an example takes says more about the machine. Elsewhere than at the gate every run tries other
+# examples; what one of them finds becomes a test of its own.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=IS_GATE)
+hypothesis.settings.load_profile("tests")
 
 
 def pytest_asyncio_loop_factories(
