@@ -93,8 +93,9 @@ class Lane(Generic[Q]):
 class KeyLanes(Generic[Q]):
     """Serial per key, fair between keys: lanes take turns in the order they became ready.
 
-    Constant time per call, but for `delay` and `release_due` (logarithmic in the delayed lanes), and `return_unstarted`
-    and `look` (linear in all that is held).
+    Constant time per call, but for `delay` and `release_due` (logarithmic in the delayed lanes), `return_unstarted` and
+    `look` (linear in all that is held), and `running` and `waiting` (linear in the lanes: to count along costs each
+    message more than those who ask are worth).
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
@@ -103,20 +104,18 @@ class KeyLanes(Generic[Q]):
     _delayed: list[tuple[int, int, LaneKey]] = field(default_factory=list)
     """Heap of (until, serial number, lane); the serial number keeps equal times in order of arrival."""
     _delay_count: int = 0
-    _running: int = 0
-    _held: int = 0
     max_waiting: int | None = None
     """Behind the head of one lane; what comes beyond is taken as well, and told of. None: no bound."""
 
     @property
     def running(self) -> int:
         """Lanes whose head is being handled."""
-        return self._running
+        return sum(lane.stage is _RUNNING for lane in self._lanes.values())
 
     @property
     def waiting(self) -> int:
         """Deliveries in the lanes that are not being handled; those between two tries are among them."""
-        return self._held - self._running
+        return sum(lane.waiting + (lane.stage is not _RUNNING) for lane in self._lanes.values())
 
     @property
     def count(self) -> int:
@@ -141,9 +140,7 @@ class KeyLanes(Generic[Q]):
         if lane is None:
             self._lanes[lane_key] = lane = Lane(lane_key, delivery)
             self.ready.append(lane)
-            self._held += 1
             return False
-        self._held += 1
         if lane.rest is None:
             lane.rest = deque((delivery,))
         else:
@@ -157,7 +154,6 @@ class KeyLanes(Generic[Q]):
         lane = self.ready.popleft()
         lane.stage = _RUNNING
         lane.attempt += 1
-        self._running += 1
         return lane
 
     def finish(self, lane: Lane[Q]) -> None:
@@ -168,8 +164,6 @@ class KeyLanes(Generic[Q]):
         """
         if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
-        self._running -= 1
-        self._held -= 1
         lane.stage = _READY
         if lane.rest:
             # Afresh, with a new head.
@@ -191,7 +185,6 @@ class KeyLanes(Generic[Q]):
         if lane.is_recalled:
             return False
         lane.stage = _DELAYED
-        self._running -= 1
         self._delay_count += 1
         heapq.heappush(self._delayed, (until_ms, self._delay_count, lane.key))
         return True
@@ -203,7 +196,6 @@ class KeyLanes(Generic[Q]):
         if lane.is_recalled:
             return False
         lane.stage = _DELAYED
-        self._running -= 1
         return True
 
     def bring_forward(self, lane: Lane[Q], is_meant: Callable[[Q], bool]) -> bool:
@@ -251,7 +243,6 @@ class KeyLanes(Generic[Q]):
         returned: list[Q] = []
         for lane in list(self._lanes.values()):
             returned += self._return_from(lane, queue, epoch)
-        self._held -= len(returned)
         if returned:
             self.ready = deque(lane for lane in self.ready if self._lanes.get(lane.key) is lane)
             self._delayed = [entry for entry in self._delayed if self._is_delayed(entry[2])]
