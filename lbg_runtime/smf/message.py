@@ -6,6 +6,7 @@ is passed on unchanged behind a prefix that only packs the ids of the new hop.
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.extended import ExtendedKind
@@ -31,15 +32,15 @@ PERSISTENT = 1
 HIGHEST_CLASS = 2
 """Classes of service of direct messages begin with 0."""
 
-_LENGTHS = struct.Struct(">II")
+_PLAIN = struct.Struct(">4sII")
 # The kind and the length of a parameter are one number, as what is packed is paid for by the piece.
-_HOP = struct.Struct(">B3sIIHQHQHI")
-_HOP_BYTES = _HOP.size - HEADER_BYTES
-_NUMBERED_HOP = struct.Struct(">B3sIIHQHQHIHHQ")
+_HOP = struct.Struct(">4sIIHQHQHI")
+_NUMBERED_HOP = struct.Struct(">4sIIHQHQHIIQ")
 _NUMBER_BYTES = _NUMBERED_HOP.size - _HOP.size
-_NUMBER_HEAD = 4 << 12 | ExtendedKind.MESSAGE_NUMBER
-"""The kind with its format, a value of eight bytes."""
 _REDELIVERED = bytes((0x80 | ParameterKind.REDELIVERED, 2))
+_LIGHT = 0x20
+"""Added to the kind of a lightweight parameter."""
+_KIND_BITS = _LIGHT | 0x1F
 _HOP_KINDS = frozenset(
     int(kind)
     for kind in (
@@ -52,6 +53,8 @@ _HOP_KINDS = frozenset(
         ParameterKind.RESPONSE,
         ParameterKind.USERNAME,
         ParameterKind.PASSWORD,
+        _LIGHT | LightKind.ACK_IMMEDIATELY,
+        _LIGHT | LightKind.CORRELATION_TAG,
     )
 )
 # Plain integers: comparing with the members of an enumeration costs as much as all the rest of reading a message.
@@ -59,10 +62,10 @@ _TOPIC = int(ParameterKind.TOPIC)
 _CONTENTS = int(ParameterKind.CONTENTS)
 _MESSAGE_ID = int(ParameterKind.MESSAGE_ID)
 _FLOW_ID = int(ParameterKind.FLOW_ID)
-_HOP_LIGHT_KINDS = frozenset({LightKind.ACK_IMMEDIATELY, LightKind.CORRELATION_TAG})
 
 
-@dataclass(frozen=True, slots=True)
+# These two are not frozen as most values are, which would take four times as long: both are made for every message.
+@dataclass(slots=True)
 class PublishedFrame:
     """A message as a publisher sent it."""
 
@@ -74,9 +77,10 @@ class PublishedFrame:
     relay: "Relay"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Relay:
-    """The part of a message that passes a broker unchanged, made once and packed into every delivery of it."""
+    """The part of a message that passes a broker unchanged, made once and packed into every delivery of it. Nobody
+    changes it."""
 
     head: bytes
     """The first four bytes of the frame, without the flags of one hop."""
@@ -115,39 +119,49 @@ class Relay:
 
         `number` is the message's own, the same in each of its deliveries; 0 for one without.
         """
-        lead, rest = self.head[0] | ASSURED, self.head[1:]
         mode = _REDELIVERED_MODE if redelivered else _MODE
-        header_bytes = HEADER_BYTES + _HOP_BYTES + len(mode) + len(self.carried)
+        header_bytes = len(mode) + len(self.carried)
+        head = _assured_head(self.head)
         # One call for the whole: this is the larger part of what a delivery costs.
-        if not number:
-            total = header_bytes + len(self.body)
-            return (
-                _HOP.pack(lead, rest, header_bytes, total, _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id)
-                + mode
-            )
-        header_bytes += _NUMBER_BYTES
-        total = header_bytes + len(self.body)
         # fmt: off
+        if not number:
+            header_bytes += _HOP.size
+            return _HOP.pack(
+                head, header_bytes, header_bytes + len(self.body),
+                _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id,
+            ) + mode
+        header_bytes += _NUMBERED_HOP.size
         return _NUMBERED_HOP.pack(
-            lead, rest, header_bytes, total, _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id,
-            _EXTENDED, _NUMBER_HEAD, number,
+            head, header_bytes, header_bytes + len(self.body),
+            _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id, _NUMBER, number,
         ) + mode
         # fmt: on
 
     def direct_prefix(self, *, discarded: bool = False) -> bytes:
         """Bytes of a direct delivery up to `carried`; `discarded` tells of messages lost before it."""
-        head = self.head
-        lead = head[0] | DISCARDED if discarded else head[0]
+        head = bytes((self.head[0] | DISCARDED,)) + self.head[1:] if discarded else self.head
         header_bytes = HEADER_BYTES + len(self.carried)
-        return bytes((lead,)) + head[1:] + _LENGTHS.pack(header_bytes, header_bytes + len(self.body))
+        return _PLAIN.pack(head, header_bytes, header_bytes + len(self.body))
 
 
 _ID = (0x80 | ParameterKind.MESSAGE_ID) << 8 | 10
 _BEFORE = (0x80 | ParameterKind.PREVIOUS_ID) << 8 | 10
 _FLOW = (0x80 | ParameterKind.FLOW_ID) << 8 | 6
-_EXTENDED = ParameterKind.EXTENDED << 8 | _NUMBER_BYTES
+# The kind with its format, a value of eight bytes, in a parameter of the longer kinds.
+_NUMBER = (ParameterKind.EXTENDED << 8 | _NUMBER_BYTES) << 16 | 4 << 12 | ExtendedKind.MESSAGE_NUMBER
 _MODE = bytes((0x80 | ParameterKind.DELIVERY_MODE, 3, PERSISTENT))
 _REDELIVERED_MODE = _REDELIVERED + _MODE
+
+
+# There are few different ones, so each is made once.
+@lru_cache(maxsize=256)
+def _assured_head(head: bytes) -> bytes:
+    return bytes((head[0] | ASSURED,)) + head[1:]
+
+
+@lru_cache(maxsize=256)
+def _plain_head(head: bytes) -> bytes:
+    return bytes((head[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + head[1:]
 
 
 def read_published(raw: bytes) -> PublishedFrame:
@@ -161,32 +175,35 @@ def read_published(raw: bytes) -> PublishedFrame:
     pieces = []
     position = kept_from = HEADER_BYTES
     while position < header_bytes:
-        kind, start, end = parameter_at(raw, position, header_bytes)
-        if raw[position] & 0x20:
-            one_hop = kind in _HOP_LIGHT_KINDS
-        elif kind in _HOP_KINDS:
-            one_hop = True
+        kind = raw[position] & _KIND_BITS
+        # Nearly all are of the short form and right: a call for each would take as long as all the rest.
+        if (
+            0 < kind < _LIGHT
+            and position + 1 < header_bytes
+            and 2 <= (size := raw[position + 1]) <= header_bytes - position
+        ):
+            start, end = position + 2, position + size
+        else:
+            of_its_form, start, end = parameter_at(raw, position, header_bytes)
+            kind = of_its_form | kind & _LIGHT
+        if kind in _HOP_KINDS:
+            if kept_from < position:
+                pieces.append(raw[kept_from:position])
+            kept_from = end
             if kind == _MESSAGE_ID:
                 message_id = _number(raw, start, end, 8)
             elif kind == _FLOW_ID:
                 flow_id = _number(raw, start, end, 4)
-        else:
-            one_hop = False
-            if kind == _TOPIC:
-                topic = _text(raw, start, end)
-            elif kind == _CONTENTS:
-                contents = raw[start:end]
-        if one_hop:
-            if kept_from < position:
-                pieces.append(raw[kept_from:position])
-            kept_from = end
+        elif kind == _TOPIC:
+            topic = _text(raw, start, end)
+        elif kind == _CONTENTS:
+            contents = raw[start:end]
         position = end
     if kept_from < header_bytes:
         pieces.append(raw[kept_from:header_bytes])
     if topic is None:
         raise ProtocolError("a message without a topic", HEADER_BYTES)
-    head = bytes((raw[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + raw[1:4]
-    relay = Relay(head, b"".join(pieces), raw[header_bytes:], contents)
+    relay = Relay(_plain_head(raw[:4]), b"".join(pieces), raw[header_bytes:], contents)
     return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, relay)
 
 

@@ -36,6 +36,11 @@ class BindLine(Protocol):
         """The flow that gets the next message, which must then be delivered on it."""
         ...
 
+    @property
+    def feeds_one(self) -> bool:
+        """Whether that flow gets as many of the messages behind it as it has room for."""
+        ...
+
 
 class ExclusiveLine:
     """The first flow is fed, the others stand by (law L1)."""
@@ -64,7 +69,11 @@ class ExclusiveLine:
         """The first flow is asked every time, so there is nothing to note."""
 
     def next_with_room(self) -> ConsumerFlow | None:
-        return self._first if self._first is not None and self._first.has_room else None
+        return self._first if self._first is not None and self._first.room > 0 else None
+
+    @property
+    def feeds_one(self) -> bool:
+        return True
 
 
 class RoundRobinLine:
@@ -91,18 +100,22 @@ class RoundRobinLine:
         return flow.id in self.flows
 
     def room_made(self, flow: ConsumerFlow) -> None:
-        if flow.id in self.flows and flow.id not in self._in_turn and flow.has_room:
+        if flow.id in self.flows and flow.id not in self._in_turn and flow.room > 0:
             self._in_turn[flow.id] = None
             self._turns.append(flow)
 
     def next_with_room(self) -> ConsumerFlow | None:
         while self._turns:
             flow = self._turns.popleft()
-            if flow.has_room:
+            if flow.room > 0:
                 self._turns.append(flow)
                 return flow
             del self._in_turn[flow.id]
         return None
+
+    @property
+    def feeds_one(self) -> bool:
+        return len(self._turns) == 1
 
 
 def bind_line(access_type: AccessType) -> BindLine:

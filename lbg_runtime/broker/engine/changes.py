@@ -4,7 +4,7 @@ Replaying the changes of a broker to another one (`restoration.py`) makes the se
 connections broke at once. Temporary queues, clients and counters are not told of.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType
 
@@ -15,6 +15,7 @@ from lbg_runtime.model.ids import DeliveryId, QueueName
 if TYPE_CHECKING:
     from lbg_runtime.broker.engine.flow import ConsumerFlow
     from lbg_runtime.broker.engine.publisher_flow import PublisherState
+    from lbg_runtime.broker.engine.spool import SpooledMessage
 
 QueueNumber = NewType("QueueNumber", int)
 """One queue from its creation to its deletion; never reused, so a queue that is made again is another one."""
@@ -65,22 +66,21 @@ class MessageKept:
 
 
 @dataclass(slots=True)
-class MessageDelivered:
-    """A message has gone to a consumer flow; what was told of its deliveries before counts no more."""
+class MessagesDelivered:
+    """Messages have gone to a consumer flow; what was told of their deliveries before counts no more."""
 
     queue: QueueNumber
-    sequence: int
-    delivery_id: DeliveryId
     flow: FlowId
-    delivery_count: int
+    deliveries: Sequence[tuple[int, DeliveryId, int]]
+    """Of each its place, the id, and how often it was delivered by now."""
 
 
 @dataclass(slots=True)
-class MessageGone:
-    """A message has left a queue for good."""
+class MessagesGone:
+    """Messages have left a queue for good."""
 
     queue: QueueNumber
-    sequence: int
+    sequences: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -169,8 +169,8 @@ Change = (
     | SubscriptionKept
     | SubscriptionGone
     | MessageKept
-    | MessageDelivered
-    | MessageGone
+    | MessagesDelivered
+    | MessagesGone
     | MessageLogged
     | MessageUnlogged
     | ReplayLogKept
@@ -266,14 +266,15 @@ class QueueJournal:
         """A message has come."""
         self._changes.note(MessageKept(self.queue, sequence, message))
 
-    def delivered(self, sequence: int, delivery_id: DeliveryId, delivery_count: int, flow: "ConsumerFlow") -> None:
-        """A message counts as delivered on this flow by this id."""
-        self._changes.note(MessageDelivered(self.queue, sequence, delivery_id, flow.id, delivery_count))
+    def delivered(self, flow: "ConsumerFlow", messages: "Iterable[SpooledMessage]") -> None:
+        """Messages count as delivered on this flow, by the ids that they have now."""
+        deliveries = [(message.sequence, message.delivery_id, message.delivery_count) for message in messages]
+        self._changes.note(MessagesDelivered(self.queue, flow.id, deliveries))
         self._changes.note_flow(self.queue, flow)
 
-    def gone(self, sequence: int) -> None:
-        """A message has left for good."""
-        self._changes.note(MessageGone(self.queue, sequence))
+    def gone(self, sequences: Sequence[int]) -> None:
+        """The messages in these places have left for good."""
+        self._changes.note(MessagesGone(self.queue, sequences))
 
     def flow_gone(self, flow: FlowId) -> None:
         """Nobody comes back to a flow."""

@@ -1,5 +1,7 @@
 """What clients still hold of flows whose connection broke: the rule of re-binds, as `Queue` tells it."""
 
+from collections.abc import Iterable
+
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.deliveries import Deliveries
 from lbg_runtime.broker.engine.effects import FlowId
@@ -68,9 +70,9 @@ class Claims:
         for delivery_id, message in remembered.deliveries:
             self._spool.hold(message)
             message.flow = flow.id
-            flow.unsettled.add(delivery_id, message)
+            flow.unsettled.add((delivery_id,), (message,))
             if self._journal is not None:
-                self._journal.delivered(message.sequence, delivery_id, message.delivery_count, flow)
+                self._journal.delivered(flow, (message,))
         self._note_gone(before)
 
     def take_settled(self, flow: ConsumerFlow, first: DeliveryId, last: DeliveryId) -> list[SpooledMessage]:
@@ -93,13 +95,23 @@ class Claims:
         if flow is not None and self._remembered.pop(flow, None) is not None:
             self._note_gone(flow)
 
-    def end_one(self, message: SpooledMessage) -> None:
-        """A message goes for good: nobody can settle it by its latest id any more."""
-        flow = message.flow
-        if flow is not None and (remembered := self._remembered.get(flow)) is not None:
-            remembered.deliveries.discard(message.delivery_id)
-            if not remembered.deliveries:
-                self.end(flow)
+    def end_on(self, messages: Iterable[SpooledMessage]) -> None:
+        """Messages go for good: nobody can settle them by their latest ids any more."""
+        if not self._remembered:
+            return
+        for message in messages:
+            flow = message.flow
+            if flow is not None and (remembered := self._remembered.get(flow)) is not None:
+                remembered.deliveries.discard(message.delivery_id)
+                if not remembered.deliveries:
+                    self.end(flow)
+
+    def end_all_of_holders(self, messages: Iterable[SpooledMessage]) -> None:
+        """Messages go to somebody else: nobody can settle anything by the ids of a flow that had one of them."""
+        if not self._remembered:
+            return
+        for message in messages:
+            self.end(message.flow)
 
     def _note_gone(self, flow: FlowId) -> None:
         if self._journal is not None:

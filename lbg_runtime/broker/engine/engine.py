@@ -26,7 +26,6 @@ from lbg_runtime.broker.engine.effects import (
     Published,
 )
 from lbg_runtime.broker.engine.flow import BrowserFlow, Flow, Wants, wants_everything
-from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.replay_log import ReplayStart
@@ -277,7 +276,10 @@ class Engine:
         know of it. A message that nobody wants is accepted and gone, and so it is for a queue that cannot take it and
         is not to say so. 503 `Service Unavailable` where the flow is not open: not judged then.
         """
-        client, state = self._open_publisher_flow(flow)
+        found = self._publishers.get(flow)
+        if found is None:
+            raise BrokerRefusal(503, "Service Unavailable")
+        client, state = found
         if not state.judge(message_id):
             return []
         if self._changes is not None:
@@ -287,14 +289,15 @@ class Engine:
         except BrokerRefusal as refusal:
             state.refuse(message_id, refusal)
             raise
-        effects: list[Effect] = []
+        vpn, effects = client.vpn, []
         self._numbers.give(message)
-        if client.vpn.replay_log is not None:
-            client.vpn.replay_log.add(message)
+        if vpn.replay_log is not None:
+            vpn.replay_log.add(message)
         for queue in takers:
             # Whose it is matters to groups alone.
             effects += queue.add(replace(message, publisher=state.name) if queue.groups_messages else message)
-        return effects + self._deliver_directly(client.vpn, message)
+        effects += self._deliver_directly(vpn, message)
+        return effects
 
     def _takers(self, client: Client, message: Published) -> list[Queue]:
         if self.surroundings.refuse is not None:
@@ -407,12 +410,6 @@ class Engine:
 
     # -- parts
 
-    def _open_publisher_flow(self, flow: FlowId) -> tuple[Client, PublisherState]:
-        found = self._publishers.get(flow)
-        if found is None:
-            raise BrokerRefusal(503, "Service Unavailable")
-        return found
-
     def _replay(self, vpn: Vpn, queue: Queue, start: ReplayStart, *, browser: bool) -> list[Effect] | None:
         """Replace what the queue holds; None where it fails and the queue keeps what it holds."""
         try:
@@ -453,7 +450,8 @@ class Engine:
         return Queue(name, settings, self._delivery_ids, temporary_of, journal, self.surroundings, bury)
 
     def _deliver_directly(self, vpn: Vpn, message: Published) -> list[Effect]:
-        return [DeliverDirect(client.id, message) for client in vpn.client_subscriptions.match(message.topic)]
+        found = vpn.client_subscriptions.match(message.topic)
+        return [DeliverDirect(client.id, message) for client in found] if found else []
 
 
 def _modifiable_queue(client: Client, queue: QueueName) -> Queue:

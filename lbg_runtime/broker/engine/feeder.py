@@ -1,6 +1,7 @@
 """What of a queue goes out next, and to whom."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 from lbg_runtime.broker.engine.bind_line import BindLine
 from lbg_runtime.broker.engine.claims import Claims
@@ -10,6 +11,8 @@ from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow
 from lbg_runtime.broker.engine.parted_line import PartedLine
 from lbg_runtime.broker.engine.retention import Retention
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+
+_IS_REDELIVERED = attrgetter("redelivered")
 
 
 class Feeder:
@@ -47,11 +50,14 @@ class Feeder:
         elif line.selective_count:
             self._feed_selected(line, effects)
         else:
-            while self._spool.waiting_count:
+            while waiting_count := self._spool.waiting_count:
                 flow = line.next_with_room()
                 if flow is None:
                     break
-                self._send(flow, self._spool.take_next(), effects)
+                # One at a time where messages may die on their way out: to bury one is a call of another queue, and
+                # nothing that this one's flows do not know of is out of the spool meanwhile.
+                is_one = self._retention.is_watching or not line.feeds_one
+                self._send(flow, self._spool.take_next(1 if is_one else min(waiting_count, flow.room)), effects)
         if browsers:
             for browser in browsers.values():
                 effects += self.feed_browser(browser)
@@ -60,13 +66,13 @@ class Feeder:
     def feed_browser(self, browser: BrowserFlow) -> list[Effect]:
         """Show a browser what it has not seen and has room for."""
         effects: list[Effect] = []
-        while browser.window.is_open:
+        while browser.window.room > 0:
             message = self._spool.next_from(browser.next_sequence)
             if message is None:
                 browser.next_sequence = self._spool.last_sequence + 1
                 break
             if browser.wants(message.message):
-                effects.append(browser.show(self._ids.take(), message))
+                effects.append(browser.show(self._ids.take(1)[0], message))
             else:
                 browser.next_sequence = message.sequence + 1
         # Messages that consumers settle stay in the browser's map until this sweep.
@@ -86,7 +92,8 @@ class Feeder:
                 self._spool.put_back(message)
             line.room_made(holder)
         while (found := line.next_delivery()) is not None:
-            self._send(*found, effects)
+            flow, message = found
+            self._send(flow, (message,), effects)
         self._note_deadline(line.deadline_ms)
 
     def _feed_selected(self, line: BindLine, effects: list[Effect]) -> None:
@@ -102,7 +109,7 @@ class Feeder:
                 asked.add(flow.id)
                 continue
             self._spool.hold(message)
-            self._send(flow, message, effects)
+            self._send(flow, (message,), effects)
             asked.clear()
 
     def _first_for(self, flow: ConsumerFlow) -> SpooledMessage | None:
@@ -116,15 +123,16 @@ class Feeder:
                 return message
         return None
 
-    def _send(self, flow: ConsumerFlow, message: SpooledMessage, effects: list[Effect]) -> None:
-        """Deliver a message that was taken out of the spool, or bury it."""
-        if self._retention.is_watching and self._retention.is_dead(message):
-            self._claims.end_one(message)
-            effects += self._retention.end_dead(message)
+    def _send(self, flow: ConsumerFlow, messages: Sequence[SpooledMessage], effects: list[Effect]) -> None:
+        """Deliver messages that were taken out of the spool, for all of which there is room; or bury the one there is,
+        where messages may die."""
+        if self._retention.is_watching and self._retention.is_dead(messages[0]):
+            self._claims.end_on(messages)
+            effects += self._retention.end_dead(messages[0])
             return
         # All of what that handle held, not this message alone: its client settles what follows in the belief that
         # this one is settled too, and the settled messages of a key would no longer be a prefix (L3).
-        self._claims.end(message.flow)
-        delivery = flow.deliver(self._ids.take(), message)
-        self.redelivered_count += delivery.redelivered
-        effects.append(delivery)
+        self._claims.end_all_of_holders(messages)
+        deliveries = flow.deliver(self._ids.take(len(messages)), messages)
+        self.redelivered_count += sum(map(_IS_REDELIVERED, deliveries))
+        effects += deliveries

@@ -1,7 +1,7 @@
 """Bound flows of one queue: consumers, browsers, and what is remembered of a consumer whose connection broke."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.changes import QueueJournal
@@ -25,12 +25,12 @@ class Window:
         self.size = 0
         self.received_up_to = received_up_to
         self.last_sent_id = NO_DELIVERY
-        self._under_way = deque(under_way)
+        self._under_way = list(under_way)
 
     @property
-    def is_open(self) -> bool:
-        """Whether one more message may be sent."""
-        return len(self._under_way) < self.size
+    def room(self) -> int:
+        """How many more messages may be sent; below 0 where the client has made it smaller than what is under way."""
+        return self.size - len(self._under_way)
 
     @property
     def used(self) -> int:
@@ -45,13 +45,15 @@ class Window:
     def move(self, received_up_to: DeliveryId, size: int) -> None:
         """The client has received up to this id and takes `size` more beyond it; an older id changes only the size."""
         self.size = size
-        while self._under_way and self._under_way[0] <= received_up_to:
-            self.received_up_to = self._under_way.popleft()
+        received_count = bisect_right(self._under_way, received_up_to)
+        if received_count:
+            self.received_up_to = self._under_way[received_count - 1]
+            del self._under_way[:received_count]
 
-    def send(self, delivery_id: DeliveryId) -> DeliveryId:
-        """Note that an id is on its way; answers the one sent before it, 0 for the first."""
-        previous, self.last_sent_id = self.last_sent_id, delivery_id
-        self._under_way.append(delivery_id)
+    def send(self, delivery_ids: Sequence[DeliveryId]) -> DeliveryId:
+        """Note that ids are on their way, at least one; answers the one sent before, 0 where there is none."""
+        previous, self.last_sent_id = self.last_sent_id, delivery_ids[-1]
+        self._under_way += delivery_ids
         return previous
 
     def has_been_received(self, delivery_id: DeliveryId) -> bool:
@@ -110,23 +112,29 @@ class ConsumerFlow:
         return self.wants is not wants_everything
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more message may be delivered: window open and fewer unacknowledged than the queue allows."""
-        return self.window.is_open and len(self.unsettled) < self.max_unacked
+    def room(self) -> int:
+        """How many more messages may be delivered, none where it is not above 0: as many as the window lets through,
+        and no more unacknowledged ones than the queue allows."""
+        room = self.window.room
+        return min(room, self.max_unacked - len(self.unsettled)) if room > 0 else room
 
-    def deliver(self, delivery_id: DeliveryId, message: SpooledMessage) -> Deliver:
-        """Send a message under a fresh id; it counts as unsettled until `unsettled` gives it up."""
-        redelivered = message.delivery_id != NO_DELIVERY
-        message.delivery_id = delivery_id
-        message.delivery_count += 1
-        message.flow = self.id
-        self.unsettled.add(delivery_id, message)
+    def deliver(self, delivery_ids: Sequence[DeliveryId], messages: Sequence[SpooledMessage]) -> list[Deliver]:
+        """Send messages, at least one, under fresh ids; they count as unsettled until `unsettled` gives them up."""
+        client, flow, effects = self.client, self.id, []
+        previous_id = self.window.send(delivery_ids)
+        self.unsettled.add(delivery_ids, messages)
+        for delivery_id, message in zip(delivery_ids, messages, strict=True):
+            redelivered = message.delivery_id != NO_DELIVERY
+            message.delivery_id = delivery_id
+            message.delivery_count += 1
+            message.flow = flow
+            effects.append(
+                Deliver(client, flow, delivery_id, previous_id, message.message, redelivered, message.first_property)
+            )
+            previous_id = delivery_id
         if self._journal is not None:
-            self._journal.delivered(message.sequence, delivery_id, message.delivery_count, self)
-        previous_id = self.window.send(delivery_id)
-        return Deliver(
-            self.client, self.id, delivery_id, previous_id, message.message, redelivered, message.first_property
-        )
+            self._journal.delivered(self, messages)
+        return effects
 
 
 class BrowserFlow:
@@ -147,9 +155,11 @@ class BrowserFlow:
     def show(self, delivery_id: DeliveryId, message: SpooledMessage) -> Deliver:
         """Send a copy; the client may remove the message by this id."""
         self.next_sequence = message.sequence + 1
-        self.shown.add(delivery_id, message)
+        self.shown.add((delivery_id,), (message,))
         redelivered = message.delivery_id != NO_DELIVERY
-        return Deliver(self.client, self.id, delivery_id, self.window.send(delivery_id), message.message, redelivered)
+        return Deliver(
+            self.client, self.id, delivery_id, self.window.send((delivery_id,)), message.message, redelivered
+        )
 
 
 Flow = ConsumerFlow | BrowserFlow

@@ -114,7 +114,7 @@ class GroupLine(PartedLine):
         owner: FlowId | None = None if part.key is None else self._groups.owner_of(part.key)
         if owner is not None:
             flow = self.flows[owner]
-            if flow.has_room:
+            if flow.room > 0:
                 return flow
             self._sleep(part, owner)
             return None

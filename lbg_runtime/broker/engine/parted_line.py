@@ -60,7 +60,7 @@ class PartedLine:
 
     def room_made(self, flow: ConsumerFlow) -> None:
         """Something changed for this flow: it may have room again."""
-        if flow.id in self.flows and flow.has_room:
+        if flow.id in self.flows and flow.room > 0:
             self._wake(flow.id)
             self._wake(None)
 

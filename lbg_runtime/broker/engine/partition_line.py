@@ -109,7 +109,7 @@ class PartitionLine(PartedLine):
         if partition.state is not PartitionState.READY or partition.flow is None:
             return None  # Every part is woken when a partition changes hands.
         flow = self.flows[partition.flow]
-        if flow.has_room:
+        if flow.room > 0:
             return flow
         self._sleep(part, flow.id)
         return None

@@ -127,8 +127,7 @@ class Queue:
         """Remove messages for good, whoever holds them: those in these places, or all."""
         chosen = [m for m in self._spool.messages() if sequences is None or m.sequence in sequences]
         self._take_from_holders(chosen)
-        for message in chosen:
-            self._end(message, Outcome.ACCEPTED)
+        self._end(chosen, Outcome.ACCEPTED)
         return self._feed()
 
     # -- flows
@@ -259,8 +258,7 @@ class Queue:
         """End deliveries of a flow by id; ids that are not its own, or not any more, count for nothing."""
         effects: list[Effect] = []
         for settled in ranges:
-            for message in self._take_settled(flow, settled):
-                effects += self._end(message, settled.outcome)
+            effects += self._end(self._take_settled(flow, settled), settled.outcome)
         if isinstance(flow, ConsumerFlow):
             self._line.room_made(flow)
         return effects + self._feed()
@@ -381,14 +379,19 @@ class Queue:
                 holder.unsettled.discard(message.delivery_id)
                 self._line.room_made(holder)
 
-    def _end(self, message: SpooledMessage, outcome: Outcome) -> list[Effect]:
+    def _end(self, messages: Sequence[SpooledMessage], outcome: Outcome) -> list[Effect]:
+        effects: list[Effect] = []
         if outcome is Outcome.FAILED:
-            return self._retention.put_back(message)  # It waits already where a standby settles what it remembers.
-        self._claims.end_one(message)
-        if outcome is Outcome.REJECTED:
-            return self._retention.reject(message)
-        self._spool.remove(message)
-        return []
+            for message in messages:
+                effects += self._retention.put_back(message)  # It waits already where a standby settles.
+            return effects
+        self._claims.end_on(messages)
+        if outcome is Outcome.ACCEPTED:
+            self._spool.remove(messages)
+            return effects
+        for message in messages:
+            effects += self._retention.reject(message)
+        return effects
 
     def _rank(self) -> None:
         traits_of = self._surroundings.traits_of

@@ -8,10 +8,10 @@ from lbg_runtime.broker.engine.changes import (
     DeliveryIdsSkipped,
     FlowGone,
     FlowKept,
-    MessageDelivered,
-    MessageGone,
     MessageKept,
     MessageLogged,
+    MessagesDelivered,
+    MessagesGone,
     MessageUnlogged,
     PublisherGone,
     PublisherKept,
@@ -56,12 +56,11 @@ class Restoration:
             case MessageKept(number, sequence, message):
                 self._queues[number][1].restorable_parts[0].restore(sequence, message)
                 self._registry.numbers.skip_to(message.number)
-            case MessageDelivered():
+            case MessagesDelivered():
                 self._deliver(change)
-            case MessageGone(number, sequence):
+            case MessagesGone(number, sequences):
                 spool = self._queues[number][1].restorable_parts[0]
-                if (gone := spool.at(sequence)) is not None:
-                    spool.remove(gone)
+                spool.remove([gone for sequence in sequences if (gone := spool.at(sequence)) is not None])
             case MessageLogged() | MessageUnlogged() | ReplayLogKept() | ReplayLogGone():
                 self._replays.restore(change)
             case QueueKept():
@@ -108,8 +107,8 @@ class Restoration:
             if not messages or kept.queue not in self._queues:
                 continue
             deliveries = Deliveries()
-            for message in sorted(messages, key=lambda each: each.delivery_id):
-                deliveries.add(message.delivery_id, message)
+            messages.sort(key=lambda each: each.delivery_id)
+            deliveries.add([each.delivery_id for each in messages], messages)
             claims = self._queues[kept.queue][1].restorable_parts[1]
             claims.restore(flow, kept.client_name, Window(kept.received_up_to, kept.under_way), deliveries)
         return self._last_flow_id
@@ -123,12 +122,13 @@ class Restoration:
         vpn.add_queue(queue)
         self._queues[change.queue] = (vpn, queue)
 
-    def _deliver(self, change: MessageDelivered) -> None:
-        message = self._queues[change.queue][1].restorable_parts[0].at(change.sequence)
-        self._delivery_ids.skip_to(change.delivery_id)
-        if message is not None:
-            message.delivery_id, message.flow = change.delivery_id, change.flow
-            message.delivery_count = change.delivery_count
+    def _deliver(self, change: MessagesDelivered) -> None:
+        spool = self._queues[change.queue][1].restorable_parts[0]
+        for sequence, delivery_id, delivery_count in change.deliveries:
+            self._delivery_ids.skip_to(delivery_id)
+            if (message := spool.at(sequence)) is not None:
+                message.delivery_id, message.flow = delivery_id, change.flow
+                message.delivery_count = delivery_count
 
     def _vpn(self, name: str) -> Vpn:
         self._registry.add_vpn(name)

@@ -134,7 +134,7 @@ class Retention:
         return buried or []
 
     def _end(self, message: SpooledMessage) -> list[Effect] | None:
-        self._spool.remove(message)
+        self._spool.remove((message,))
         return self._bury(self._settings, message.message)
 
     def _arm(self) -> None:

@@ -1,7 +1,7 @@
 """The messages of one queue: which wait, which are out with a client, and in what order they go out."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
@@ -126,16 +126,20 @@ class Spool:
         """The message in a place."""
         return self._messages.get(sequence)
 
-    def take_next(self) -> SpooledMessage:
-        """Hand out the first waiting message; there must be one."""
-        while self._returned or self._fresh:
-            message = heappop(self._returned)[1] if self._returned else self._fresh.popleft()
+    def take_next(self, count: int) -> list[SpooledMessage]:
+        """Hand out the first waiting messages, in order; there must be so many."""
+        if count > self.waiting_count:
+            raise InvariantViolated(f"{self.waiting_count} messages wait in the spool, not {count}")
+        fresh, returned, taken = self._fresh, self._returned, []
+        self.unacked_count += count
+        while count:
+            message = heappop(returned)[1] if returned else fresh.popleft()
             message.is_listed = False
             if message.state is _WAITING:
                 message.state = _UNACKED
-                self.unacked_count += 1
-                return message
-        raise InvariantViolated("no message waits in the spool")
+                taken.append(message)
+                count -= 1
+        return taken
 
     def rank_by(self, rank_of: Callable[[Published], int] | None) -> None:
         """Hand out messages of a lower rank first, or none before another; not where messages belong to parts."""
@@ -200,23 +204,25 @@ class Spool:
             message.is_listed = True
             heappush(self._returned, (_place(message), message))
 
-    def remove(self, message: SpooledMessage) -> bool:
-        """Remove a message for good, wherever it is; False if it is gone already."""
-        if message.state is _GONE:
-            return False
-        was_waiting = message.state is _WAITING
-        if not was_waiting:
-            self.unacked_count -= 1
-        message.state = _GONE
-        del self._messages[message.sequence]
-        self.spooled_bytes -= message.message.size_bytes
-        if self._journal is not None:
-            self._journal.gone(message.sequence)
-        if self._parts is not None:
-            self._parts.removed(message, was_waiting=was_waiting)
-        elif message.is_listed:
-            self._compact()
-        return True
+    def remove(self, messages: Iterable[SpooledMessage]) -> None:
+        """Remove messages for good, wherever they are; nothing for those that are gone already."""
+        gone = []
+        for message in messages:
+            state = message.state
+            if state is _GONE:
+                continue
+            if state is _UNACKED:
+                self.unacked_count -= 1
+            message.state = _GONE
+            del self._messages[message.sequence]
+            self.spooled_bytes -= message.message.size_bytes
+            gone.append(message.sequence)
+            if self._parts is not None:
+                self._parts.removed(message, was_waiting=state is _WAITING)
+            elif message.is_listed:
+                self._compact()
+        if self._journal is not None and gone:
+            self._journal.gone(gone)
 
     def next_from(self, sequence: int) -> SpooledMessage | None:
         """The first message at or behind a place, waiting or not.

@@ -94,6 +94,8 @@ class Subscriptions(Generic[S]):
 
     def match(self, topic: str) -> tuple[S, ...]:
         """Every subscriber that gets a message on this topic, each once; of a share the one who has it."""
+        if not self._texts:
+            return ()
         found = self._matched.get(topic)
         if found is None:
             found = self._find(topic)

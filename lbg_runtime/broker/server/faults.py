@@ -41,7 +41,7 @@ class Faults:
         self._victims = victims
         self._troubles: dict[str | None, Trouble] = {}
         self._refusals: dict[Asked, list[_Refusal]] = {}
-        surroundings.refuse = self._refuse
+        self._surroundings = surroundings
 
     def drop(self, client_name: str | None = None) -> int:
         """Cut connections, as a network does; how many there were."""
@@ -71,11 +71,13 @@ class Faults:
     ) -> None:
         """Answer what is asked with this error, so often, or always."""
         self._refusals.setdefault(asked, []).append(_Refusal(client_name, code, text, times))
+        self._surroundings.refuse = self._refuse
 
     def clear(self) -> None:
         """Put everything right again. What was kept back goes on its way."""
         self._troubles.clear()
         self._refusals.clear()
+        self._surroundings.refuse = None
         for _, victim in self._victims():
             victim.suffer(NO_TROUBLE)
 

@@ -102,13 +102,9 @@ class Outbox:
         entries = self._entries
         while entries and size < WRITE_BYTES:
             entry = entries.popleft()
-            if isinstance(entry, bytes):
-                pieces.append(entry)
-                size += len(entry)
-                self.answer_bytes -= len(entry)
-                continue
             if isinstance(entry, Deliver):
-                relay = _relay_of(entry.message)
+                message = entry.message
+                relay = _relay_of(message)
                 if entry.first_property is not None:
                     relay = with_property(relay, entry.first_property, value=True)
                 prefix = relay.delivery_prefix(
@@ -116,15 +112,21 @@ class Outbox:
                     entry.previous_id,
                     entry.flow,
                     redelivered=entry.redelivered,
-                    number=entry.message.number,
+                    number=message.number,
                 )
+            elif isinstance(entry, bytes):
+                pieces.append(entry)
+                size += len(entry)
+                self.answer_bytes -= len(entry)
+                continue
             else:
                 direct = self._next_direct()
-                relay = _relay_of(direct.message)
+                message = direct.message
+                relay = _relay_of(message)
                 prefix = relay.direct_prefix(discarded=direct.discarded)
-                self._direct_bytes[direct.class_of_service] -= direct.message.size_bytes
+                self._direct_bytes[direct.class_of_service] -= message.size_bytes
             pieces += (prefix, relay.carried, relay.body)
-            size += relay.size_bytes
+            size += message.size_bytes
         return pieces
 
     def _place(self, direct: _Direct) -> None:

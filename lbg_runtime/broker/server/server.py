@@ -68,6 +68,8 @@ class BrokerServer:
         self._connections: dict[Connection, None] = {}
         self._by_client: dict[ClientId, Connection] = {}
         self._to_flush: dict[Connection, None] = {}
+        self._will_flush = False
+        """Whether `_flush` is to be called at the end of this turn."""
         self._anonymous_names = (f"client-{number}" for number in count(1))
         self._no_connections = asyncio.Event()
         self._no_connections.set()
@@ -183,15 +185,19 @@ class BrokerServer:
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Hand effects of the engine to the sessions they are for, in order."""
+        client = apply = None
         for effect in effects:
-            connection = self._by_client.get(effect.client)
-            if connection is None:
-                continue  # The connection went in this very turn; the engine takes everything back when it hears of it.
-            connection.session.apply(effect)
-            self.written_to(connection)
+            if effect.client != client:
+                client, apply = effect.client, None
+                # Else it went in this very turn; the engine takes everything back when it hears of it.
+                if (connection := self._by_client.get(client)) is not None:
+                    apply = connection.session.apply
+                    self.written_to(connection)
+            if apply is not None:
+                apply(effect)
         self._timer.arm()
-        if self._changes and not self._to_flush:
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._changes:
+            self._flush_soon()
 
     def write_down(self) -> None:
         """Have all that the engine was told on disk when this returns; raises `StoreFailed`, once and for all."""
@@ -226,8 +232,7 @@ class BrokerServer:
 
     def written_to(self, connection: Connection) -> None:
         """Flush this connection at the end of this turn of the loop, in one write for all that happens until then."""
-        if not self._to_flush:
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._flush_soon()
         self._to_flush[connection] = None
 
     def lost(self, connection: Connection) -> None:
@@ -260,7 +265,13 @@ class BrokerServer:
             lambda: connection.name_on_certificate,
         )
 
+    def _flush_soon(self) -> None:
+        if not self._will_flush:
+            self._will_flush = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
+        self._will_flush = False
         if self._changes:
             # What leaves the broker must be true after its death, so it leaves after what it stands for is on disk.
             with suppress(StoreFailed):

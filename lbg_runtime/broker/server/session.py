@@ -74,6 +74,8 @@ OnLogin = Callable[[ClientId], None]
 
 _LOGIN_LIMIT_BYTES = 64 * 1024
 _FRAME_LIMIT_BYTES = MAX_MESSAGE_BYTES + 64 * 1024
+# A plain number, looked up once: it is asked for with every message.
+_MESSAGE = int(Protocol.MESSAGE)
 _KEEP_ALIVE = encode_frame(Frame(Protocol.KEEP_ALIVE))
 _TEMPORARY_PREFIX = f"#P2P/QTMP/{VIRTUAL_ROUTER}/"
 _BYTES_PER_QUOTA_UNIT = 1_000_000
@@ -124,6 +126,8 @@ class Session:
         self._address_of_peer = address_of_peer
         self._name_on_certificate = name_on_certificate
         self._wall_s = wall_s
+        self._now_s: int | None = None
+        """Unix time at which the bytes came that are read now; one number for all messages in them."""
         self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
         self._consumers: dict[int, _ConsumerFlow] = {}
         self._publishers: dict[int, int] = {}
@@ -151,7 +155,9 @@ class Session:
     def receive(self, data: bytes) -> None:
         """Take bytes from the client; raises `ProtocolError`. Does nothing once the session has ended."""
         self._reader.feed(data)
-        while not self.ended and (raw := self._reader.next_frame()) is not None:
+        if self._wall_s is not None:
+            self._now_s = int(self._wall_s())
+        while self.end_reason is None and (raw := self._reader.next_frame()) is not None:
             self._handle(raw)
         self._acknowledge_published()
 
@@ -182,7 +188,7 @@ class Session:
             if protocol != Protocol.CLIENT_CTRL:
                 raise ProtocolError(f"protocol {protocol:#x} before the login", 1)
             self._log_in(decode_frame(raw))
-        elif protocol == Protocol.MESSAGE:
+        elif protocol == _MESSAGE:
             self._publish(self.client, raw)
         elif protocol == Protocol.ASSURED_CTRL:
             self._handle_assured(self.client, decode_frame(raw))
@@ -324,12 +330,12 @@ class Session:
 
     def _publish(self, client: ClientId, raw: bytes) -> None:
         frame = read_published(raw)
+        relay = frame.relay
         if not frame.assured:
-            message = Published(frame.topic, frame.relay, frame.relay.size_bytes)
+            message = Published(frame.topic, relay, relay.size_bytes)
             self._carry_out(self._engine.publish_direct(client, message))
             return
-        spooled_at_s = None if self._wall_s is None else int(self._wall_s())
-        message = Published(frame.topic, frame.relay, frame.relay.size_bytes, spooled_at_s)
+        message = Published(frame.topic, relay, relay.size_bytes, self._now_s)
         flow, message_id = frame.flow_id, frame.message_id
         last_answered = self._publishers.get(flow)
         if last_answered is None:

@@ -1,5 +1,7 @@
 """Which messages have their bytes in the replay log's table, and which places in queues lean on them there."""
 
+from collections.abc import Iterable
+
 
 class Frames:
     """Part of a store. Without a replay log it knows nothing, and messages are written where they are.
@@ -37,8 +39,11 @@ class Frames:
         return self._forget(number) if number in self._outlived else None
 
     def leave_all(self, first: int, last: int) -> list[int]:
-        """All places of a queue, from the first to the last, are empty; as `leave`. Linear in all that lean."""
-        places = [place for place in self._leaning if first <= place <= last]
+        """All places from the first to the last are empty; as `leave`. Linear in them, or in all that lean where those
+        are fewer."""
+        places: Iterable[int] = range(first, last + 1)
+        if last - first >= len(self._leaning):
+            places = [place for place in self._leaning if first <= place <= last]
         return [number for number in map(self.leave, places) if number is not None]
 
     def let_go(self, number: int) -> bool:

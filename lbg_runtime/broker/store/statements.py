@@ -11,10 +11,10 @@ from lbg_runtime.broker.engine.changes import (
     DeliveryIdsSkipped,
     FlowGone,
     FlowKept,
-    MessageDelivered,
-    MessageGone,
     MessageKept,
     MessageLogged,
+    MessagesDelivered,
+    MessagesGone,
     MessageUnlogged,
     PublisherGone,
     PublisherKept,
@@ -96,14 +96,14 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
         kind = type(change)
         if kind is MessageKept:
             kept.append(_message(cast(MessageKept, change), frames))
-        elif kind is MessageDelivered:
-            delivered.append(_delivery(cast(MessageDelivered, change)))
-        elif kind is MessageGone:
-            one = cast(MessageGone, change)
-            id_ = message_id(one.queue, one.sequence)
-            gone.append((id_,))
-            if (number := frames.leave(id_)) is not None:
-                unlogged.append((number,))
+        elif kind is MessagesDelivered:
+            delivered += _deliveries(cast(MessagesDelivered, change))
+        elif kind is MessagesGone:
+            some = cast(MessagesGone, change)
+            for first, last in _runs_of(some.sequences):
+                places = message_id(some.queue, first), message_id(some.queue, last)
+                gone.append(places)
+                unlogged += [(number,) for number in frames.leave_all(*places)]
         elif kind is MessageLogged:
             logged.append(_logged(cast(MessageLogged, change)))
             frames.add(cast(MessageLogged, change).message.number)
@@ -125,8 +125,8 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
     if delivered:
         yield "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", delivered
     if gone:
-        yield "DELETE FROM message WHERE id = ?", gone
-        yield "DELETE FROM delivery WHERE message = ?", gone
+        yield "DELETE FROM message WHERE id BETWEEN ? AND ?", gone
+        yield "DELETE FROM delivery WHERE message BETWEEN ? AND ?", gone
     if unlogged:
         yield "DELETE FROM logged WHERE number = ?", unlogged
     if firsts:
@@ -168,8 +168,20 @@ def _logged(change: MessageLogged) -> Values:
     return message.number, change.vpn, change.came_ns, message.spooled_at_s, crc32(frame), frame
 
 
-def _delivery(change: MessageDelivered) -> Values:
-    return message_id(change.queue, change.sequence), change.delivery_id, change.flow, change.delivery_count
+def _deliveries(change: MessagesDelivered) -> list[Values]:
+    queue, flow = change.queue, change.flow
+    return [(message_id(queue, sequence), id_, flow, count) for sequence, id_, count in change.deliveries]
+
+
+def _runs_of(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of numbers that follow one another."""
+    first = last = sequences[0]
+    for sequence in sequences[1:]:
+        if sequence != last + 1:
+            yield first, last
+            first = sequence
+        last = sequence
+    yield first, last
 
 
 def _of_one(change: Change, frames: Frames) -> Iterator[tuple[str, Iterable[Values]]]:

@@ -20,9 +20,9 @@ from lbg_runtime.broker.engine.changes import (
     Change,
     DeliveryIdsSkipped,
     FlowKept,
-    MessageDelivered,
     MessageKept,
     MessageLogged,
+    MessagesDelivered,
     PublisherKept,
     QueueKept,
     QueueNumber,
@@ -215,7 +215,7 @@ class Store:
                     message = replace(message, spooled_at_s=spooled_at_s)
             yield MessageKept(number, sequence, message)
             if delivery_id is not None:
-                yield MessageDelivered(number, sequence, DeliveryId(delivery_id), FlowId(flow), count)
+                yield MessagesDelivered(number, FlowId(flow), ((sequence, DeliveryId(delivery_id), count),))
         for each in outlived:
             self._frames.let_go(each)
         for flow, number, client_name, received_up_to, under_way in execute(

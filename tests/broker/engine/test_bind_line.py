@@ -44,3 +44,15 @@ def test_round_robin_line_counts_a_flow_once_however_often_room_is_made():
     first.window.move(DeliveryId(0), 0)
     second.window.move(DeliveryId(0), 0)
     assert line.next_with_room() is None
+
+
+def test_a_line_says_whether_one_flow_gets_all_that_it_has_room_for():
+    exclusive, round_robin = ExclusiveLine(), RoundRobinLine()
+    for number in (1, 2):
+        joined(exclusive, number)
+    first, second = joined(round_robin, 1), joined(round_robin, 2)
+    assert (exclusive.feeds_one, round_robin.feeds_one) == (True, False)
+
+    first.window.move(DeliveryId(0), 0)
+    assert [round_robin.next_with_room() for _ in range(2)] == [second, second]
+    assert round_robin.feeds_one

@@ -9,16 +9,16 @@ from lbg_runtime.broker.engine.spool import MessageState, SpooledMessage
 def noted(*ids: int) -> Deliveries:
     deliveries = Deliveries()
     for id_ in ids:
-        deliveries.add(id_, SpooledMessage(id_, Published("t", id_, 1)))
+        deliveries.add([id_], [SpooledMessage(id_, Published("t", id_, 1))])
     return deliveries
 
 
 def test_ids_increase_and_pass_those_that_a_client_knows():
     ids = DeliveryIds()
-    assert [ids.take(), ids.take()] == [1, 2]
+    assert [ids.take(1), ids.take(3)] == [[1], [2, 3, 4]]
     ids.skip_to(7)
     ids.skip_to(3)
-    assert ids.take() == 8
+    assert ids.take(1) == [8]
 
 
 def test_a_huge_range_takes_what_is_there_in_order():
@@ -60,3 +60,4 @@ def test_taking_and_discarding_agree_with_a_plain_list(ids, calls):
             left = [id_ for id_ in left if id_ != first]
         assert [id_ for id_, _ in deliveries] == left
         assert len(deliveries) == len(left)
+        assert deliveries.count(first, first + width) == sum(first <= id_ <= first + width for id_ in left)

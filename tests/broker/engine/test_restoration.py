@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import initialize, rule
 
-from lbg_runtime.broker.engine.changes import Change, Changes, DeliveryIdsSkipped, MessageDelivered, MessageKept
+from lbg_runtime.broker.engine.changes import Change, Changes, DeliveryIdsSkipped, MessageKept, MessagesDelivered
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import Engine, QueueSettings
 from lbg_runtime.broker.engine.settings import Permission
@@ -171,5 +171,5 @@ def test_a_message_on_its_way_through_is_told_of_in_order(kept):
     first, second, *_ = kept.changes.take()
     assert (first, second) == (
         MessageKept(1, 1, Published("orders/new", 1, 1)),
-        MessageDelivered(1, 1, DeliveryId(1), flow, 1),
+        MessagesDelivered(1, flow, [(1, DeliveryId(1), 1)]),
     )

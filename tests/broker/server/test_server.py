@@ -4,13 +4,19 @@ import asyncio
 import contextlib
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.changes import MessageKept
+from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import BrokerRefusal, UserError
+from lbg_runtime.smf.message import make_relay
 
 pytestmark = pytest.mark.real_time
 
@@ -140,3 +146,25 @@ async def test_queues_are_made_with_their_subscriptions() -> None:
         server.create_queue("q")
     server.delete_queue("q")
     server.create_queue("q")
+
+
+async def test_what_is_kept_in_one_turn_of_the_loop_is_written_by_one_call(tmp_path: Path) -> None:
+    async with BrokerServer(port=0, store=Store.open(tmp_path / "store")) as server:
+        server.create_queue("orders", ["orders/new"])
+        client, _ = server.engine.connect("default", "default", "", "ann")
+        await asyncio.sleep(0)
+        loop, asked = asyncio.get_running_loop(), []
+        call_soon = loop.call_soon
+        relay = make_relay("orders/new", b"body")
+
+        def note(call: Callable[..., object], *args: object, **more: Any) -> asyncio.Handle:
+            asked.append(call)
+            return call_soon(call, *args, **more)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(loop, "call_soon", note)
+            for _ in range(10):
+                server.carry_out(server.engine.publish_direct(client, Published("orders/new", relay, relay.size_bytes)))
+        assert len(asked) == 1
+    with contextlib.closing(Store.open(tmp_path / "store")) as store:
+        assert len([each for each in store.read() if isinstance(each, MessageKept)]) == 10

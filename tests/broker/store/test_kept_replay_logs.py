@@ -8,9 +8,9 @@ import pytest
 
 from lbg_runtime.broker.engine.changes import (
     Change,
-    MessageGone,
     MessageKept,
     MessageLogged,
+    MessagesGone,
     MessageUnlogged,
     QueueGone,
     QueueKept,
@@ -74,7 +74,7 @@ def test_what_the_log_gave_up_stays_as_long_as_a_queue_has_it(path):
     store = Store.open(path)
     store.write([*queues, LOG, *(logged(n) for n in (1, 2, 3))])
     store.write([*(MessageKept(1, n, message(n)) for n in (1, 2)), MessageKept(2, 1, message(1))])
-    store.write([MessageUnlogged("default", 1), MessageUnlogged("default", 2), MessageGone(1, 1)])
+    store.write([MessageUnlogged("default", 1), MessageUnlogged("default", 2), MessagesGone(1, [1])])
     store.close()
     assert frames(path) == (0, 3)
     store = Store.open(path)
@@ -82,7 +82,7 @@ def test_what_the_log_gave_up_stays_as_long_as_a_queue_has_it(path):
     log = replace(LOG, first=3)
     assert found == [*queues, log, logged(3), MessageKept(1, 2, message(2)), MessageKept(2, 1, message(1))]
     # One goes by itself, the other one with its queue.
-    store.write([MessageGone(2, 1)])
+    store.write([MessagesGone(2, [1])])
     assert store._connection.execute("SELECT number FROM logged ORDER BY number").fetchall() == [(2,), (3,)]
     store.write([QueueGone(1)])
     assert store._connection.execute("SELECT number FROM logged").fetchall() == [(3,)]
@@ -90,10 +90,21 @@ def test_what_the_log_gave_up_stays_as_long_as_a_queue_has_it(path):
     assert reopened(path) == [queues[1], log, logged(3)]
 
 
+def test_messages_that_leave_together_take_out_of_the_log_s_table_what_the_log_gave_up(path):
+    queue = QueueKept(1, "default", "orders", QueueSettings())
+    store = Store.open(path)
+    store.write([queue, LOG, *(logged(n) for n in range(1, 7)), *(MessageKept(1, n, message(n)) for n in range(1, 7))])
+    store.write([MessageUnlogged("default", n) for n in (1, 2, 3, 4)])
+    assert store._connection.execute("SELECT count(*) FROM logged").fetchone() == (6,)
+    store.write([MessagesGone(1, [1, 2, 4, 5])])
+    assert store._connection.execute("SELECT number FROM logged ORDER BY number").fetchall() == [(3,), (5,), (6,)]
+    store.close()
+
+
 def test_what_is_replayed_is_not_written_again(path):
     queue = QueueKept(1, "default", "orders", QueueSettings())
     store = Store.open(path)
-    store.write([queue, LOG, logged(1), MessageKept(1, 1, message(1)), MessageGone(1, 1)])
+    store.write([queue, LOG, logged(1), MessageKept(1, 1, message(1)), MessagesGone(1, [1])])
     again = message(1)
     again.spooled_at_s = 99
     store.write([MessageKept(1, 2, again)])

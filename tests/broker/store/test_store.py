@@ -15,9 +15,9 @@ from lbg_runtime.broker.engine.changes import (
     DeliveryIdsSkipped,
     FlowGone,
     FlowKept,
-    MessageDelivered,
-    MessageGone,
     MessageKept,
+    MessagesDelivered,
+    MessagesGone,
     PublisherGone,
     PublisherKept,
     QueueGone,
@@ -75,7 +75,7 @@ def test_everything_that_was_told_comes_back(path):
         SubscriptionKept(1, "#share/a/b"),
         MessageKept(1, 1, message(1)),
         MessageKept(1, 2, message(2)),
-        MessageDelivered(1, 2, 77, 5, 3),
+        MessagesDelivered(1, 5, ((2, 77, 3),)),
         MessageKept(2, 9, message(9, 100_000)),
         FlowKept(1, 5, "ann", 70, (75, 77)),
         PublisherKept("default", "flow", 12, ((7, 503, "Spool Over Quota"),)),
@@ -95,31 +95,47 @@ def test_what_is_gone_does_not_come_back(path):
             SubscriptionKept(1, "a"),
             SubscriptionKept(2, "b"),
             *(MessageKept(queue, n, message(n)) for queue in (1, 2) for n in (1, 2)),
-            MessageDelivered(1, 1, 1, 5, 1),
-            MessageDelivered(2, 1, 2, 6, 1),
+            MessagesDelivered(1, 5, ((1, 1, 1),)),
+            MessagesDelivered(2, 6, ((1, 2, 1),)),
             FlowKept(1, 5, "ann", 0, (1,)),
             FlowKept(2, 6, "ann", 0, (2,)),
             PublisherKept("default", "flow", 1, ()),
         ]
     )
     store.write(
-        [MessageGone(1, 1), QueueGone(2), SubscriptionGone(1, "a"), FlowGone(5), PublisherGone("default", "flow")]
+        [MessagesGone(1, [1]), QueueGone(2), SubscriptionGone(1, "a"), FlowGone(5), PublisherGone("default", "flow")]
     )
     store.close()
     assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 2, message(2))]
 
 
+def test_only_what_is_said_to_be_gone_is(path):
+    store = Store.open(path)
+    queues = [QueueKept(number, "default", f"queue-{number}", QueueSettings()) for number in (1, 2)]
+    store.write([*queues, *(MessageKept(queue, n, message(n)) for queue in (1, 2) for n in range(1, 9))])
+    store.write([MessagesDelivered(1, 5, [(n, n, 1) for n in (2, 3, 5)])])
+    store.write([MessagesGone(1, [2, 3, 4, 6, 8, 1])])
+    store.close()
+    assert reopened(path) == [
+        *queues,
+        MessageKept(1, 5, message(5)),
+        MessagesDelivered(1, 5, ((5, 5, 1),)),
+        MessageKept(1, 7, message(7)),
+        *(MessageKept(2, n, message(n)) for n in range(1, 9)),
+    ]
+
+
 def test_the_latest_word_counts(path):
     store = Store.open(path)
     store.write([QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))])
-    store.write([MessageDelivered(1, 1, 1, 5, 1), PublisherKept("default", "flow", 1, ())])
-    store.write([MessageDelivered(1, 1, 2, 6, 2), PublisherKept("default", "flow", 2, ())])
+    store.write([MessagesDelivered(1, 5, ((1, 1, 1),)), PublisherKept("default", "flow", 1, ())])
+    store.write([MessagesDelivered(1, 6, ((1, 2, 2),)), PublisherKept("default", "flow", 2, ())])
     store.write([QueueKept(1, "default", "orders", QueueSettings())])
     store.close()
     assert reopened(path) == [
         QueueKept(1, "default", "orders", QueueSettings()),
         MessageKept(1, 1, message(1)),
-        MessageDelivered(1, 1, 2, 6, 2),
+        MessagesDelivered(1, 6, ((1, 2, 2),)),
         PublisherKept("default", "flow", 2, ()),
     ]
 
