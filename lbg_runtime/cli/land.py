@@ -1,5 +1,6 @@
 """`lbg land`: a member that puts the messages of its group into a landing log."""
 
+import gc
 import os
 from enum import Enum
 from pathlib import Path
@@ -62,6 +63,7 @@ def land(
     import orjson
 
     from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.broker import GC_THRESHOLDS
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.pipeline.landing.lander import LandingOptions, lander_app
     from lbg_runtime.pipeline.landing.open_lane import FlushLimits
@@ -82,6 +84,9 @@ def land(
     app, lander = lander_app(
         settings, options, member_index=member_index, member_count=member_count, member_id=member_id
     )
+    # Thousands of messages wait for the disk at a time, and none of them is garbage.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     report = app.run_sync(parent_pid=parent_pid)
     if json:
         left = {

@@ -62,10 +62,13 @@ async def _look_on(look: Callable[[], bool], limit_s: float | None) -> None:
             # In a thread of its own, so that a signal is heard in the middle of a large slice.
             has_more = await asyncio.to_thread(look)
             left_s = _PAUSE_S if ends_s is None else min(_PAUSE_S, ends_s - loop.time())
-            if stopped.is_set() or left_s <= 0:
+            if stopped.is_set():
                 return
+            # What is there already is judged however short the time.
             if has_more:
                 continue
+            if left_s <= 0:
+                return
             try:
                 async with asyncio.timeout(left_s):
                     # No bound without --for: the user ends it with a signal.

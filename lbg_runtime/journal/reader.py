@@ -166,6 +166,11 @@ class RecordFile:
         if not self.hopeless:
             self._sort(rows)
 
+    @property
+    def last_wall_us(self) -> int | None:
+        """The latest moment of those records that have the wall clock alone."""
+        return self._last_wall_us
+
     def row(self, schema: pa.Schema) -> _Row:
         """This file's row in the table of files."""
         header, close = self._header or {}, self._close or {}

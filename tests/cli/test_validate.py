@@ -105,6 +105,15 @@ def test_the_journals_of_a_run_that_goes_on_are_judged_so_far(tmp_path: Path) ->
     assert (told.exit_code, counted.exit_code) == (1, 1)
 
 
+def test_what_is_there_is_judged_however_short_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = written(story(), tmp_path)
+    at_once = validate("--live", directory, "--for", "1ms", "--json")
+    monkeypatch.setattr("lbg_runtime.journal.follow._BLOCK_BYTES", 3000)
+    bit_by_bit = validate("--live", directory, "--for", "1ms", "--json")
+    assert orjson.loads(bit_by_bit.stdout) == orjson.loads(at_once.stdout)
+    assert orjson.loads(at_once.stdout)["handled_first"] > 0
+
+
 def test_a_large_run_is_laid_out_and_judged_in_slices_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

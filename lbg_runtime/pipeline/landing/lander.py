@@ -26,7 +26,6 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.prune import prune, wall_us
 from lbg_runtime.pipeline.landing.room import Room
-from lbg_runtime.pipeline.landing.rows import row_of
 from lbg_runtime.pipeline.landing.usage import used_bytes
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handling import CURRENT_HANDLING
@@ -170,14 +169,6 @@ class Lander:
         handling = CURRENT_HANDLING.get()
         delivery = handling.delivery
         queue, epoch = delivery.queue, delivery.epoch
-        row = row_of(
-            message,
-            handling.shard,
-            handling.key,
-            lane=f"{self.member}-{epoch}.{self._born_us:x}",
-            delivery_id=delivery.delivery_id,
-            redelivered=delivery.redelivered,
-        )
         # Another runner takes the place of this one while it waits, so that others come to be in the same flush.
         with aside():
             is_landed = False
@@ -185,7 +176,14 @@ class Lander:
                 if self._room.is_closed(queue):
                     await self._room.wait(queue, epoch)
                 try:
-                    await self._lane(queue, epoch).land(delivery.delivery_id, row, delivery.received_at_ns)
+                    await self._lane(queue, epoch).land(
+                        message,
+                        handling.shard,
+                        handling.key,
+                        delivery.delivery_id,
+                        redelivered=delivery.redelivered,
+                        received_at_ns=delivery.received_at_ns,
+                    )
                 except LandingError:
                     # The flush has said so, once for all that were in it.
                     self._room.flush_failed(queue)
@@ -207,6 +205,7 @@ class Lander:
             index = int(queue.removeprefix(f"{self._group.name}/"))
             lane = self._lanes[queue, epoch] = OpenLane(
                 index,
+                f"{self.member}-{epoch}.{self._born_us:x}",
                 partial(self._make_writer, index, epoch),
                 self._options.limits,
                 self._threads,

@@ -1,17 +1,23 @@
 """Reads one lane: how far it goes, its rows, and which of its flushes may hold ids of a range."""
 
-from collections.abc import Iterator
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
-from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW, read_entries, read_last_entry
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LaneNote, parts_of
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW, Entries, IndexRead
+from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LaneNote, parts_among, parts_of
 from lbg_runtime.pipeline.landing.pruned_ids import PrunedSegment, read_pruned
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment
+
+_KEPT_BYTES = 1 << 16
+"""Of an index: a thousand flushes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +52,48 @@ class LaneView:
     def __init__(self, root: Path, name: str, note: LaneNote) -> None:
         self.name = name
         self.note = note
-        self.folder = root / name
+        # No `Path`: making one takes as long as opening a file, and a task makes a view of each lane.
+        self._folder = f"{root}/{name}"
         self._full: dict[int, tuple[int, int, int]] = {}
         """By first row: rows, low and high of segments that are followed by another."""
         self._pruned: dict[int, PrunedSegment] = {}
         self._seen = LaneExtent(0, 0)
         """How far it went when that was last looked at."""
+        self._names: list[str] = []
+        """What was in its folder then."""
+        self._parts: Mapping[str, list[int]] = {INDEX_SUFFIX: [], IDS_SUFFIX: []}
+        """And what that was."""
+        self._planned: tuple[int, IndexRead] | None = None
+        """First row of the segment that flushes were last told of, and its index, where that is not large."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return Path(self._folder)
 
     @property
     def place(self) -> tuple[int, str]:
         """Its place among the lanes of its queue."""
         return self.note.order, self.name
 
+    def is_there(self) -> bool:
+        """Whether its folder is: a lane can be removed, long after it was pruned."""
+        return os.path.isdir(self._folder)
+
     def extent(self) -> LaneExtent:
         """How far it goes now. Raises `LandingDamaged`, and `FileNotFoundError` where it is gone."""
         while True:
-            parts = parts_of(self.folder)
-            segments = parts[INDEX_SUFFIX]
+            names = os.listdir(self._folder)
+            if names != self._names:
+                self._names, self._parts = names, parts_among(names)
+            segments = self._parts[INDEX_SUFFIX]
             if not segments:
                 # Nothing has landed, or all is pruned.
-                rows = max((self._pruned_segment(first).rows for first in parts[IDS_SUFFIX]), default=0)
-                return LaneExtent(rows, rows)
+                rows = max((self._pruned_segment(first).rows for first in self._parts[IDS_SUFFIX]), default=0)
+                self._seen = LaneExtent(rows, rows)
+                return self._seen
             try:
-                last = read_last_entry(Segment(self.folder, segments[-1]).index_path)
+                last = Segment(self._folder, segments[-1]).last_entry()
             except FileNotFoundError:
                 # Pruned between the two looks.
                 continue
@@ -107,18 +132,18 @@ class LaneView:
         try:
             extent = self.extent()
         except FileNotFoundError:
-            raise LandingRowsPruned(str(self.folder), self.name, start_row, end_row) from None
+            raise LandingRowsPruned(self._folder, self.name, start_row, end_row) from None
         if start_row < extent.first_row:
-            raise LandingRowsPruned(str(self.folder), self.name, start_row, extent.first_row)
+            raise LandingRowsPruned(self._folder, self.name, start_row, extent.first_row)
         if end_row > extent.rows:
             what = f"row {end_row - 1} is asked for, and it ends with row {extent.rows - 1}"
             raise LandingDamaged(
-                str(self.folder), what, "it has lost rows, or the offsets are of another log: begin anew from its rows"
+                self._folder, what, "it has lost rows, or the offsets are of another log: begin anew from its rows"
             )
 
     def flushes(self, start_row: int, end_row: int, low: int, high: int) -> Iterator[Flush]:
         """Those with rows in this range that may hold ids of that range, in order; not those of pruned segments."""
-        for first, following in self._segments():
+        for first, following in _followed(parts_of(self._folder)[INDEX_SUFFIX]):
             if first >= end_row or (following is not None and following <= start_row):
                 continue
             rows, segment_low, segment_high = self._segment_range(first, is_full=following is not None)
@@ -126,55 +151,55 @@ class LaneView:
                 yield from (
                     each
                     # All of them: a damaged range must not hide what it has.
-                    for each in self._flushes_of(first, 0, end_row)
+                    for each in _flushes(Segment(self._folder, first).index().between(0, end_row))
                     if each.rows > start_row and each.first_row < end_row and each.low <= high and each.high >= low
                 )
 
     def all_flushes(self, start_row: int, end_row: int) -> Iterator[Flush]:
-        """Those with rows in this range, in order."""
-        for first, following in self._segments():
+        """Those with rows in this range, in order. Raises as `LandingLog.read`.
+
+        What is known of the range is not looked at again: enough to plan with, as who reads looks again.
+        """
+        if not self.had(start_row, end_row):
+            self.extent()
+        for first, following in _followed(self._parts[INDEX_SUFFIX]):
             if first < end_row and (following is None or following > start_row):
-                yield from (
-                    each
-                    for each in self._flushes_of(first, start_row, end_row)
-                    if each.rows > start_row and each.first_row < end_row
-                )
+                try:
+                    index = self._index_of(first, end_row if following is None else following)
+                except FileNotFoundError:
+                    # Pruned since it was listed, or taken away by somebody else.
+                    self.check(max(first, start_row), end_row)
+                    raise self._missing(first) from None
+                yield from _flushes(index.between(start_row, end_row))
 
     def pruned(self, low: int, high: int) -> Iterator[PrunedSegment]:
         """Pruned segments that may have had ids of this range."""
-        for first in parts_of(self.folder)[IDS_SUFFIX]:
+        for first in parts_of(self._folder)[IDS_SUFFIX]:
             pruned = self._pruned_segment(first)
             if pruned.low <= high and pruned.high >= low:
                 yield pruned
 
-    def _segments(self) -> Iterator[tuple[int, int | None]]:
-        """First row of each, and of the one that follows it."""
-        segments = parts_of(self.folder)[INDEX_SUFFIX]
-        for number, first in enumerate(segments, 1):
-            yield first, segments[number] if number < len(segments) else None
-
-    def _flushes_of(self, first: int, start_row: int, end_row: int) -> list[Flush]:
-        entries = read_entries(Segment(self.folder, first).index_path, start_row, end_row)
-        table = entries.table
-        rows, ends = [entries.first_row, *table["rows"].tolist()], [entries.first_byte, *table["data_bytes"].tolist()]
-        ranges = zip(table["low"].tolist(), table["high"].tolist(), table["t_land"].tolist(), strict=True)
-        return [
-            Flush(rows[number], rows[number + 1], ends[number + 1] - ends[number], low, high, t_land)
-            for number, (low, high, t_land) in enumerate(ranges)
-        ]
+    def _index_of(self, first: int, end_row: int) -> IndexRead:
+        """That of a segment, up to this row at least, as far as there are rows."""
+        if self._planned is not None and self._planned[0] == first and self._planned[1].rows >= end_row:
+            return self._planned[1]
+        index = Segment(self._folder, first).index()
+        # A large one is read again rather than kept: there can be thousands of lanes.
+        self._planned = (first, index) if index.bytes <= _KEPT_BYTES else None
+        return index
 
     def _segment_of(self, row: int) -> Segment:
-        segments = parts_of(self.folder)[INDEX_SUFFIX]
-        first = max((each for each in segments if each <= row), default=None)
-        if first is None:
-            raise LandingRowsPruned(str(self.folder), self.name, row, min(segments, default=row + 1))
-        return Segment(self.folder, first)
+        segments = self._parts[INDEX_SUFFIX]
+        number = bisect_right(segments, row)
+        if not number:
+            raise LandingRowsPruned(self._folder, self.name, row, segments[0] if segments else row + 1)
+        return Segment(self._folder, segments[number - 1])
 
     def _segment_range(self, first: int, *, is_full: bool) -> tuple[int, int, int]:
         known = self._full.get(first)
         if known is not None:
             return known
-        last = read_last_entry(Segment(self.folder, first).index_path)
+        last = Segment(self._folder, first).last_entry()
         found = (first, NO_LOW, NO_HIGH) if last is None else (last.rows, last.segment_low, last.segment_high)
         if is_full:
             self._full[first] = found
@@ -186,4 +211,19 @@ class LaneView:
         return self._pruned[first]
 
     def _missing(self, row: int) -> LandingDamaged:
-        return LandingDamaged(str(self.folder), f"the segment of row {row} is missing", DAMAGE_REMEDY)
+        return LandingDamaged(self._folder, f"the segment of row {row} is missing", DAMAGE_REMEDY)
+
+
+def _flushes(entries: Entries) -> list[Flush]:
+    table = entries.table
+    rows, ends = [entries.first_row, *table["rows"].tolist()], [entries.first_byte, *table["data_bytes"].tolist()]
+    ranges = zip(table["low"].tolist(), table["high"].tolist(), table["t_land"].tolist(), strict=True)
+    return [
+        Flush(rows[number], rows[number + 1], ends[number + 1] - ends[number], low, high, t_land)
+        for number, (low, high, t_land) in enumerate(ranges)
+    ]
+
+
+def _followed(segments: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+    """First row of each, and of the one that follows it."""
+    yield from zip_longest(segments, segments[1:])

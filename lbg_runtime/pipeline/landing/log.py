@@ -3,7 +3,7 @@
 What is said here needs no lock and no word with whoever writes: a reader sees what is durable, as far as it has come.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +35,8 @@ class LandingLog:
         self.group: GroupNote = read_group_note(self.path)
         """Of whom it is."""
         self._views: dict[str, LaneView] = {}
+        self._closed: dict[int, tuple[Sequence[str], list[LaneView]]] = {}
+        """By queue: names and views of all its lanes, as two looks have shown them."""
 
     def queues(self) -> list[int]:
         """The queues, by their index, of which anything was landed; ascending."""
@@ -167,12 +169,9 @@ class LandingLog:
         return view
 
     def _extents(self, queue: int) -> dict[str, LaneExtent]:
-        # Two looks at the folder: what was begun before any lane of the first look is sure to be in the second. And
-        # younger lanes before older ones: what had landed when a younger one was begun is then sure to be counted.
-        highest = max((view.note.order for view in self._views_of(queue)), default=0)
-        views = [view for view in self._views_of(queue) if view.note.order <= highest]
+        # Younger lanes before older ones: what had landed when a younger one was begun is then sure to be counted.
         found: list[tuple[str, LaneExtent]] = []
-        for view in sorted(views, key=lambda view: view.place, reverse=True):
+        for view in reversed(self._closed_views(queue)):
             try:
                 found.append((view.name, view.extent()))
             except FileNotFoundError:
@@ -180,19 +179,36 @@ class LandingLog:
                 self._views.pop(view.name, None)
         return dict(reversed(found))
 
-    def _views_of(self, queue: int) -> list[LaneView]:
-        found = (self._view(name) for name in lane_names(self.path, queue))
+    def _closed_views(self, queue: int) -> list[LaneView]:
+        """The lanes of a queue, in their order, and with them every one that was begun before one of them."""
+        # Two looks at the folder: what was begun before any lane of the first look is sure to be in the second. What
+        # two looks have shown alike need not be looked at twice again, as long as it is the same.
+        names = lane_names(self.path, queue)
+        known = self._closed.get(queue)
+        if known is not None and known[0] == names:
+            return known[1]
+        highest = max((view.note.order for view in self._views_of(names)), default=0)
+        again = lane_names(self.path, queue)
+        views = [view for view in self._views_of(again) if view.note.order <= highest]
+        views.sort(key=lambda view: view.place)
+        self._closed.pop(queue, None)
+        if names == again and len(views) == len(names):
+            self._closed[queue] = names, views
+        return views
+
+    def _views_of(self, names: Sequence[str]) -> list[LaneView]:
+        found = (self._view(name) for name in names)
         return [view for view in found if view is not None]
 
     def _view(self, name: str) -> LaneView | None:
         view = self._views.get(name)
-        if view is None or not view.folder.is_dir():
+        if view is None or not view.is_there():
             # Removed, or never seen.
             self._views.pop(name, None)
             if queue_of(name) is None:
                 return None
             try:
-                note = read_lane_note(self.path / name)
+                note = read_lane_note(f"{self.path}/{name}")
             except (FileNotFoundError, NotADirectoryError):
                 return None
             view = self._views[name] = LaneView(self.path, name, note)

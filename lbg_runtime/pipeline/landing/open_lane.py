@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import structlog
 
 from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.landing.lane import LaneWriter
-from lbg_runtime.pipeline.landing.rows import LandingRow, to_batches
+from lbg_runtime.pipeline.landing.rows import Gathered, to_batches
 
 _log = structlog.get_logger(__name__)
 
@@ -40,21 +41,26 @@ class OpenLane:
     def __init__(
         self,
         queue: int,
+        name: str,
         make_writer: Callable[[], LaneWriter],
         limits: FlushLimits,
         threads: Executor,
         clock_us: Callable[[], int],
         on_written: Callable[[int], None],
     ) -> None:
-        """`make_writer` is called on a thread, with the first rows; `on_written` on the loop, with the bytes."""
+        """`name` tells this flow handle from all others that ever land into the log.
+
+        `make_writer` is called on a thread, with the first rows; `on_written` on the loop, with the bytes.
+        """
         self._queue = queue
+        self._name = name
         self._make_writer = make_writer
         self._limits = limits
         self._threads = threads
         self._clock_us = clock_us
         self._on_written = on_written
         self._loop = asyncio.get_running_loop()
-        self._rows: list[LandingRow] = []
+        self._rows = Gathered()
         """Those that wait for a flush to begin."""
         self._answers: list[asyncio.Future[None]] = []
         """What their handlers wait for; cancelled where one is gone, whose row lands all the same."""
@@ -76,27 +82,37 @@ class OpenLane:
         self._writer: LaneWriter | None = None
         """Touched by the thread of a flush while there is one, else by the loop."""
 
-    async def land(self, delivery_id: DeliveryId, row: LandingRow, received_at_ns: int | None = None) -> None:
+    async def land(
+        self,
+        message: Message,
+        shard: int | None,
+        key: str | None,
+        delivery_id: DeliveryId,
+        *,
+        redelivered: bool,
+        received_at_ns: int | None = None,
+    ) -> None:
         """Return when the row is durable. Raises `LandingError` where it is not; it may be there all the same then.
 
-        `received_at_ns`, on the loop's clock, tells a row that was held up: as a rule by one of its key in the last
-        flush. Such a one is not made to wait for rows that may come: of a hot key none can, before it has landed.
-        Cancelled while its flush is under way, the row may be there too; it counts as not landed by this member.
+        `key` by the rule of the group. `received_at_ns`, on the loop's clock, tells a row that was held up: as a rule
+        by one of its key in the last flush. Such a one is not made to wait for rows that may come: of a hot key none
+        can, before it has landed. Cancelled while its flush is under way, the row may be there too; it counts as not
+        landed by this member.
         """
         if self._unclaimed and await self._landed_before(delivery_id):
             return
         answer = self._loop.create_future()
         self._last_at_s = self._loop.time()
-        if not self._rows:
+        if not self._answers:
             self._first_at_s = self._last_at_s
-        self._rows.append(row)
+        self._rows.add(message, shard, key, delivery_id, redelivered=redelivered)
         self._answers.append(answer)
         outcome = self._outcome
         is_sooner = False
         if received_at_ns is not None and not self._has_held_up:
             self._has_held_up = is_sooner = received_at_ns < self._began_at_ns - _ON_ITS_WAY_NS
         if not self._is_flushing:
-            if len(self._rows) >= self._limits.rows:
+            if len(self._answers) >= self._limits.rows:
                 self._begin_flush()
             elif self._timer is None or is_sooner:
                 self._set_timer()
@@ -149,21 +165,21 @@ class OpenLane:
             self._timer.cancel()
             self._timer = None
         rows, answers, outcome = self._rows, self._answers, self._outcome
-        self._rows, self._answers, self._outcome = [], [], self._loop.create_future()
+        self._rows, self._answers, self._outcome = Gathered(), [], self._loop.create_future()
         self._has_held_up = False
         self._began_at_ns = int(self._loop.time() * 1e9)
         self._is_flushing = True
         self._flush = self._loop.run_in_executor(self._threads, self._write, rows)
         self._flush.add_done_callback(lambda flush: self._conclude(answers, outcome, flush))
 
-    def _write(self, rows: list[LandingRow]) -> int:
+    def _write(self, rows: Gathered) -> int:
         """On a thread. The bytes of the lane that this flush has added."""
         if self._writer is None:
             self._writer = self._make_writer()
         writer = self._writer
         before = writer.bytes
         try:
-            for batch in to_batches(self._queue, rows, self._clock_us()):
+            for batch in to_batches(self._queue, self._name, rows, self._clock_us()):
                 writer.append(batch)
         except BaseException:
             self._writer = None
@@ -187,7 +203,7 @@ class OpenLane:
                     answer.set_result(None)
                 else:
                     answer.set_exception(error)
-        if len(self._rows) >= self._limits.rows:
+        if len(self._answers) >= self._limits.rows:
             self._begin_flush()
-        elif self._rows:
+        elif self._answers:
             self._set_timer()

@@ -11,8 +11,6 @@ ever taken for copies of each other: nothing is lost, and what is delivered twic
 
 import pyarrow as pa
 
-from lbg_runtime.model.ids import DeliveryId
-
 FORMAT = 1
 """Of the folder, of segments and of their indices; raised with any change that an older reader would misread."""
 
@@ -39,23 +37,6 @@ FOREIGN_MARK = "!"
 """Behind the dot of an id that is of one delivery and not of a message."""
 
 LARGEST_TIME = (1 << 4 * TIME_DIGITS) - 1
-
-
-def row_id_of(
-    sent_at_ms: int | None,
-    publisher: object,
-    number: int | None,
-    key: object,
-    lane: str,
-    delivery_id: DeliveryId,
-) -> str:
-    """The id of a message as the module says, by what is stamped; `lane` and `delivery_id` name the one delivery."""
-    if sent_at_ms is None or not 0 <= sent_at_ms <= LARGEST_TIME:
-        sent_at_ms = 0
-    # A publisher of ours never has a slash, and with one the parts could not be told from each other.
-    if number is None or type(publisher) is not str or type(key) is not str or "/" in publisher:
-        return f"{sent_at_ms:013x}.{FOREIGN_MARK}{lane}/{delivery_id}"
-    return f"{sent_at_ms:013x}.{number}/{publisher}/{key}"
 
 
 def may_have_copies(row_id: str) -> bool:

@@ -7,6 +7,7 @@ The law of the writer: data is written and synced, then its entry is written and
 done. After an error a segment is never written again, as nobody knows what of it is on the disk.
 """
 
+import mmap
 import os
 import zlib
 from collections.abc import Iterator
@@ -22,13 +23,19 @@ from lbg_runtime.pipeline.landing.index import (
     NO_HIGH,
     NO_LOW,
     FlushEntry,
+    IndexRead,
     SegmentHeader,
-    read_entries,
+    read_index,
+    read_last_entry,
 )
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA, may_have_copies, time_of_id
 
 DATA_SUFFIX = ".arrow"
 INDEX_SUFFIX = ".index"
+
+_MAPPED_BYTES = 1 << 18
+"""Smaller parts of a file are copied: that costs less than a map, of which each also keeps a file open for as long as
+anything of it is used."""
 
 _SCHEMA_BUFFER = LANDING_SCHEMA.serialize()
 _SCHEMA_BYTES = _SCHEMA_BUFFER.to_pybytes()
@@ -122,47 +129,64 @@ class SegmentWriter:
 class Segment:
     """Reads one segment; cheap to make. What is appended later is seen by calling again."""
 
-    def __init__(self, folder: Path, first_row: int) -> None:
+    def __init__(self, folder: Path | str, first_row: int) -> None:
         self.first_row = first_row
-        self._folder = folder
+        # No `Path`: making one takes as long as opening a file.
+        self._stem = f"{folder}/{segment_name(first_row)}"
 
     @property
     def data_path(self) -> Path:
         """Of the file with the rows."""
-        return self._folder / f"{segment_name(self.first_row)}{DATA_SUFFIX}"
+        return Path(self._stem + DATA_SUFFIX)
 
     @property
     def index_path(self) -> Path:
         """Of the file that says what of the rows is durable."""
-        return self._folder / f"{segment_name(self.first_row)}{INDEX_SUFFIX}"
+        return Path(self._stem + INDEX_SUFFIX)
+
+    def last_entry(self) -> FlushEntry | None:
+        """As `read_last_entry`, which says what it raises."""
+        return read_last_entry(self._stem + INDEX_SUFFIX)
+
+    def index(self) -> IndexRead:
+        """As `read_index`, which says what it raises."""
+        return read_index(self._stem + INDEX_SUFFIX)
 
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
         """The rows from one to before another, numbered in their lane; those that are not in this segment are not told.
 
-        Batches are views of the file, mapped into memory. Raises `LandingDamaged`, `LandingVersionUnknown`, `OSError`.
+        Batches are views of the file, mapped into memory, or of a copy where there are few bytes.
+
+        Raises `LandingDamaged`, `LandingVersionUnknown`, `OSError`.
         """
-        entries = read_entries(self.index_path, start_row, end_row)
+        entries = self.index().between(start_row, end_row)
         if start_row >= end_row or not len(entries.table):
             return
         first, begin = entries.first_row, entries.first_byte
-        told = (entries.table[name].tolist() for name in ("rows", "data_bytes", "data_crc"))
-        with pa.memory_map(str(self.data_path)) as file:
-            check_schema(self.data_path, file.read_buffer(entries.header.data_start), entries.header.schema_crc)
-            for last, end, crc in zip(*told, strict=True):
-                if first >= end_row:
-                    return
-                if file.size() < end:
-                    raise self._damaged(f"{file.size()} bytes, and the index knows of {end}")
-                file.seek(begin)
-                raw = file.read_buffer(end - begin)
-                if zlib.crc32(raw) != crc:
-                    raise self._damaged(f"rows {first} to {last - 1} at byte {begin} have a wrong CRC")
-                batch = pa.ipc.read_record_batch(raw, LANDING_SCHEMA)
-                if batch.num_rows != last - first:
-                    raise self._damaged(f"{batch.num_rows} rows at byte {begin}, not {last - first}")
+        told = [entries.table[name].tolist() for name in ("rows", "data_bytes", "data_crc")]
+        # All flushes at once: with many lanes each gives few, and what a file costs must not be paid for each of them.
+        file = os.open(self._stem + DATA_SUFFIX, os.O_RDONLY)
+        try:
+            schema = pa.py_buffer(os.pread(file, entries.header.data_start, 0))
+            check_schema(self._stem + DATA_SUFFIX, schema, entries.header.schema_crc)
+            size, part_begin = os.fstat(file).st_size, begin
+            part = _part_of(file, begin, min(size, told[1][-1]))
+        finally:
+            os.close(file)
+        for last, end, crc in zip(*told, strict=True):
+            if size < end:
+                raise self._damaged(f"{size} bytes, and the index knows of {end}")
+            raw = part.slice(begin - part_begin, end - begin)
+            if zlib.crc32(raw) != crc:
+                raise self._damaged(f"rows {first} to {last - 1} at byte {begin} have a wrong CRC")
+            batch = pa.ipc.read_record_batch(raw, LANDING_SCHEMA)
+            if batch.num_rows != last - first:
+                raise self._damaged(f"{batch.num_rows} rows at byte {begin}, not {last - first}")
+            if first < start_row or last > end_row:
                 offset = max(0, start_row - first)
-                yield batch.slice(offset, min(end_row, last) - first - offset)
-                first, begin = last, end
+                batch = batch.slice(offset, min(end_row, last) - first - offset)
+            yield batch
+            first, begin = last, end
 
     def _damaged(self, what: str) -> LandingDamaged:
         return LandingDamaged(str(self.data_path), what, DAMAGE_REMEDY)
@@ -182,7 +206,7 @@ def range_of_ids(batch: pa.RecordBatch) -> tuple[int, int]:
     return (min(times), max(times)) if times else (NO_LOW, NO_HIGH)
 
 
-def check_schema(path: Path, raw: pa.Buffer, crc: int) -> None:
+def check_schema(path: Path | str, raw: pa.Buffer, crc: int) -> None:
     """Raises `LandingDamaged` or `LandingVersionUnknown` where a data file does not begin as this version writes it."""
     if zlib.crc32(raw) != crc:
         raise LandingDamaged(str(path), "its schema has a wrong CRC", DAMAGE_REMEDY)
@@ -204,6 +228,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _part_of(file: int, begin: int, end: int) -> pa.Buffer:
+    """These bytes of a file; mapped where there are many."""
+    length = end - begin
+    if length < _MAPPED_BYTES:
+        return pa.py_buffer(os.pread(file, max(0, length), begin))
+    # Not Arrow's map, which costs three times as much to make, and asks the system for each part that is read.
+    before = begin % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(file, before + length, access=mmap.ACCESS_READ, offset=begin - before)
+    # It is read once, from its begin to its end; where it is not in memory, that reads further ahead.
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    return pa.py_buffer(mapped).slice(before)
 
 
 def _create(path: Path) -> int:

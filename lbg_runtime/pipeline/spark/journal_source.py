@@ -30,6 +30,9 @@ FORMAT = "lbg-journals"
 COLUMNS = "part int, name string, number int, has_more boolean, payload binary"
 """`name` is a table of `RunTables`; of `journals` and `ledgers` the payload is the row of file `number`."""
 
+WALL = "last_wall_us"
+"""In what is known of a file, besides its row: a piece may have no record that says how far the clocks are apart."""
+
 _FILE_BYTES = 32 << 20
 """Read of a file in one batch."""
 
@@ -132,7 +135,9 @@ class JournalReader(DataSourceStreamReader):
         for record, (name, column) in _PLACES[kind].items():
             for batch in file.batches[record]:
                 rows += [(part, name, _as_bytes(own)) for part, own in _cut(batch, column, parts)]
-        facts = pickle.dumps({**file.row(JOURNALS if kind == "journal" else LEDGERS), "defect": None})
+        facts = pickle.dumps(
+            {**file.row(JOURNALS if kind == "journal" else LEDGERS), "defect": None, WALL: file.last_wall_us}
+        )
         rows += [(part, f"{kind}s", facts) for part in range(parts)]
         columns = list(zip(*rows, strict=True))
         return pa.record_batch(

@@ -2,19 +2,21 @@
 
 Every part of the run (nearly always: a queue) is a group of the stream with a `SlicedExamination` of its own, the one
 kernel. Spark keeps that as bytes in its state store with every batch, so a query that is started again with the same
-checkpoint goes on where the last one was.
+checkpoint goes on where the last one was; it begins with telling what was found before, as nobody knows what of it a
+driver that died had told.
 """
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -22,9 +24,10 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from lbg_runtime.journal.follow import complete_until
 from lbg_runtime.journal.layout import NO_RECORDS
 from lbg_runtime.model.errors import StreamFailed, UserError
-from lbg_runtime.pipeline.spark.journal_source import FORMAT, JournalSource
+from lbg_runtime.pipeline.spark.journal_source import FORMAT, WALL, JournalSource
+from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
 from lbg_runtime.pipeline.spark.stream import reason_of
-from lbg_runtime.validator.findings import Finding, Standing, total
+from lbg_runtime.validator.findings import Finding, Standing, first_of_each_law, total
 from lbg_runtime.validator.schema import JOURNALS, LEDGERS, RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 
@@ -55,52 +58,64 @@ class Told(NamedTuple):
 
 
 class RunningVerdict:
-    """A query on a directory of record files; called from one thread."""
+    """A query on a directory of record files; called from one thread, but for `catch_up`."""
 
     def __init__(self, spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int) -> None:
         """Start it. Raises `StreamFailed`."""
         self._checkpoint = checkpoint
         self._lock = Lock()
-        self._standings: dict[int, Standing] = {}
-        self._findings: list[Finding] = []
+        self._failure: StreamFailed | None = None
+        """Of the batch that ended the query."""
+        self._kept = KeptVerdict(checkpoint.absolute())
         try:
+            self._said = self._kept.load()
+            self._untold = list(self._said.findings)
+            self._has_begun = False
             self._query = _start(spark, directory, checkpoint, ack_window_ms, self._take)
-        except PySparkException as error:
+        except (PySparkException, OSError) as error:
             raise StreamFailed(str(checkpoint), reason_of(error)) from error
 
     def look(self, for_s: float) -> tuple[Standing, Sequence[Finding]]:
-        """Let the query go on for a while: how the run stands then, and what was found. Raises `StreamFailed`."""
+        """Let the query go on for a while: how the run stands then, and what is not told yet. Raises `StreamFailed`."""
         try:
             self._query.awaitTermination(for_s)  # type: ignore[arg-type]  # parts of a second are taken
         except PySparkException as error:
-            raise StreamFailed(str(self._checkpoint), reason_of(error)) from error
-        return self._taken()
+            raise self._failure or StreamFailed(str(self._checkpoint), reason_of(error)) from error
+        with self._lock:
+            untold, self._untold = self._untold, []
+            return total(list(self._said.standings.values())), untold
 
-    def catch_up(self) -> tuple[Standing, Sequence[Finding]]:
-        """Judge all that is written by now; the rest as `look`."""
-        try:
+    def catch_up(self) -> None:
+        """Return when all is judged that is written by now, or when the query has ended."""
+        # What it ended with is for `look` to raise.
+        with suppress(PySparkException):
             self._query.processAllAvailable()
-        except PySparkException as error:
-            raise StreamFailed(str(self._checkpoint), reason_of(error)) from error
-        return self._taken()
 
     def stop(self) -> None:
         """End the query. A batch that is cut short is run again by whoever goes on with the checkpoint."""
         self._query.stop()
 
-    def _taken(self) -> tuple[Standing, Sequence[Finding]]:
+    def _take(self, batch: DataFrame, number: int) -> None:
+        # On a thread of Spark's, before the batch is noted as done.
+        try:
+            rows = batch.collect()
+        except (PySparkException, Py4JError) as error:
+            # Told without what Spark tells of it: that is long, and the JVM chokes on it when it comes back there.
+            self._failure = StreamFailed(str(self._checkpoint), reason_of(error))
+            raise self._failure from None
+        told: dict[int, Told] = {row["part"]: pickle.loads(row["told"]) for row in rows}  # noqa: S301  # of our workers
+        found = [finding for part in sorted(told) for finding in told[part].findings]
+        before = self._said
+        if not self._has_begun:
+            # A JVM may outlive its driver, and have noted a batch as done since this process looked.
+            self._has_begun, before = True, self._kept.before(number)
+        standings = {**before.standings, **{part: each.standing for part, each in told.items()}}
+        said = Said(standings, first_of_each_law([*before.findings, *found]))
+        self._kept.keep(number, said)
+        found = [*(finding for finding in before.findings if finding not in self._said.findings), *found]
         with self._lock:
-            found, self._findings = self._findings, []
-            return total(list(self._standings.values())), found
-
-    def _take(self, batch: DataFrame, _: int) -> None:
-        # On a thread of Spark's.
-        rows = batch.collect()
-        with self._lock:
-            for row in rows:
-                told: Told = pickle.loads(row["told"])  # noqa: S301  # of our own workers
-                self._standings[row["part"]] = told.standing
-                self._findings += told.findings
+            self._said = said
+            self._untold += found
 
 
 @contextmanager
@@ -114,20 +129,22 @@ def looking_on_spark(
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", "the directory that members write journals to")
     running = RunningVerdict(spark, directory, checkpoint, ack_window_ms)
-    has_caught_up = False
+    # A first look has something to tell when what is there is judged, which may take long.
+    catching_up = Thread(target=running.catch_up, name="lbg-catch-up", daemon=True)
+    catching_up.start()
 
     def look(tell: Callable[[Standing, Sequence[Finding]], None]) -> bool:
-        nonlocal has_caught_up
-        # The first look waits for what is there, so that there is something to tell.
-        standing, findings = running.look(_LOOK_S) if has_caught_up else running.catch_up()
-        has_caught_up = True
+        # Asked first: what is judged when it has ended is in what follows.
+        has_more = catching_up.is_alive()
+        standing, findings = running.look(_LOOK_S)
         tell(standing, findings)
-        return False
+        return has_more
 
     try:
         yield look
     finally:
         running.stop()
+        catching_up.join()
 
 
 def _start(
@@ -180,6 +197,10 @@ def _learn(files: dict[int, dict[str, object]], number: int, row: dict[str, obje
             values = [value for value in (known.get(name), row.get(name)) if isinstance(value, int)]
             if values:
                 row[name] = max(values) if name == "last_mono_ns" else values[0]
+    wall_us, offset_ns, last_ns = row.get(WALL), row.get("wall_offset_ns"), row.get("last_mono_ns")
+    if isinstance(wall_us, int) and isinstance(offset_ns, int):
+        moment_ns = wall_us * 1000 - offset_ns
+        row["last_mono_ns"] = max(last_ns, moment_ns) if isinstance(last_ns, int) else moment_ns
     files[number] = row
 
 

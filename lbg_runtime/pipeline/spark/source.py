@@ -31,7 +31,12 @@ from lbg_runtime.pipeline.spark.source_options import Decode, SourceOptions, Sta
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8_000_000
-"""Rows go to Spark in pieces of at most about this; flushes can be of a few rows, and a piece has its price."""
+"""Rows go to Spark in pieces of at most about this."""
+_JOINED_BYTES = 1_000_000
+"""Flushes can be of a few rows, and a piece has its price: they are joined up to this. A larger flush goes as it is: to
+copy it costs more than the pieces that would be saved, most of all where the copies do not fit into the caches."""
+
+_QUEUE_COLUMN = LANDING_SCHEMA.get_field_index("queue")
 
 
 def landing_schema(options: SourceOptions) -> StructType:
@@ -209,25 +214,40 @@ def _by_queue(rows: Rows) -> Mapping[int, dict[str, int]]:
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, of about `_BATCH_ROWS` rows or `_BATCH_BYTES` bytes at most."""
+    """The same rows in fewer batches, joined up to about `_BATCH_ROWS` rows or `_JOINED_BYTES` bytes."""
     waiting: list[pa.RecordBatch] = []
     rows, size = 0, 0
     for batch in batches:
-        for piece in _pieces(batch):
-            if waiting and (rows + piece.num_rows > _BATCH_ROWS or size + piece.nbytes > _BATCH_BYTES):
+        for piece, piece_bytes in _pieces(batch):
+            if waiting and (rows + piece.num_rows > _BATCH_ROWS or size + piece_bytes > _JOINED_BYTES):
                 yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
                 waiting, rows, size = [], 0, 0
             waiting.append(piece)
-            rows, size = rows + piece.num_rows, size + piece.nbytes
+            rows, size = rows + piece.num_rows, size + piece_bytes
     if waiting:
         yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows:
-        step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
-        for first in range(0, batch.num_rows, step):
-            yield batch.slice(first, step)
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Each with about its bytes."""
+    if not batch.num_rows:
+        return
+    size = _bytes_of(batch)
+    if batch.num_rows <= _BATCH_ROWS and size <= _BATCH_BYTES:
+        yield batch, size
+        return
+    step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // size))
+    for first in range(0, batch.num_rows, step):
+        yield (piece := batch.slice(first, step)), piece.num_rows * size // batch.num_rows
+
+
+def _bytes_of(batch: pa.RecordBatch) -> int:
+    """About; `nbytes` says it exactly, and takes as long as the CRC of a hundred rows."""
+    held: int = batch.get_total_buffer_size()
+    # A part of a flush holds the whole of it. The column has four bytes of each row that there was.
+    rows_held: int = batch.column(_QUEUE_COLUMN).buffers()[1].size // 4
+    about: int = held * batch.num_rows // max(1, rows_held)
+    return max(1, about)
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.Array:

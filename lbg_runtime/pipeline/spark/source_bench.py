@@ -66,8 +66,10 @@ class Sources:
         fill_log(folder / "4", 4, rows)
         fill_log(folder / "32", 32, rows)
         _as_parquet(folder / "4", folder / "files")
-        # Workers and code are warm then.
-        self.landing_log(4)
+        # Workers and code are warm then, those of the files too.
+        for queues in (4, 32):
+            self.landing_log(queues)
+        self.parquet()
 
     def landing_log(self, queues: int) -> float:
         """Rows a second of the landing log."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.bench import pipeline_landing
+from lbg_runtime.cli.bench import pipeline_landing, pipeline_spark
 from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import UserError
 
@@ -17,6 +17,16 @@ def test_the_landing_part_counts_what_landed(tmp_path: Path, monkeypatch: pytest
     assert {row.arm for row in found.rows} == {"handlers", "rows", "bytes"}
     assert all(value > 0 for row in found.rows for value in row.values)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_two_logs_stand_alike_in_a_round_and_the_first_is_the_other_one_in_the_next(number: int) -> None:
+    order = pipeline_spark.turns(number)
+    logs = [arm for arm in order if arm.endswith("queues")]
+    assert logs == logs[::-1]
+    assert set(logs) == {"4 queues", "32 queues"}
+    assert set(order) - set(logs) == {"parquet", "prefetch"}
+    assert order[0] != pipeline_spark.turns(number + 1)[0]
 
 
 def test_a_part_that_is_none_is_the_users_mistake() -> None:

@@ -15,14 +15,12 @@ from lbg_runtime.pipeline.landing import lane as lane_module
 from lbg_runtime.pipeline.landing.lane import LaneWriter
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
-from lbg_runtime.pipeline.landing.rows import LandingRow, row_of
 from tests.pipeline.landing.landed import LogOnDisk, ids_of
 
 
-def row(number: int) -> LandingRow:
+def message(number: int) -> Message:
     properties = {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
-    message = Message("hp/3/orders", b"x", properties, sent_at_ms=number)
-    return row_of(message, 3, "k", lane="m-1", delivery_id=DeliveryId(number), redelivered=False)
+    return Message("hp/3/orders", b"x", properties, sent_at_ms=number)
 
 
 class Bench:
@@ -33,14 +31,16 @@ class Bench:
         self.gate.set()
         self.log = log
         self.written: list[int] = []
-        self.open = OpenLane(3, self._make_writer, limits, threads, lambda: 1, self.written.append)
+        self.open = OpenLane(3, "m-1.1", self._make_writer, limits, threads, lambda: 1, self.written.append)
 
     def _make_writer(self) -> LaneWriter:
         self.gate.wait(30)
         return self.log.lane()
 
-    async def land(self, number: int) -> None:
-        await self.open.land(DeliveryId(number), row(number))
+    async def land(self, number: int, received_at_ns: int | None = None) -> None:
+        await self.open.land(
+            message(number), 3, "k", DeliveryId(number), redelivered=False, received_at_ns=received_at_ns
+        )
 
     def begin(self, number: int) -> "asyncio.Task[None]":
         return asyncio.create_task(self.land(number))
@@ -83,15 +83,15 @@ async def test_a_row_that_was_held_up_by_the_last_flush_waits_for_others_of_thes
     loop = asyncio.get_running_loop()
     await bench.land(1)
     began_s = loop.time()
-    held_up = asyncio.create_task(bench.open.land(DeliveryId(2), row(2), received_at_ns=0))
+    held_up = asyncio.create_task(bench.land(2, received_at_ns=0))
     await asyncio.sleep(0.0008)
-    await bench.open.land(DeliveryId(3), row(3), received_at_ns=0)
+    await bench.land(3, received_at_ns=0)
     assert loop.time() - began_s == pytest.approx(0.0018)
     await held_up
     assert len(bench.written) == 2
     # This one came when the flush had begun.
     began_s = loop.time()
-    await bench.open.land(DeliveryId(4), row(4), received_at_ns=int(began_s * 1e9))
+    await bench.land(4, received_at_ns=int(began_s * 1e9))
     assert loop.time() - began_s == pytest.approx(0.02)
     assert bench.lanes() == [[1, 2, 3, 4]]
     await bench.open.close()
@@ -103,7 +103,7 @@ async def test_rows_that_wait_are_flushed_with_one_that_was_held_up(bench: Bench
     began_s = loop.time()
     waiting = bench.begin(2)
     await asyncio.sleep(0.005)
-    await bench.open.land(DeliveryId(3), row(3), received_at_ns=0)
+    await bench.land(3, received_at_ns=0)
     await waiting
     assert loop.time() - began_s == pytest.approx(0.006)
     assert bench.lanes() == [[1, 2, 3]]

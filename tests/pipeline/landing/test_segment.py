@@ -18,9 +18,11 @@ from tests.pipeline.landing.landed import id_of, ids_of, rows
 FIRST = 1_000
 
 
-@pytest.fixture
-def flushed(tmp_path: Path) -> Segment:
-    """Rows 1000 to 1009: flushes of 4, 1 and 5."""
+@pytest.fixture(params=["copied", "mapped"])
+def flushed(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Segment:
+    """Rows 1000 to 1009: flushes of 4, 1 and 5; read in both ways in which a part of a file is."""
+    if request.param == "mapped":
+        monkeypatch.setattr(segment_module, "_MAPPED_BYTES", 1)
     writer = SegmentWriter(tmp_path, FIRST, is_synced=True)
     for numbers in (range(4), range(4, 5), range(5, 10)):
         writer.append(rows(id_of("k", number) for number in numbers))
@@ -122,6 +124,18 @@ def test_data_that_is_missing_is_damage(flushed: Segment) -> None:
     os.truncate(flushed.data_path, flushed.data_path.stat().st_size - 1)
     with pytest.raises(LandingDamaged, match="the index knows of"):
         numbers_of(flushed, FIRST, FIRST + 10)
+
+
+def test_a_part_that_is_missing_as_a_whole_is_damage(flushed: Segment) -> None:
+    os.truncate(flushed.data_path, 2_000)
+    with pytest.raises(LandingDamaged, match="2000 bytes, and the index knows of"):
+        numbers_of(flushed, FIRST + 5, FIRST + 10)
+
+
+def test_rows_stay_when_their_file_is_pruned(flushed: Segment) -> None:
+    kept = list(flushed.read(FIRST, FIRST + 10))
+    flushed.data_path.unlink()
+    assert ids_of(kept) == [id_of("k", number) for number in range(10)]
 
 
 def test_another_version_is_told_by_name(flushed: Segment) -> None:

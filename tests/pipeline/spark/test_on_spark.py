@@ -45,6 +45,7 @@ from tests.journal.test_follow import grow
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
 from tests.pipeline.spark.kills import Stream, ids_in_lake, kill_streams
 from tests.pipeline.spark.logs import fill, not_once
+from tests.pipeline.spark.validator_kills import Said, Validation, kill_validators, made_run, said
 from tests.processes import running
 from tests.validator.changes import swap_two
 from tests.validator.history import story
@@ -265,21 +266,41 @@ def test_a_running_verdict_goes_on_from_its_checkpoint_with_what_was_carried(
     run.write(tmp_path / "whole")
     follower, sliced = RunFollower(growing), SlicedExamination(DEFAULT_ACK_WINDOW_MS)
     expected, told = [], []
-    # Half of the fault is in what the first query has judged.
-    for share in (0.5, 1):
+    # Half of the fault is in what the first query has judged; the third one finds nothing new.
+    for share in (0.5, 1, 1):
         grow(tmp_path / "whole", growing, share)
         news = follower.look()
         expected += sliced.feed(news.tables, news.until_ns)
         running = RunningVerdict(spark, growing, tmp_path / "checkpoint", DEFAULT_ACK_WINDOW_MS)
-        standing, findings = running.catch_up()
+        running.catch_up()
+        standing, findings = running.look(0.01)
         running.stop()
-        told += findings
+        told.append([finding.text for finding in findings])
         # Every piece of a file has its own distance between the clocks, to a microsecond.
         assert abs(standing.until_ns - sliced.standing.until_ns) < 1000
         assert replace(standing, until_ns=0) == replace(sliced.standing, until_ns=0)
 
-    assert [finding.law for finding in told] == [Law.ORDER]
-    assert [finding.text for finding in told] == [finding.text for finding in expected]
+    assert [finding.law for finding in expected] == [Law.ORDER]
+    # What was found before is told again by each that goes on.
+    assert told[-1] == told[-2] == [finding.text for finding in expected]
+
+
+@pytest.mark.end_to_end
+def test_a_killed_validator_says_in_the_end_what_one_process_says(spark: SparkSession, tmp_path: Path) -> None:
+    """The short form of `validator_kills.py`: one kill."""
+
+    def finish(validation: Validation) -> Said:
+        running = RunningVerdict(spark, validation.growing, validation.checkpoint, DEFAULT_ACK_WINDOW_MS)
+        running.catch_up()
+        standing, findings = running.look(0.01)
+        running.stop()
+        return said(standing, findings)
+
+    run = made_run(5, 60, has_faults=True)
+    outcome = kill_validators(tmp_path, run, (("tree",),), Random(5), finish, tries=5)
+    assert outcome.wrong == []
+    assert outcome.findings > 5
+    assert outcome.live == {"tree": 1}
 
 
 def _of_any_order(verdict: dict[str, object]) -> dict[str, object]:

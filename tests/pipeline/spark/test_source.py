@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText, UserError
 from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.spark import source
 from lbg_runtime.pipeline.spark.data_source import LbgDataSource
 from lbg_runtime.pipeline.spark.source import LbgStreamReader
 from lbg_runtime.pipeline.spark.source_bench import fill_log
@@ -153,6 +154,33 @@ def test_rows_of_many_queues_go_to_spark_in_few_pieces(tmp_path: Path) -> None:
     (task,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     (piece,) = reader.read(task)
     assert [len(list(rows)) for _, rows in groupby(piece.column("queue").to_pylist())] == [40] * 8
+
+
+def test_pieces_are_of_about_as_many_bytes_as_they_may_be(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = rows([id_of("k", number) for number in range(100)])
+    lane = log.lane(segment_bytes=1 << 30)
+    for _ in range(4):
+        lane.append(flush)
+    monkeypatch.setattr(source, "_JOINED_BYTES", 2 * flush.nbytes + flush.nbytes // 10)
+    reader = stream_reader(log.root)
+
+    def sizes(first: int, last: int) -> list[int]:
+        at, to = ({"version": 1, "lanes": {lane.name: row}} for row in (first, last))
+        (task,) = reader.partitions(at, to)
+        return [piece.num_rows for piece in reader.read(task)]
+
+    assert sizes(0, 400) == [200, 200]
+    # What is left of a flush that was cut is no more than it is.
+    assert sizes(50, 350) == [150, 150]
+    # A large one goes as it is, unless it is larger than any may be.
+    monkeypatch.setattr(source, "_JOINED_BYTES", flush.nbytes // 2)
+    assert sizes(0, 400) == [100] * 4
+    for limit in ("_BATCH_BYTES", "_JOINED_BYTES"):
+        monkeypatch.setattr(source, limit, flush.nbytes // 4)
+    small = sizes(0, 100)
+    assert sum(small) == 100
+    assert max(small) <= 25
+    assert len(small) <= 6
 
 
 def test_the_lag_is_that_of_the_batch_that_was_planned(log: LogOnDisk) -> None:

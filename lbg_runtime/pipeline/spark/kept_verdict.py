@@ -1,0 +1,69 @@
+"""What the parts of a running verdict have said, kept beside Spark's checkpoint with every batch.
+
+Spark keeps what each part carries from batch to batch, but what the parts say goes to the driver once. Whoever goes on
+with the checkpoint needs that too: a part of which nothing more comes stands as it stood, and a driver that died may
+have told nobody what it had just found.
+"""
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lbg_runtime.pipeline.landing.segment import sync_folder
+from lbg_runtime.validator.findings import Finding, Standing
+
+
+class Said(NamedTuple):
+    """After one batch, of the run so far."""
+
+    standings: Mapping[int, Standing]
+    """By part."""
+    findings: tuple[Finding, ...]
+    """The earliest of each law."""
+
+
+class KeptVerdict:
+    """Files in a folder of the checkpoint, one for each of the last two batches.
+
+    A batch is written before Spark notes it as done, and written again where it is run again: so what is found in a
+    batch counts once, whatever dies in between.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint / "verdict"
+        self._done = checkpoint / "commits"
+
+    def load(self) -> Said:
+        """As of the last batch that Spark has noted as done. Raises `OSError`."""
+        return self.before(1 + max(_numbers(self._done), default=-1))
+
+    def before(self, batch: int) -> Said:
+        """As of the last batch before this one. Raises `OSError`."""
+        kept = [number for number in _numbers(self._folder) if number < batch]
+        if not kept:
+            return Said({}, ())
+        said: Said = pickle.loads((self._folder / str(max(kept))).read_bytes())  # noqa: S301  # written below
+        return said
+
+    def keep(self, batch: int, said: Said) -> None:
+        """Durable on return. Raises `OSError`."""
+        self._folder.mkdir(exist_ok=True)
+        draft = self._folder / f".{batch}"
+        with draft.open("wb") as file:
+            file.write(pickle.dumps(said))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._folder / str(batch))
+        sync_folder(self._folder)
+        # The one before is needed until Spark has noted this one.
+        for number in _numbers(self._folder):
+            if number < batch - 1:
+                (self._folder / str(number)).unlink()
+
+
+def _numbers(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]

@@ -1,0 +1,61 @@
+"""What parts have said is there for whoever goes on with the checkpoint, as of the last batch that is done."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
+from lbg_runtime.validator.findings import NOTHING_YET, Finding, Law
+
+
+def said(published: int) -> Said:
+    findings = tuple(Finding(Law.ORDER, f"finding {number}", ()) for number in range(published))
+    return Said({0: replace(NOTHING_YET, published=published), 2: NOTHING_YET}, findings)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> KeptVerdict:
+    return KeptVerdict(tmp_path)
+
+
+def note_done(checkpoint: Path, batch: int) -> None:
+    (checkpoint / "commits").mkdir(exist_ok=True)
+    (checkpoint / "commits" / str(batch)).touch()
+    # As Hadoop's file system leaves it.
+    (checkpoint / "commits" / f".{batch}.crc").touch()
+
+
+def test_nothing_was_said_before_the_first_batch_is_done(kept: KeptVerdict) -> None:
+    assert kept.load() == Said({}, ())
+    kept.keep(0, said(1))
+    assert kept.load() == Said({}, ())
+
+
+def test_what_a_batch_said_that_is_not_done_is_said_by_whoever_runs_it_again(kept: KeptVerdict, tmp_path: Path) -> None:
+    for batch in range(5):
+        kept.keep(batch, said(batch))
+        note_done(tmp_path, batch)
+    kept.keep(5, said(50))
+    assert kept.load() == kept.before(5) == said(4)
+    assert kept.before(6) == said(50)
+    kept.keep(5, said(5))
+    note_done(tmp_path, 5)
+    assert kept.load() == said(5)
+
+
+def test_the_last_two_batches_are_kept(kept: KeptVerdict, tmp_path: Path) -> None:
+    for batch in range(9):
+        kept.keep(batch, said(batch))
+        note_done(tmp_path, batch)
+    assert {path.name for path in (tmp_path / "verdict").iterdir()} == {"7", "8"}
+
+
+def test_a_batch_that_was_cut_short_while_it_was_kept_leaves_the_one_before(kept: KeptVerdict, tmp_path: Path) -> None:
+    kept.keep(0, said(3))
+    note_done(tmp_path, 0)
+    (tmp_path / "verdict" / ".1").write_bytes(b"half")
+    assert kept.load() == said(3)
+    kept.keep(1, said(4))
+    note_done(tmp_path, 1)
+    assert kept.load() == said(4)
