@@ -324,7 +324,7 @@ async def test_the_figures_say_what_is_parked(trial):
         sight = app._supervisor.sight()
         parked = sight.reading().parking
         assert (parked.keys, parked.messages, parked.parked_total) == (1, 8, 8)
-        assert [sight.key(key).parked for key in ("k0", "k1", "k5")] == [0, 8, 0]
+        assert [sight.key(key).sight.parked for key in ("k0", "k1", "k5")] == [0, 8, 0]
 
 
 async def test_members_of_which_only_one_parks_do_not_go_together(trial):
