@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from lbg_runtime.config.load import load_settings
-from lbg_runtime.journal.follow import RunFollower
 from lbg_runtime.journal.layout import find_run, lay_out
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import StreamFailed
@@ -36,18 +34,14 @@ from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgres
 from lbg_runtime.pipeline.spark.validation import lay_out_on_spark, validate_on_spark
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.testing import BrokerOnPort
-from lbg_runtime.validator.findings import Law
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.report import as_object
-from lbg_runtime.validator.slices import SlicedExamination
-from tests.journal.test_follow import grow
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
 from tests.pipeline.spark.kills import Stream, ids_in_lake, kill_streams
 from tests.pipeline.spark.logs import fill, not_once
 from tests.pipeline.spark.validator_kills import Said, Validation, kill_validators, made_run, said
 from tests.processes import running
-from tests.validator.changes import swap_two
 from tests.validator.history import story
 
 # The first queries of a JVM take their time, and more where other tests have the cores.
@@ -256,38 +250,9 @@ def test_the_verdict_is_the_same_on_every_engine(spark: SparkSession, tmp_path: 
     shutil.rmtree(here)
 
 
-def test_a_running_verdict_goes_on_from_its_checkpoint_with_what_was_carried(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    run, growing = story(), tmp_path / "growing"
-    assert swap_two(run)
-    (tmp_path / "whole").mkdir()
-    growing.mkdir()
-    run.write(tmp_path / "whole")
-    follower, sliced = RunFollower(growing), SlicedExamination(DEFAULT_ACK_WINDOW_MS)
-    expected, told = [], []
-    # Half of the fault is in what the first query has judged; the third one finds nothing new.
-    for share in (0.5, 1, 1):
-        grow(tmp_path / "whole", growing, share)
-        news = follower.look()
-        expected += sliced.feed(news.tables, news.until_ns)
-        running = RunningVerdict(spark, growing, tmp_path / "checkpoint", DEFAULT_ACK_WINDOW_MS)
-        running.catch_up()
-        standing, findings = running.look(0.01)
-        running.stop()
-        told.append([finding.text for finding in findings])
-        # Every piece of a file has its own distance between the clocks, to a microsecond.
-        assert abs(standing.until_ns - sliced.standing.until_ns) < 1000
-        assert replace(standing, until_ns=0) == replace(sliced.standing, until_ns=0)
-
-    assert [finding.law for finding in expected] == [Law.ORDER]
-    # What was found before is told again by each that goes on.
-    assert told[-1] == told[-2] == [finding.text for finding in expected]
-
-
 @pytest.mark.end_to_end
 def test_a_killed_validator_says_in_the_end_what_one_process_says(spark: SparkSession, tmp_path: Path) -> None:
-    """The short form of `validator_kills.py`: one kill."""
+    """The short form of `validator_kills.py`. Who goes on tells what was found before, and nothing twice."""
 
     def finish(validation: Validation) -> Said:
         running = RunningVerdict(spark, validation.growing, validation.checkpoint, DEFAULT_ACK_WINDOW_MS)
