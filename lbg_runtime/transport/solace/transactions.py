@@ -8,9 +8,10 @@ for what is another's.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from threading import Lock
 from typing import Any
+
+import structlog
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
@@ -18,6 +19,8 @@ from lbg_runtime.transport.base import MAX_TOGETHER
 from lbg_runtime.transport.solace.errors import is_commit_refused, subcode_and_reason
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS
 from lbg_runtime.transport.solace.threads import ControlThreads
+
+_log = structlog.get_logger(__name__)
 
 Prepared = Sequence[tuple[Any, Any]]
 """Messages and topics of the client."""
@@ -121,8 +124,10 @@ class Transactions:
                     bundle.error = PublishFailed(bundle.topic, "the session has ended")
                 return
             if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
+                # One whose handler was cancelled meanwhile may be published by somebody else by now.
                 for bundle in bundles:
-                    self._is_published([bundle])
+                    if not bundle.future.cancelled():
+                        self._is_published([bundle])
 
     def _is_published(self, bundles: Sequence[_Bundle]) -> bool:
         """Whether one transaction with these was committed. Else they get their errors: they are refused where it is
@@ -142,6 +147,10 @@ class Transactions:
             for bundle in bundles:
                 bundle.error = kind(bundle.topic, subcode_and_reason(error)[1])
             return False
+        except BaseException:
+            # Nor may half of a bundle go with the next one.
+            self._give_up()
+            raise
         for bundle in bundles:
             bundle.error = None
         return True
@@ -154,5 +163,8 @@ class Transactions:
     def _give_up(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            with suppress(*CLIENT_ERRORS):
+            try:
                 session.disconnect()
+            except CLIENT_ERRORS as error:
+                # Nobody commits it any more; the broker forgets it with the connection.
+                _log.info("transacted_session_not_closed", reason=subcode_and_reason(error)[1])

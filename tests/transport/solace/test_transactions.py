@@ -9,7 +9,7 @@ from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -54,6 +54,56 @@ async def test_what_waits_at_the_same_time_is_committed_in_few_transactions(
         await asyncio.gather(*(end for end in ends if not end.cancelled()))
     # The first goes at once, the others wait for it; what nobody waits for any more does not go.
     assert commits == [100, 200, 200]
+
+
+async def test_what_breaks_off_on_its_way_leaves_nothing_to_the_next_transaction(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    async with asyncio.timeout(PATIENCE_S):
+        await transport.send_together([Message("orders/new", b"")])
+        session = transport._session
+        assert session is not None
+        publisher = session.transactions._publisher
+        publish, calls = publisher.publish, []
+
+        def break_off(*message: object) -> None:
+            calls.append(message)
+            if len(calls) == 2:
+                raise RuntimeError
+            publish(*message)
+
+        monkeypatch.setattr(publisher, "publish", break_off)
+        with pytest.raises(PublishFailed, match="RuntimeError"):
+            await transport.send_together([Message("orders/new", b"")] * 2)
+        await transport.send_together([Message("orders/new", b"")])
+    assert broker.engine.queue_depth(DEFAULT_VPN, "orders/0") == 2
+
+
+async def test_what_is_cancelled_while_others_are_refused_is_not_tried_alone(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    commits, ends = [], []
+    commit = broker.engine.transactions.commit
+
+    def refuse_many(client: object, messages: list[object], consumed: object) -> object:
+        commits.append(len(messages))
+        if len(messages) > 4:
+            # The broker is on this loop too.
+            ends[2].cancel()
+            raise BrokerRefusal(503, "Spool Over Quota")
+        return commit(client, messages, consumed)
+
+    monkeypatch.setattr(broker.engine.transactions, "commit", refuse_many)
+    ends += [transport.send_together([Message("orders/new", b"")] * count) for count in (1, 2, 3)]
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*ends[:2])
+        await asyncio.gather(ends[2], return_exceptions=True)
+        await transport.send_together([Message("orders/new", b"")])
+    assert commits == [1, 5, 2, 1]
 
 
 async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: MakeTransport) -> None:
