@@ -125,15 +125,25 @@ def first_handlings(handled: list[tuple[str, int]]) -> dict[str, list[int]]:
     return firsts
 
 
+def publish_until(publishing: "subprocess.Popen[str]", begin: int, end: int) -> None:
+    """The messages of the keys in turn with these numbers."""
+    assert publishing.stdin is not None
+    publishing.stdin.writelines(f'{{"key": "{number % KEYS}"}}\n' for number in range(begin, end))
+    publishing.stdin.flush()
+
+
 def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Path) -> None:
     with BrokerOnPort() as broker, ExitStack() as stack:
         stage = Stage(tmp_path, broker, stack)
         stage.start()
         stage.until("parking_opened")
         stage.start()
-        amount = ("--count", str(COUNT), "--keys", str(KEYS), "--rate", "200")
-        load = stage.command("publish", "--topic", "orders/new", *amount)
-        publishing = stack.enter_context(running(load, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        # As the test goes on, not by the clock: a machine may take longer to start a member than to publish everything.
+        load = stage.command("publish", "--topic", "orders/new", "--key-from", "json:/key")
+        publishing = stack.enter_context(
+            running(load, stdin=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
+        publish_until(publishing, 0, COUNT // 3)
 
         # It lies in the parking queue, and the settlement of its original waits for the client's timer.
         stage.kill(stage.until("key_parked"))
@@ -145,9 +155,13 @@ def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Pa
         owner = stage.until("parking_opened", parking=where)
         # In the middle of what follows.
         before = broker.queue_status(where).depth
+        publish_until(publishing, COUNT // 3, COUNT - 40)
         broker.wait_until(where, lambda status: status.depth > before + 10, within_s=BOUND_S)
         stage.kill(owner)
+        publish_until(publishing, COUNT - 40, COUNT)
         stage.start()
+        assert publishing.stdin is not None
+        publishing.stdin.close()
         assert publishing.wait(BOUND_S) == 0
         stage.until("parking_opened", parking=where)
         stage.wait_for(lambda: not any(broker.queue_status(f"orders/{index}").depth for index in range(3)), "parked")
