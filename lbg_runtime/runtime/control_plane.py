@@ -134,7 +134,9 @@ class ControlPlane:
 
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
-        self._post(FlowChanged())
+        # All flows are looked at for one; a lost connection changes a thousand of them at once.
+        if not self._inputs or not isinstance(self._inputs[-1], FlowChanged):
+            self._post(FlowChanged())
 
     def stripes_told(self, queue_index: int, news: StripesNews) -> None:
         """A flow of this member has news of a re-striping."""

@@ -56,6 +56,7 @@ from lbg_runtime.core.group.rebalance_events import (
     SetPlace,
     StepAside,
 )
+from lbg_runtime.core.group.view import tell_something_else
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 
 REPORTED: Mapping[FlowState, ReportedFlow] = {
@@ -231,7 +232,7 @@ class ControlPlaneMachine:
 
     def _report_flows(self, now_ms: int) -> list[ControlOutput]:
         reports = self.flow_reports()
-        if _without_counts(reports) == _without_counts(self._reports):
+        if not tell_something_else(reports, self._reports):
             return []
         self._reports = reports
         if not any(report.state is ReportedFlow.STANDBY for report in reports.values()):
@@ -386,7 +387,3 @@ class ControlPlaneMachine:
             return []
         self._is_handing_over = False
         return [HandedOver()]
-
-
-def _without_counts(reports: Mapping[QueueName, FlowReport]) -> dict[QueueName, tuple[object, int]]:
-    return {queue: (report.state, report.epoch) for queue, report in reports.items()}

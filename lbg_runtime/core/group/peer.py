@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lbg_runtime.core.group.control_messages import FlowReport, Header, Heartbeat, Life
-from lbg_runtime.core.group.view import Claims, MemberView, updated_claims
+from lbg_runtime.core.group.view import Claims, MemberView, tell_something_else, updated_claims
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
@@ -90,7 +90,7 @@ class Peer:
 
     def report(self, flows: Mapping[QueueName, FlowReport], now_ms: int) -> bool:
         """Take its flows over; returns whether more than the counts in flight is new."""
-        is_news = _without_counts(flows) != _without_counts(self.flows)
+        is_news = tell_something_else(flows, self.flows)
         self.flows = flows
         self.claims = updated_claims(self.claims, flows, now_ms)
         return is_news
@@ -112,10 +112,6 @@ class Peer:
         if self.heartbeat is None:
             raise InvariantViolated(f"member {self.member} is {self.standing.value} without a heartbeat")
         return self.heartbeat
-
-
-def _without_counts(flows: Mapping[QueueName, FlowReport]) -> dict[QueueName, tuple[object, int]]:
-    return {queue: (flow.state, flow.epoch) for queue, flow in flows.items()}
 
 
 class Noted:

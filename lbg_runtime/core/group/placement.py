@@ -28,6 +28,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lbg_runtime.model.errors import InvariantViolated, UserError
 from lbg_runtime.model.ids import MemberId, QueueName
@@ -89,7 +90,7 @@ def place(
         raise InvariantViolated("a queue or a candidate is listed twice")
     if not weights:
         return Placement(dict.fromkeys(ordered, ()))
-    scores = {queue: {member: _score(queue, member) for member in weights} for queue in ordered}
+    scores = _scores(tuple(ordered), tuple(weights))
 
     homes = {queue: pins[queue] for queue in ordered if pins.get(queue) in weights}
     pinned = Counter(homes.values())
@@ -126,6 +127,12 @@ def _weights(candidates: Sequence[Candidate]) -> dict[MemberId, int]:
     """By member id; 1 for everybody if nobody has any."""
     weights = {candidate.member: candidate.weight for candidate in sorted(candidates, key=lambda one: one.member)}
     return weights if any(weights.values()) else dict.fromkeys(weights, 1)
+
+
+# Members come and go seldom; owners, for whom placement is made anew, change with every bind of a queue.
+@lru_cache(maxsize=8)
+def _scores(queues: tuple[QueueName, ...], members: tuple[MemberId, ...]) -> Mapping[QueueName, Mapping[MemberId, int]]:
+    return {queue: {member: _score(queue, member) for member in members} for queue in queues}
 
 
 def _score(queue: QueueName, member: MemberId) -> int:

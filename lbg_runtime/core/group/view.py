@@ -65,6 +65,18 @@ def _takes(member: MemberView) -> bool:
     return member.state is MemberState.ACTIVE
 
 
+def tell_something_else(reports: Mapping[QueueName, FlowReport], before: Mapping[QueueName, FlowReport]) -> bool:
+    """Whether more than counts is new, which change with every message."""
+    if reports.keys() != before.keys():
+        return True
+    # One more changed flow among a thousand is the rule, so nothing is built for the comparison.
+    for queue, report in reports.items():
+        other = before[queue]
+        if report.state is not other.state or report.epoch != other.epoch:
+            return True
+    return False
+
+
 def updated_claims(claims: Claims, flows: Mapping[QueueName, FlowReport], now_ms: int) -> Claims:
     """The claims after a report: what was claimed before keeps its time."""
     return {queue: claims.get(queue, now_ms) for queue, flow in flows.items() if flow.is_owner}
