@@ -6,22 +6,21 @@ says why.
 
 Spark's launcher always asks for the module `jdk.incubator.vector`, which only MLlib uses. A runtime without that
 module, like the packaged one, would not start. For it a folder is made with a `bin/java` that drops this one argument,
-in the user's cache; it is written under another name and then renamed, so that two processes at once do no harm.
+in the user's cache.
 """
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from lbg_runtime.model.errors import SparkUnavailable
+from lbg_runtime.pipeline.spark.programs import made_program
 
 OLDEST_JAVA = 17
 
@@ -140,34 +139,4 @@ def _ask(java: Path) -> str:
 def _wrap(real_home: Path, environ: Mapping[str, str]) -> Path:
     """A home whose `java` is the given one without the argument that it cannot take."""
     text = _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(real_home / "bin" / "java")))
-    name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    home = _cache_folder(environ) / name
-    program = home / "bin" / "java"
-    try:
-        if program.is_file() and program.read_text() == text and os.access(program, os.X_OK):
-            return home
-        program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=program.parent)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        Path(draft).chmod(0o700)
-        Path(draft).replace(program)
-    except OSError as error:
-        remedy = "a cache folder that can be written to; set XDG_CACHE_HOME"
-        raise SparkUnavailable(f"{program} cannot be written: {error.strerror}", remedy) from None
-    return home
-
-
-def _cache_folder(environ: Mapping[str, str]) -> Path:
-    """A folder of this user alone: what lies there is run."""
-    base = environ.get("XDG_CACHE_HOME") or (Path(environ["HOME"]) / ".cache" if environ.get("HOME") else None)
-    folder = Path(base) / "lbg-runtime" if base else Path(tempfile.gettempdir()) / f"lbg-runtime-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = folder.stat().st_uid
-    except OSError as error:
-        remedy = "a cache folder that can be written to; set XDG_CACHE_HOME"
-        raise SparkUnavailable(f"{folder} cannot be made: {error.strerror}", remedy) from None
-    if owner != os.getuid():
-        raise SparkUnavailable(f"{folder} is another user's", "a cache folder of your own; set XDG_CACHE_HOME")
-    return folder
+    return made_program("java", text, environ).parent.parent

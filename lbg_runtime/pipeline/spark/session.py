@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lbg_runtime.model.errors import SparkUnavailable
 from lbg_runtime.pipeline.spark.java import INSTALL_LINE, find_java
+from lbg_runtime.pipeline.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,11 +66,14 @@ def open_spark(
         raise SparkUnavailable("pyspark is not installed", INSTALL_LINE) from None
     found = find_java()
     os.environ["JAVA_HOME"] = str(found.java.home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    chosen = {**settings(cores or os.cpu_count() or 1, driver_memory, java_options), **(extra or {})}
+    os.environ["PYSPARK_DRIVER_PYTHON"] = python = worker_python(os.environ)
+    # What lies in a cache of this machine is no use on others.
+    os.environ["PYSPARK_PYTHON"] = python if chosen["spark.master"].startswith("local") else sys.executable
     # Else Spark looks for an outside address first, and says so.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
-    for key, value in {**settings(cores or os.cpu_count() or 1, driver_memory, java_options), **(extra or {})}.items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()

@@ -9,11 +9,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import NamedTuple
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -38,8 +41,10 @@ from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.report import as_object
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
+from tests.pipeline.spark.kills import Outcome as Kills
 from tests.pipeline.spark.kills import Stream, ids_in_lake, kill_streams
 from tests.pipeline.spark.logs import fill, not_once
+from tests.pipeline.spark.validator_kills import Outcome as ValidatorKills
 from tests.pipeline.spark.validator_kills import Said, Validation, kill_validators, made_run, said
 from tests.processes import running
 from tests.validator.history import story
@@ -75,6 +80,56 @@ def go_on(spark: SparkSession, job: StreamJob) -> Counter[str]:
     found = ids_in_lake(job.lake.value, job.target)
     assert found.pop(id_of("late", 1)) == 1
     return found
+
+
+class Killed(NamedTuple):
+    """What is being killed while the session starts."""
+
+    stream: Stream
+    stream_outcome: Future[Kills]
+    validator_outcome: Future[ValidatorKills]
+
+
+@pytest.fixture(scope="session")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """Both kinds of victims at once, and before the session, as each of the three has to start a JVM first."""
+    stream = Stream(tmp_path_factory.mktemp("stream"), "delta", max_rows=200)
+    validation, run = tmp_path_factory.mktemp("validation"), made_run(5, 60, has_faults=True)
+    with ThreadPoolExecutor(2) as killers:
+        yield Killed(
+            stream,
+            killers.submit(kill_streams, stream, ("driver",), Random(7), queues=2, count=1000, tries=5),
+            killers.submit(kill_validators, validation, run, (("tree",),), Random(5), tries=5),
+        )
+
+
+@pytest.mark.end_to_end
+def test_a_killed_driver_leaves_every_message_in_the_lake_once(killed: Killed, spark: SparkSession) -> None:
+    """The short form of `kills.py`; and goes on after the kill as after any other end."""
+    outcome = killed.stream_outcome.result()
+    assert outcome.live == {"driver": 1}
+    job = job_of(killed.stream.folder, Lake.DELTA, max_rows=10_000)
+    run_stream(spark, job, stopped=lambda: False)
+    assert not not_once(killed.stream.ids(), 2, 1000)
+    assert not not_once(go_on(spark, job), 2, 1000)
+
+
+@pytest.mark.end_to_end
+def test_a_killed_validator_says_in_the_end_what_one_process_says(killed: Killed, spark: SparkSession) -> None:
+    """The short form of `validator_kills.py`. Who goes on tells what was found before, and nothing twice."""
+
+    def judge(validation: Validation) -> Said:
+        running = RunningVerdict(spark, validation.growing, validation.checkpoint, DEFAULT_ACK_WINDOW_MS)
+        running.catch_up()
+        standing, findings = running.look(0.01)
+        running.stop()
+        return said(standing, findings)
+
+    outcome = killed.validator_outcome.result()
+    outcome.finish(judge)
+    assert outcome.wrong == []
+    assert outcome.expected[1].total() > 5
+    assert outcome.live == {"tree": 1}
 
 
 def test_a_lake_has_every_message_once_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
@@ -122,21 +177,6 @@ def test_a_batch_read_has_typed_columns_and_order_per_queue(spark: SparkSession,
     with pytest.raises(PySparkException) as raised:
         spark.read.format("lbg").option("path", str(tmp_path)).load()
     assert "no landing.json in it" in reason_of(raised.value)
-
-
-@pytest.mark.end_to_end
-def test_a_killed_driver_leaves_every_message_in_the_lake_once(spark: SparkSession, tmp_path: Path) -> None:
-    """The short form of `kills.py`; and goes on after the kill as after any other end."""
-    job = job_of(tmp_path, Lake.DELTA, max_rows=10_000)
-
-    def finish() -> None:
-        run_stream(spark, job, stopped=lambda: False)
-
-    stream = Stream(tmp_path, "delta", max_rows=200)
-    outcome = kill_streams(stream, ("driver",), Random(7), finish, queues=2, count=1000)
-    assert outcome.wrong == []
-    assert outcome.live.total() + outcome.idle.total() == 1
-    assert not not_once(go_on(spark, job), 2, 1000)
 
 
 @pytest.fixture(scope="module")
@@ -250,24 +290,6 @@ def test_the_verdict_is_the_same_on_every_engine(spark: SparkSession, tmp_path: 
     shutil.rmtree(here)
 
 
-@pytest.mark.end_to_end
-def test_a_killed_validator_says_in_the_end_what_one_process_says(spark: SparkSession, tmp_path: Path) -> None:
-    """The short form of `validator_kills.py`. Who goes on tells what was found before, and nothing twice."""
-
-    def finish(validation: Validation) -> Said:
-        running = RunningVerdict(spark, validation.growing, validation.checkpoint, DEFAULT_ACK_WINDOW_MS)
-        running.catch_up()
-        standing, findings = running.look(0.01)
-        running.stop()
-        return said(standing, findings)
-
-    run = made_run(5, 60, has_faults=True)
-    outcome = kill_validators(tmp_path, run, (("tree",),), Random(5), finish, tries=5)
-    assert outcome.wrong == []
-    assert outcome.findings > 5
-    assert outcome.live == {"tree": 1}
-
-
 def _of_any_order(verdict: dict[str, object]) -> dict[str, object]:
     """Which of many findings of a law are shown depends on the parts."""
     return {name: value for name, value in verdict.items() if name != "witnesses"}
@@ -277,6 +299,12 @@ def test_a_session_that_was_there_is_left_open(spark: SparkSession) -> None:
     with spark_session("another") as same:
         assert same.range(3).count() == 3
     assert spark.range(4).count() == 4
+
+
+def test_its_processes_import_the_pyspark_that_is_installed(spark: SparkSession) -> None:
+    """From the archive of the same that Spark puts first on their path, each start takes twice as long and more."""
+    places = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
+    assert places == [pyspark.__file__]
 
 
 def test_what_is_started_with_a_wrong_option_says_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -296,16 +324,20 @@ def test_the_worked_example_of_the_docs(spark: SparkSession, broker: BrokerOnPor
     runs, landing, database = tmp_path / "runs", tmp_path / "landing", tmp_path / "balances.db"
     lines = "".join(f'{{"account": "a{number % 7}", "cents": {number}}}\n' for number in range(210))
     publish = ["publish", "--config", orders, "--topic", "orders/booked", "--key-from", "json:/account"]
-    lbg(*publish, "--ledger", runs / "orders", stdin=lines)
-    with lbg_running("land", "--config", orders, "--dir", landing, "--member-id", "l", "--journal", runs / "orders"):
-        for queue in ("orders/0", "orders/1"):
-            broker.wait_until(queue, lambda status: status.depth == 0)
-    for name, value in example.STATE.items():
-        spark.conf.set(name, value)
-    frame = example.changes(spark, landing)
-    example.publish(frame, balances, tmp_path / "checkpoint", runs / "balances", available_now=True).awaitTermination()
+    land = ["land", "--config", orders, "--dir", landing, "--member-id", "l", "--journal", runs / "orders"]
     member = ["run", "--config", balances, "--member-id", "m", "--journal", runs / "balances"]
+    # All start at once; what none of them needs to wait for, the test does not.
     with lbg_running(*member, BALANCES_DB=str(database)):
+        with lbg_running(*land):
+            lbg(*publish, "--ledger", runs / "orders", stdin=lines)
+            for queue in ("orders/0", "orders/1"):
+                broker.wait_until(queue, lambda status: status.depth == 0)
+        for name, value in example.STATE.items():
+            spark.conf.set(name, value)
+        frame = example.changes(spark, landing)
+        example.publish(
+            frame, balances, tmp_path / "checkpoint", runs / "balances", available_now=True
+        ).awaitTermination()
         for queue in ("balances/0", "balances/1"):
             broker.wait_until(queue, lambda status: status.depth == 0)
     with closing(sqlite3.connect(database)) as connection:

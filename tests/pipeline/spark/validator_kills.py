@@ -123,12 +123,23 @@ class Validation(Query):
 class Outcome:
     """What became of it."""
 
+    growth: Growth
+    validation: Validation
+    expected: Said
     live: Counter[str] = field(default_factory=Counter)
     idle: Counter[str] = field(default_factory=Counter)
     """Kills that hit no batch."""
-    handlings: int = 0
-    findings: int = 0
     wrong: list[str] = field(default_factory=list)
+
+    def finish(self, judge: Callable[[Validation], Said]) -> None:
+        """Let all be judged that is there, by `judge`, and then once more; what it says is compared."""
+        self.growth.until(1)
+        for name in ("what the last start says", "what one says that finds nothing new"):
+            standing, found = judge(self.validation)
+            if standing != self.expected[0]:
+                self.wrong.append(f"{name}: {_differences(standing, self.expected[0])}")
+            if found != self.expected[1]:
+                self.wrong.append(f"{name}: lost {self.expected[1] - found}, too many {found - self.expected[1]}")
 
 
 def kill_validators(
@@ -136,22 +147,17 @@ def kill_validators(
     run: Run,
     starts: Sequence[Sequence[str]],
     chance: random.Random,
-    finish: Callable[[Validation], Said],
     *,
     tries: int = 1,
 ) -> Outcome:
-    """Start it again and again while the run grows, each time with these kills; then all the rest, and once more.
-
-    `finish` has the query judge all that is there.
-    """
+    """Start it again and again while the run grows, each time with these kills; it is then to be finished."""
     whole, growing = folder / "whole", folder / "growing"
     for each in (whole, growing):
         each.mkdir()
     run.write(whole)
     growth, validation = Growth(whole, growing), Validation(growing, folder / "checkpoint")
 
-    expected = said_at_once(whole)
-    outcome = Outcome(handlings=sum(len(journal.dispatches) for journal in run.journals), findings=expected[1].total())
+    outcome = Outcome(growth, validation, said_at_once(whole))
     pieces = (len(starts) + 1) * 2
     for number, kinds in enumerate(starts):
         first, last = ((2 * number + step) / pieces for step in (1, 2))
@@ -163,19 +169,11 @@ def kill_validators(
             with growth.growing(first, last), told.open("w") as errors:
                 is_again = chance.random() < SHARE_OF_AGAIN
                 live = validation.kill(left, chance, is_again=is_again, stdout=subprocess.DEVNULL, stderr=errors)
-            outcome.wrong += _not_expected(told.read_text(), expected)
+            outcome.wrong += _not_expected(told.read_text(), outcome.expected)
             outcome.live.update(live)
             outcome.idle.update(kind for kind in left if kind not in live)
             left = [kind for kind in left if kind not in live]
             sys.stderr.write(f"{dict(outcome.live)} in batches, {len(validation.batches('commits'))} batches done\n")
-
-    growth.until(1)
-    for name in ("what the last start says", "what one says that finds nothing new"):
-        standing, found = finish(validation)
-        if standing != expected[0]:
-            outcome.wrong.append(f"{name}: {_differences(standing, expected[0])}")
-        if found != expected[1]:
-            outcome.wrong.append(f"{name}: lost {expected[1] - found}, too many {found - expected[1]}")
     return outcome
 
 
@@ -298,9 +296,11 @@ def main() -> None:
     starts = made_starts(told.kills, chance)
     run = made_run(told.seed, STEPS_FOR_A_START * len(starts), has_faults=told.run == "faults")
     with tempfile.TemporaryDirectory(prefix="lbg-validator-kills-") as folder:
-        outcome = kill_validators(Path(folder), run, starts, chance, Validation.finish, tries=TRIES)
+        outcome = kill_validators(Path(folder), run, starts, chance, tries=TRIES)
+        outcome.finish(Validation.finish)
+    handlings = sum(len(journal.dispatches) for journal in run.journals)
     print(  # noqa: T201  # a script of its own
-        f"seed {told.seed}, {outcome.handlings} handlings, {outcome.findings} findings: "
+        f"seed {told.seed}, {handlings} handlings, {outcome.expected[1].total()} findings: "
         f"live kills {dict(outcome.live)}, idle {dict(outcome.idle)}; wrong: {len(outcome.wrong)} {outcome.wrong[:5]}"
     )
     sys.exit(1 if outcome.wrong else 0)
