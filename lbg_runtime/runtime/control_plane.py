@@ -71,6 +71,9 @@ AddFlows = Callable[[int], Sequence[FlowRunner]]
 MOST_LEFT_OUT = 1 << 32
 """Numbers between two heartbeats that carry probes; millions of such fit into a life."""
 
+LOOKS_MS_PER_THOUSAND = 20
+"""How far apart flows are looked at, by how many there are: one look at a thousand takes some 3 ms of the loop."""
+
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, and this much more for its words to get there."""
 
@@ -101,7 +104,7 @@ class ControlPlane:
         self._runners = {runner.machine.queue: runner for runner in runners}
         self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._say)
         self._recorder = recorder
-        recorder.listen_to(self._owner_of)
+        recorder.listen_to(machine.membership.owner_of)
         self._on_refused = on_refused
         self._add_flows = add_flows
         self._pins = pins
@@ -109,6 +112,8 @@ class ControlPlane:
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
+        self._looked_ms: int | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._on_handed_over: Callable[[], None] | None = None
 
     async def run(self) -> None:
@@ -129,12 +134,25 @@ class ControlPlane:
                 self._take_inputs()
         finally:
             self._cancel_timer()
+            if self._next_look is not None:
+                self._next_look.cancel()
             self._inputs = deque([LeaveRequested()])
             self._take_inputs()
 
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
-        # All flows are looked at for one; a lost connection changes a thousand of them at once.
+        # All flows are looked at for one, and a lost connection changes all of them, one by one as they come back.
+        if self._next_look is not None:
+            return
+        rest_ms = len(self._runners) * LOOKS_MS_PER_THOUSAND // 1_000
+        if self._looked_ms is None or now_ms() >= self._looked_ms + rest_ms:
+            self._look()
+        else:
+            self._next_look = call_at_ms(self._looked_ms + rest_ms, self._look)
+
+    def _look(self) -> None:
+        self._next_look = None
+        self._looked_ms = now_ms()
         if not self._inputs or not isinstance(self._inputs[-1], FlowChanged):
             self._post(FlowChanged())
 
@@ -163,9 +181,6 @@ class ControlPlane:
 
     def _connection_changed(self, is_up: bool) -> None:
         self._post(ControlConnected() if is_up else ControlLost())
-
-    def _owner_of(self, queue: QueueName) -> MemberId | None:
-        return self.machine.membership.view.owners.get(queue)
 
     def _arrived(self, message: Message) -> None:
         try:

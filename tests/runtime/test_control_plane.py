@@ -1,20 +1,21 @@
 """What the shell of the control plane feeds its machine with."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 from lbg_runtime.core.group.control_plane import ControlInput, FlowChanged
 from lbg_runtime.core.group.membership_events import ControlConnected, WeightChanged
-from lbg_runtime.runtime.control_plane import ControlPlane
+from lbg_runtime.runtime.control_plane import LOOKS_MS_PER_THOUSAND, ControlPlane
 
 
 class _Machine:
     """Notes what it is fed."""
 
     deadline_ms = None
-    membership = SimpleNamespace()
+    membership = SimpleNamespace(owner_of=None)
 
     def __init__(self) -> None:
         self.taken: list[ControlInput] = []
@@ -36,25 +37,42 @@ class _Session:
         changed(True)
 
 
-async def test_flows_that_change_together_are_looked_at_once() -> None:
-    machine = _Machine()
+@asynccontextmanager
+async def running(machine: _Machine, queues: int) -> AsyncIterator[ControlPlane]:
     ignored = cast(Any, SimpleNamespace(listen_to=lambda _: None))
+    runners = [cast(Any, SimpleNamespace(machine=SimpleNamespace(queue=index))) for index in range(queues)]
     plane = ControlPlane(
-        cast(Any, _Session()), "control", cast(Any, machine), [], ignored, ignored, ignored, ignored, ignored
+        cast(Any, _Session()), "control", cast(Any, machine), runners, ignored, ignored, ignored, ignored, ignored
     )
-    running = asyncio.create_task(plane.run())
+    task = asyncio.create_task(plane.run())
     await machine.has_taken.wait()
     assert ControlConnected() in machine.taken
     machine.taken.clear()
-    machine.has_taken.clear()
+    yield plane
+    task.cancel()
+    await asyncio.wait([task])
 
-    for _ in range(1_000):
+
+async def test_flows_that_change_together_are_looked_at_once() -> None:
+    machine = _Machine()
+    async with running(machine, 8) as plane:
+        for _ in range(1_000):
+            plane.flow_changed()
+        plane.set_weight(2)
         plane.flow_changed()
-    plane.set_weight(2)
-    plane.flow_changed()
-    plane.flow_changed()
-    await machine.has_taken.wait()
+        plane.flow_changed()
+        await asyncio.sleep(0.001)
+        assert machine.taken == [FlowChanged(), WeightChanged(2), FlowChanged()]
 
-    assert machine.taken == [FlowChanged(), WeightChanged(2), FlowChanged()]
-    running.cancel()
-    await asyncio.wait([running])
+
+async def test_many_flows_that_change_one_by_one_do_not_keep_the_loop_from_messages() -> None:
+    machine = _Machine()
+    async with running(machine, 1_000) as plane:
+        plane.flow_changed()
+        await asyncio.sleep(0.001)
+        assert machine.taken == [FlowChanged()], "the first one is looked at on the spot"
+        for _ in range(99):
+            plane.flow_changed()
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(LOOKS_MS_PER_THOUSAND / 1_000)
+        assert machine.taken == [FlowChanged()] * (1 + 100 // LOOKS_MS_PER_THOUSAND), "the last one is not forgotten"

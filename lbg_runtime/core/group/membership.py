@@ -137,13 +137,16 @@ class MembershipMachine:
     @property
     def view(self) -> GroupView:
         """The living members as known now."""
-        living = {member: peer for member, peer in self._peers.items() if peer.is_living}
-        views = [peer.view() for peer in living.values()]
-        claims = [(member, peer.claims) for member, peer in living.items()]
+        views = [peer.view() for peer in self._peers.values() if peer.is_living]
         if self.state in _SPOKEN_STATES:
             views.append(self._own_view())
-            claims.append((self.identity.member, self._claims))
-        return GroupView(tuple(sorted(views, key=lambda one: one.member)), owners_by_claims(claims))
+        return GroupView(tuple(sorted(views, key=lambda one: one.member)), owners_by_claims(self._living_claims()))
+
+    def owner_of(self, queue: QueueName) -> MemberId | None:
+        """Who owns the queue by `view`, without the cost of all others."""
+        return owners_by_claims(
+            (member, {queue: times[queue]}) for member, times in self._living_claims() if queue in times
+        ).get(queue)
 
     @property
     def peers_heard_ms(self) -> int | None:
@@ -283,6 +286,10 @@ class MembershipMachine:
             self.identity.weight,
             *sorted(peer.shape for peer in self._peers.values() if peer.is_living),
         )
+
+    def _living_claims(self) -> list[tuple[MemberId, Claims]]:
+        claims = [(member, peer.claims) for member, peer in self._peers.items() if peer.is_living]
+        return [*claims, (self.identity.member, self._claims)] if self.state in _SPOKEN_STATES else claims
 
     def _own_view(self) -> MemberView:
         identity = self.identity

@@ -36,7 +36,7 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.peer import MAX_NOTED
 from lbg_runtime.model.errors import InvariantViolated, UserError
-from lbg_runtime.model.ids import Epoch, MemberId
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from tests.core.group.membership_shell import (
     ACTIVE,
     AGREED,
@@ -192,6 +192,8 @@ def test_a_queue_that_was_taken_has_a_new_owner_before_the_next_heartbeat() -> N
     taken = Taken(header(2, member=taker), QUEUE, MoveId("m"), Epoch(3))
     assert shell.hear(taken) == [FlowsReported(taker), MoveMessageHeard(taken)]
     assert shell.machine.view.owners == {QUEUE: taker}
+    assert shell.machine.owner_of(QUEUE) == taker
+    assert shell.machine.owner_of(QueueName("another")) is None
 
 
 def test_what_is_said_of_a_move_is_handed_on_once_and_only_from_living_members() -> None:
