@@ -1,7 +1,9 @@
 """Every test has virtual time unless marked `real_time`, a log of its own, and no leave to skip where CI forbids it."""
 
 import asyncio
+import gc
 import os
+import sys
 from collections.abc import Callable, Generator, Mapping
 
 import hypothesis
@@ -13,10 +15,60 @@ from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
 """Whether this run decides about a change: it is to say the same of the same tree, and nothing may be left out."""
 
+# Where nothing is kept compiled, every process that a test starts compiles our whole tree again, which is half of its
+# start, and every worker rewrites the assertions of every test.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # No deadline: how long an example takes says more about the machine. Elsewhere than at the gate every run tries other
 # examples; what one of them finds becomes a test of its own.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=IS_GATE)
 hypothesis.settings.load_profile("tests")
+
+LONGEST_FIRST = (
+    "tests/pipeline/spark/test_on_spark.py",
+    "tests/cli/bench/",
+    "tests/end_to_end/",
+    "tests/sim/",
+    "tests/dashboard/test_page.py",
+    "tests/testing/test_pytest_plugin.py",
+    "tests/sidecar/test_end_to_end.py",
+    "tests/transport/solace/test_fast_transport.py",
+    "tests/docs/",
+    "tests/docker/",
+    "tests/cli/",
+    "tests/pipeline/landing/",
+    "tests/broker/store/",
+    "tests/validator/",
+    "tests/runtime/",
+    "tests/broker/engine/",
+    "tests/core/",
+    "tests/admin/test_group.py",
+)
+"""Where the files are that take long, the longest first; all others after them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Left alone, the plugin for several workers begins with the files that have the most tests, which are quick ones.
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file is one worker's: what takes long begins first, so that in the end nobody waits for the last of them."""
+
+    def turn(item: pytest.Item) -> int:
+        return next(
+            (turn for turn, path in enumerate(LONGEST_FIRST) if item.nodeid.startswith(path)), len(LONGEST_FIRST)
+        )
+
+    items.sort(key=turn)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: a third of a million objects that need not be looked through for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_asyncio_loop_factories(

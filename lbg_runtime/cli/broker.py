@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.log import configure_log
 from lbg_runtime.cli.sizes import SIZE_FORM, parse_bytes
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import stop_requests
@@ -64,6 +63,7 @@ def broker(
     import uvloop
 
     from lbg_runtime.broker.store.store import Store
+    from lbg_runtime.cli.log import configure_log
 
     host, port = parse_address("--smf", smf)
     administration = None if semp is None else parse_address("--semp", semp)

@@ -29,6 +29,7 @@ from lbg_runtime.config.fields import (
     unlimited_is_none,
 )
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.config.rebind_mode import RebindMode as RebindMode
 from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
@@ -163,15 +164,6 @@ class MembershipSettings(Section):
                 if value is not None:
                     raise SettingProblem((name,), str(value), "none with mode: discovered, or mode: static")
         return self
-
-
-class RebindMode(Enum):
-    """How queues come to the members they belong to."""
-
-    COOPERATIVE = "cooperative"
-    """Members offer and accept queues, one by one; nobody else pauses."""
-    CYCLE = "cycle"
-    """Every secondary gives way now and then, whoever is there."""
 
 
 class RebindCycleSettings(Section):

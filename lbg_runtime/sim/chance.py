@@ -5,6 +5,7 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _MASK = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
 
 
 class SeededChance:
@@ -36,8 +37,12 @@ class SeededChance:
         """One of the items, which must not be empty."""
         return items[self._next() % len(items)]
 
+    def skip(self, count: int) -> None:
+        """Go on as if so many numbers had been drawn."""
+        self._state = (self._state + count * _STEP) & _MASK
+
     def _next(self) -> int:
-        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        self._state = (self._state + _STEP) & _MASK
         return _mix(self._state)
 
 

@@ -102,6 +102,11 @@ class SimControl:
         link = self._client.link
         return link is not None and link.cut_ms is None and self._client.client_id is not None
 
+    @property
+    def is_over(self) -> bool:
+        """See `Listener.is_over`."""
+        return not self._process.is_alive
+
     def hear(self, message: ControlMessage) -> None:
         """A message arrived at the broker for this client; it stands in line behind the frames of the flows."""
         link = self._client.link

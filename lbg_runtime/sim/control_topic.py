@@ -23,6 +23,11 @@ class Listener(Protocol):
         """Whether its connection carries anything now."""
         ...
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is never going to hear anything again."""
+        ...
+
     def hear(self, message: ControlMessage) -> None:
         """A message arrived."""
         ...
@@ -84,6 +89,10 @@ class ControlTopic:
         if is_noisy and chance.happens(settings.loss_share):
             return
         copies = 2 if is_noisy and chance.happens(settings.repeat_share) else 1
+        if listener.is_over:
+            # Most listeners of a long run are lives that have ended. What others hear does not depend on it.
+            chance.skip(copies)
+            return
         for _ in range(copies):
             at_ms = now_ms + chance.between(0, settings.longest_delay_ms)
             if not settings.overtakes:

@@ -33,6 +33,7 @@ class SimRestriper:
 
     name = "restriper"
     is_reachable = True
+    is_over = False
 
     def __init__(
         self,

@@ -14,6 +14,14 @@ def test_a_fork_depends_on_its_label_and_leaves_its_parent_alone() -> None:
     assert parent.between(0, 10**9) == SeededChance(7).between(0, 10**9)
 
 
+def test_numbers_that_are_skipped_are_as_if_drawn() -> None:
+    drawn, skipped = SeededChance(5), SeededChance(5)
+    for _ in range(3):
+        drawn.between(0, 9)
+    skipped.skip(3)
+    assert drawn.between(0, 10**9) == skipped.between(0, 10**9)
+
+
 def test_numbers_keep_to_their_bounds_and_spread_over_them() -> None:
     chance = SeededChance(3)
     drawn = [chance.between(1, 6) for _ in range(6_000)]

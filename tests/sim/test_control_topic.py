@@ -20,6 +20,7 @@ CALM = replace(story_settings(Mode.COOPERATIVE, 3, 1).control, longest_delay_ms=
 class Ear:
     name: str
     is_reachable: bool = True
+    is_over: bool = False
     heard: list[int] = field(default_factory=list)
 
     def hear(self, message: ControlMessage) -> None:
@@ -96,6 +97,18 @@ def test_who_is_not_connected_is_not_heard_and_hears_nothing() -> None:
     room.topic.part(room.ears["c"])
     room.say("b")
     assert room.heard() == {"a": 0, "b": 2, "c": 1}
+
+
+def test_an_ear_that_is_over_changes_nothing_for_others() -> None:
+    heard = []
+    for is_over in (False, True):
+        room = Room(replace(CALM, loss_share=0.3, repeat_share=0.3), noisy_until_ms=10_000)
+        room.ears["a"].is_over = is_over
+        room.say("b", 50)
+        room.say("c", 50)
+        heard.append((room.ears["b"].heard, room.ears["c"].heard))
+    assert heard[0] == heard[1]
+    assert room.ears["a"].heard == []
 
 
 @pytest.mark.parametrize("drift", [-100, -1, 0, 1, 100])

@@ -8,7 +8,8 @@ from time import perf_counter, process_time
 
 import orjson
 
-from lbg_runtime.cli.bench.measured_broker import PAYLOAD_BYTES, queue_name, topic_of
+from lbg_runtime.cli.bench.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
+from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.raw_client import (
     WINDOW,
     RawClient,
@@ -20,7 +21,6 @@ from lbg_runtime.cli.bench.raw_client import (
     number_in,
     numbered,
 )
-from lbg_runtime.cli.bench.report import quantile
 
 _AT_ONCE = 20_000
 """Frames that are made ahead; more of them would fill the memory and the processor's caches."""

@@ -21,6 +21,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.cli.bench.filled_broker import CountingEngine
+from lbg_runtime.cli.bench.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.raw_client import FLOW, WINDOW, message_frame, numbered
 from lbg_runtime.cli.bench.report import quiet_log
 from lbg_runtime.cli.broker import GC_THRESHOLDS
@@ -29,18 +30,6 @@ from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_ass
 from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, encode_frame, protocol_of
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, answer
-
-PAYLOAD_BYTES = 256
-
-
-def topic_of(queue: int) -> str:
-    """What the queue of this number subscribes to, and nobody else."""
-    return f"bench/{queue}/orders"
-
-
-def queue_name(queue: int) -> str:
-    """The queue of this number."""
-    return f"bench/{queue}"
 
 
 def memory_bytes() -> int:

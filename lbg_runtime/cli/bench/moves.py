@@ -24,7 +24,7 @@ from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
-from lbg_runtime.config.settings import RebindMode
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName

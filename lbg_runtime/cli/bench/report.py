@@ -162,12 +162,6 @@ def within_rounds(mine: Iterable[float], others: Iterable[float]) -> list[float]
     return [one / other for one, other in zip(mine, others, strict=True)]
 
 
-def quantile(values: Sequence[float], part: float) -> float:
-    """The value of this rank (nearest); there must be one."""
-    ordered = sorted(values)
-    return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
-
-
 def _ratio_object(ratio: Ratio) -> dict[str, object]:
     told: dict[str, object] = {"case": ratio.case, "name": ratio.name, **spread(ratio.values)}
     told["better"] = ratio.better.value

@@ -31,7 +31,8 @@ import anyio
 import orjson
 import typer
 
-from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Row, finish, quantile, tell
+from lbg_runtime.cli.bench.quantile import quantile
+from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Row, finish, tell
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.model.errors import LbgError

@@ -18,7 +18,7 @@ from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.cli.validate import Engine, verdict_on
-from lbg_runtime.config.settings import RebindMode
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName

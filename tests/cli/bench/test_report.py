@@ -5,13 +5,13 @@ import json
 import pytest
 import typer
 
+from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import (
     Better,
     Ratio,
     Report,
     Row,
     finish,
-    quantile,
     short,
     spread,
     within_rounds,

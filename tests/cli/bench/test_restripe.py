@@ -33,7 +33,7 @@ def test_moving_and_staying_shards_are_told_apart_within_the_time_of_the_change(
 @pytest.mark.parametrize("options", [["--queues", "2", "--to", "3"], ["--queues", "3", "--to", "2", "--kill"]])
 def test_a_group_that_grows_or_shrinks_under_load_loses_and_reorders_nothing(options: list[str]) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "restripe", "--json", "--rate", "200", *options],
+        [sys.executable, "-m", "lbg_runtime.cli", "bench", "restripe", "--json", "--rate", "100", *options],
         capture_output=True,
         text=True,
         timeout=180,
