@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 
@@ -19,6 +20,10 @@ IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
 # start, and every worker rewrites the assertions of every test.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A run in the background of a shell ignores SIGINT, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: how long an example takes says more about the machine. Elsewhere than at the gate every run tries other
 # examples; what one of them finds becomes a test of its own.

@@ -164,7 +164,13 @@ class Received:
         return self.inbox.get(timeout=timeout_s)
 
     def take(self, count: int, timeout_s: float = BOUND_S) -> list[Any]:
-        return [self.next(timeout_s) for _ in range(count)]
+        taken: list[Any] = []
+        while len(taken) < count:
+            try:
+                taken.append(self.next(timeout_s))
+            except queue.Empty:
+                raise AssertionError(f"{len(taken)} of {count} messages came, and no more in {timeout_s} s") from None
+        return taken
 
     def is_silent(self, for_s: float = 0.3) -> bool:
         """Nothing arrives for so long; the only way to see that nothing happens."""
