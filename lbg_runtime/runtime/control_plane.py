@@ -72,7 +72,7 @@ MOST_LEFT_OUT = 1 << 32
 """Numbers between two heartbeats that carry probes; millions of such fit into a life."""
 
 LOOKS_MS_PER_THOUSAND = 20
-"""How far apart flows are looked at, by how many there are: one look at a thousand takes some 3 ms of the loop."""
+"""Least time between two looks at all flows, in ms for each thousand of them: a look at so many takes the loop 3 ms."""
 
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, and this much more for its words to get there."""

@@ -48,9 +48,11 @@ async def running(machine: _Machine, queues: int) -> AsyncIterator[ControlPlane]
     await machine.has_taken.wait()
     assert ControlConnected() in machine.taken
     machine.taken.clear()
-    yield plane
-    task.cancel()
-    await asyncio.wait([task])
+    try:
+        yield plane
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def test_flows_that_change_together_are_looked_at_once() -> None:

@@ -66,7 +66,7 @@ def _takes(member: MemberView) -> bool:
 
 
 def tell_something_else(reports: Mapping[QueueName, FlowReport], before: Mapping[QueueName, FlowReport]) -> bool:
-    """Whether more than counts is new, which change with every message."""
+    """Whether a queue, state or epoch is new; counts in flight change with every message and are passed over."""
     if reports.keys() != before.keys():
         return True
     # One more changed flow among a thousand is the rule, so nothing is built for the comparison.
