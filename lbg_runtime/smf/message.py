@@ -36,6 +36,8 @@ _PLAIN = struct.Struct(">4sII")
 # The kind and the length of a parameter are one number, as what is packed is paid for by the piece.
 _HOP = struct.Struct(">4sIIHQHQHI")
 _NUMBERED_HOP = struct.Struct(">4sIIHQHQHIIQ")
+_USUAL_HOP = struct.Struct(_NUMBERED_HOP.format + "3s")
+"""With the mode of a message that was not shown before."""
 _NUMBER_BYTES = _NUMBERED_HOP.size - _HOP.size
 _REDELIVERED = bytes((0x80 | ParameterKind.REDELIVERED, 2))
 _LIGHT = 0x20
@@ -113,17 +115,23 @@ class Relay:
         return Relay(self.head, b"".join(pieces), body, contents)
 
     def delivery_prefix(
-        self, delivery_id: int, previous_id: int, flow_id: int, *, redelivered: bool, number: int = 0
+        self, delivery_id: int, previous_id: int, flow_id: int, redelivered: bool, number: int = 0
     ) -> bytes:
         """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it.
 
         `number` is the message's own, the same in each of its deliveries; 0 for one without.
         """
-        mode = _REDELIVERED_MODE if redelivered else _MODE
-        header_bytes = len(mode) + len(self.carried)
-        head = _assured_head(self.head)
         # One call for the whole: this is the larger part of what a delivery costs.
         # fmt: off
+        if number and not redelivered:
+            header_bytes = _USUAL_HOP.size + len(self.carried)
+            return _USUAL_HOP.pack(
+                _assured_head(self.head), header_bytes, header_bytes + len(self.body),
+                _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id, _NUMBER, number, _MODE,
+            )
+        head = _assured_head(self.head)
+        mode = _REDELIVERED_MODE if redelivered else _MODE
+        header_bytes = len(mode) + len(self.carried)
         if not number:
             header_bytes += _HOP.size
             return _HOP.pack(
