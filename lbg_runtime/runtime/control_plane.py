@@ -71,9 +71,6 @@ AddFlows = Callable[[int], Sequence[FlowRunner]]
 MOST_LEFT_OUT = 1 << 32
 """Numbers between two heartbeats that carry probes; millions of such fit into a life."""
 
-LOOKS_MS_PER_THOUSAND = 20
-"""Least time between two looks at all flows, in ms for each thousand of them: a look at so many takes the loop 3 ms."""
-
 STEP_ASIDE_MARGIN_MS = 5_000
 """An offer is remembered for the longest drain, and this much more for its words to get there."""
 
@@ -112,8 +109,6 @@ class ControlPlane:
         self._wake_up = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._looked_ms: int | None = None
-        self._next_look: asyncio.TimerHandle | None = None
         self._on_handed_over: Callable[[], None] | None = None
 
     async def run(self) -> None:
@@ -134,26 +129,13 @@ class ControlPlane:
                 self._take_inputs()
         finally:
             self._cancel_timer()
-            if self._next_look is not None:
-                self._next_look.cancel()
             self._inputs = deque([LeaveRequested()])
             self._take_inputs()
 
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
-        # All flows are looked at for one, and a lost connection changes all of them, one by one as they come back.
-        if self._next_look is not None:
-            return
-        rest_ms = len(self._runners) * LOOKS_MS_PER_THOUSAND // 1_000
-        if self._looked_ms is None or now_ms() >= self._looked_ms + rest_ms:
-            self._look()
-        else:
-            self._next_look = call_at_ms(self._looked_ms + rest_ms, self._look)
-
-    def _look(self) -> None:
-        self._next_look = None
-        self._looked_ms = now_ms()
-        if not self._inputs or not isinstance(self._inputs[-1], FlowChanged):
+        is_said = bool(self._inputs) and isinstance(self._inputs[-1], FlowChanged)
+        if not is_said and not self.machine.will_look:
             self._post(FlowChanged())
 
     def stripes_told(self, queue_index: int, news: StripesNews) -> None:

@@ -80,7 +80,13 @@ class SimControl:
         membership = MembershipMachine(identity, settings.membership, chance, clock.now_ms, striping)
         queues = [flow.queue for flow in flows]
         rebalance = make_rebalance(identity.member, queues, {}, settings.rebalance, membership.stamp)
-        self.machine = ControlPlaneMachine(membership, rebalance, flows, settings.membership.dead_ms)
+        self.machine = ControlPlaneMachine(
+            membership,
+            rebalance,
+            flows,
+            settings.membership.dead_ms,
+            looks_ms_per_thousand=settings.looks_ms_per_thousand,
+        )
         self._life = life
         self._history = history
         self._topic = topic
@@ -131,7 +137,9 @@ class SimControl:
 
     def flow_changed(self) -> None:
         """A flow of this member has another state or epoch."""
-        self._post(FlowChanged())
+        is_said = bool(self._inputs) and isinstance(self._inputs[-1], FlowChanged)
+        if not is_said and not self.machine.will_look:
+            self._post(FlowChanged())
 
     def stripes_told(self, queue_index: int, news: StripesNews) -> None:
         """A flow of this member has news of a re-striping."""

@@ -74,6 +74,8 @@ class ControlSettings:
     """Of one message to one listener."""
     overtakes: bool
     """Whether a later message of one sender may come before an earlier one, as on no single connection."""
+    looks_ms_per_thousand: int
+    """Of a member's flows, see `ControlPlaneMachine`; more than is shipped, as there are few queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,4 +258,5 @@ def _draw_control(chance: SeededChance, drain_timeout_ms: int) -> ControlSetting
         repeat_share=chance.pick((0.0, 0.05, 0.3)),
         longest_delay_ms=chance.pick((1, 10, 60)),
         overtakes=chance.happens(0.5),
+        looks_ms_per_thousand=chance.fork("looks").pick((0, 2_000, 20_000)),
     )

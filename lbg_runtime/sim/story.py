@@ -7,6 +7,7 @@ happens, and the control topic loses nothing, so that what is measured is the wa
 from dataclasses import dataclass
 
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.control_plane import LOOKS_MS_PER_THOUSAND
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
@@ -109,6 +110,7 @@ def story_settings(mode: Mode, members: int, queues: int) -> SimSettings:
             repeat_share=0.0,
             longest_delay_ms=2,
             overtakes=False,
+            looks_ms_per_thousand=LOOKS_MS_PER_THOUSAND,
         ),
         handlers=HandlerSettings(
             longest_ms=20,

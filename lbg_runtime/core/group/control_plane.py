@@ -69,6 +69,9 @@ REPORTED: Mapping[FlowState, ReportedFlow] = {
 QUEUE_GONE = "queue-gone"
 """What a hand-back is called that nobody has asked for, because nobody needs the queue any more."""
 
+LOOKS_MS_PER_THOUSAND = 20
+"""Least time between two looks at all flows, in ms for each thousand of them: a look at so many takes a member 3 ms."""
+
 HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
 """States of a flow whose queue nobody else can have yet."""
 
@@ -140,10 +143,12 @@ class ControlPlaneMachine:
         flows: Sequence[FlowMachine],
         silence_ms: int,
         leap: Callable[[], int] = lambda: 0,
+        looks_ms_per_thousand: int = LOOKS_MS_PER_THOUSAND,
     ) -> None:
         """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead.
 
-        `leap` gives numbers that nobody can guess, for heartbeats that carry probes.
+        `leap` gives numbers that nobody can guess, for heartbeats that carry probes. `looks_ms_per_thousand`: see
+        `LOOKS_MS_PER_THOUSAND`.
         """
         self.membership = membership
         self.rebalance = rebalance
@@ -151,6 +156,11 @@ class ControlPlaneMachine:
         """By index of their queue; those of queues that the group has not any more are at the end."""
         self._silence_ms = silence_ms
         self._leap = leap
+        self._looks_ms_per_thousand = looks_ms_per_thousand
+        self._rested_at_ms: int | None = None
+        """From when on the flows may be looked at again; None before the first look."""
+        self._look_at_ms: int | None = None
+        """When they are looked at next; None while none is known to have changed."""
         self._probes: list[ProbeAsked] = []
         """To go with the next heartbeat."""
         self._echoes: dict[int, list[ProbeAsked]] = {}
@@ -167,8 +177,13 @@ class ControlPlaneMachine:
     @property
     def deadline_ms(self) -> int | None:
         """When `take` must be called next, on the clock of `now_ms`; None to wait for an input."""
-        deadlines = [at for at in (self.membership.deadline_ms, self.rebalance.deadline_ms) if at is not None]
-        return min(deadlines, default=None)
+        deadlines = (self.membership.deadline_ms, self.rebalance.deadline_ms, self._look_at_ms)
+        return min((at for at in deadlines if at is not None), default=None)
+
+    @property
+    def will_look(self) -> bool:
+        """Whether the flows are looked at when the deadline comes: nobody need say before that they have changed."""
+        return self._look_at_ms is not None
 
     def flow_reports(self) -> Mapping[QueueName, FlowReport]:
         """What the group would be told of our flows now."""
@@ -187,7 +202,7 @@ class ControlPlaneMachine:
         for happened in inputs:
             match happened:
                 case FlowChanged():
-                    outputs += self._report_flows(now_ms) + self._give_gone_queues()
+                    outputs += self._flow_changed(now_ms)
                 case FlowsAdded(flows, pins):
                     outputs += self._add_flows(flows, pins, now_ms)
                 case ProbeAsked():
@@ -198,6 +213,8 @@ class ControlPlaneMachine:
             outputs += self._take_event(HeartbeatWanted(), now_ms)
         if self.membership.state is OwnState.LEFT:
             return outputs
+        if self._look_at_ms is not None and self._look_at_ms <= now_ms:
+            outputs += self._look(now_ms)
         outputs += self._obey_membership(self.membership.on_deadline(now_ms), now_ms)
         if self._see_group:
             self._see_group = False
@@ -229,6 +246,17 @@ class ControlPlaneMachine:
             self._see_group = True
             outputs += self._tell_rebalance(event, now_ms)
         return outputs
+
+    def _flow_changed(self, now_ms: int) -> list[ControlOutput]:
+        # All are looked at for one, and a lost connection changes all of them, one by one as they come back.
+        if self._look_at_ms is None:
+            self._look_at_ms = now_ms if self._rested_at_ms is None else max(now_ms, self._rested_at_ms)
+        return self._look(now_ms) if self._look_at_ms <= now_ms else []
+
+    def _look(self, now_ms: int) -> list[ControlOutput]:
+        self._look_at_ms = None
+        self._rested_at_ms = now_ms + len(self._flows) * self._looks_ms_per_thousand // 1_000
+        return self._report_flows(now_ms) + self._give_gone_queues()
 
     def _report_flows(self, now_ms: int) -> list[ControlOutput]:
         reports = self.flow_reports()

@@ -7,6 +7,7 @@ from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (
     BindSucceeded,
     FlowActive,
+    FlowInactive,
     HandBackRequested,
     PlaceChanged,
     StepAsideRequested,
@@ -73,13 +74,16 @@ FLOW_SETTINGS = RebindSettings(
 class Plane:
     """Member a with two queues, of which q1 is pinned to b; carries out what the machine asks of flows."""
 
-    def __init__(self) -> None:
+    def __init__(self, looks_ms_per_thousand: int = 0) -> None:
         self.flows = {q: FlowMachine(q, AWAY, FLOW_SETTINGS, 4, random.Random(1), 0) for q in (Q0, Q1)}
         identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {"count": "2"})
         membership = MembershipMachine(identity, MembershipSettings(jitter=0.0), random.Random(1), 0, StripingBook(2))
         settings = RebalanceSettings(min_tenure_ms=0)
         rebalance = RebalanceMachine(A, [Q0, Q1], {Q0: A, Q1: B}, settings, membership.stamp)
-        self.machine = ControlPlaneMachine(membership, rebalance, list(self.flows.values()), SILENCE_MS)
+        flows = list(self.flows.values())
+        self.machine = ControlPlaneMachine(
+            membership, rebalance, flows, SILENCE_MS, looks_ms_per_thousand=looks_ms_per_thousand
+        )
         self._numbers = count(1)
 
     def take(self, now_ms: int, *inputs: object) -> list[ControlOutput]:
@@ -238,3 +242,22 @@ def test_a_change_of_the_view_is_made_known() -> None:
     plane.take(0, ControlConnected(), JoinDone())
     [changed] = [each for each in plane.hear_b(100) if isinstance(each, ViewChanged)]
     assert [one.member for one in changed.view.members] == [A, B]
+
+
+def test_a_look_at_the_flows_is_followed_by_a_rest() -> None:
+    plane = Plane(looks_ms_per_thousand=25_000)
+    plane.settled_with_b()
+    looked_ms = 4_100
+    assert not plane.machine.will_look, "the first change was looked at on the spot"
+    plane.flows[Q0].handle(FlowInactive(Epoch(1)), looked_ms + 1)
+    assert said(plane.take(looked_ms + 1, FlowChanged())) == []
+    assert plane.machine.will_look
+    assert plane.machine.deadline_ms == looked_ms + 50, "25 ms for each of the two flows"
+    assert said(plane.take(looked_ms + 49, FlowChanged())) == []
+    plane.take(looked_ms + 50)
+    assert not plane.machine.will_look
+    (told,) = said(plane.take(looked_ms + 65))
+    assert isinstance(told, Heartbeat), "between two regular ones, because something has changed"
+    assert told.flows.keys() == {Q1}
+    plane.take(looked_ms + 65, FlowChanged())
+    assert plane.machine.will_look, "what changes from now on is not forgotten"
