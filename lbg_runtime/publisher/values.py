@@ -1,24 +1,9 @@
-"""The two values that are made for every message, without their constructors.
-
-Those of frozen dataclasses set each field by a function call of its own, four times the price of all the rest. So a
-value of the same layout is filled, and then becomes the frozen one, which it does not differ from in anything.
-"""
+"""The two values that are made for every message, without their constructors: see `MessageDraft`."""
 
 from collections.abc import Mapping
 
-from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.model.message import Message, MessageDraft, PropertyValue
 from lbg_runtime.publisher.confirmation import Confirmation
-
-
-class _MessageDraft:
-    __slots__ = Message.__slots__
-
-    topic: str
-    payload: bytes
-    properties: Mapping[str, PropertyValue]
-    message_id: str | None
-    sent_at_ms: int | None
-    is_first_of_key: bool
 
 
 class _ConfirmationDraft:
@@ -35,7 +20,7 @@ def make_message(
     topic: str, payload: bytes, properties: Mapping[str, PropertyValue], message_id: str, sent_at_ms: int
 ) -> Message:
     """The `Message` of these."""
-    draft = _MessageDraft()
+    draft = MessageDraft()
     draft.topic = topic
     draft.payload = payload
     draft.properties = properties

@@ -24,7 +24,7 @@ from ctypes import (
 )
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message, PropertyValue
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message, MessageDraft
 from lbg_runtime.transport.solace.fast_calls import END, NOT_FOUND, Destination, FastCalls
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, unwrap_text
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
@@ -44,19 +44,6 @@ class _IntegerField(Structure):
     """The client's field, where it holds a number of 64 bits."""
 
     _fields_ = (("kind", c_int), ("length", c_uint32), ("value", c_int64))
-
-
-class _MessageDraft:
-    """A `Message` in the making; becomes one when all is in."""
-
-    __slots__ = Message.__slots__
-
-    topic: str
-    payload: bytes
-    properties: dict[str, PropertyValue]
-    message_id: str | None
-    sent_at_ms: int | None
-    is_first_of_key: bool
 
 
 class _DeliveryDraft:
@@ -104,7 +91,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
         received_at_ns = monotonic_ns()
         message.value = pointer
         try:
-            draft = _MessageDraft()
+            draft = MessageDraft()
             draft.properties = properties = {}
             if not (code := get_properties(message, to_container)):
                 # The map is closed with its message.
