@@ -96,6 +96,12 @@ def test_a_drain_timeout_below_the_quiet_gap_lets_queues_go(seed: int) -> None:
     assert simulate(seed, quick).violations == ()
 
 
+@pytest.mark.parametrize("seed", [100503, 100817, 103205, 103885])
+def test_between_two_looks_at_its_flows_a_member_says_nothing_untrue_of_them(seed: int) -> None:
+    """It took a queue as a standby that it was no longer, and offered one that it had lost and had again since."""
+    assert run_seed(SCOPE, seed).violations == ()
+
+
 def test_a_seed_always_gives_the_same_run() -> None:
     assert run_seed(SCOPE, 11) == run_seed(SCOPE, 11)
     assert run_seed(SCOPE, 11).history != run_seed(SCOPE, 12).history

@@ -154,6 +154,7 @@ class ControlPlaneMachine:
         self.rebalance = rebalance
         self._flows = list(flows)
         """By index of their queue; those of queues that the group has not any more are at the end."""
+        self._flow_of = {flow.queue: flow for flow in flows}
         self._silence_ms = silence_ms
         self._leap = leap
         self._looks_ms_per_thousand = looks_ms_per_thousand
@@ -258,6 +259,13 @@ class ControlPlaneMachine:
         self._rested_at_ms = now_ms + len(self._flows) * self._looks_ms_per_thousand // 1_000
         return self._report_flows(now_ms) + self._give_gone_queues()
 
+    def _has_changed(self, queue: QueueName) -> bool:
+        """Whether a flow is another than it was when it was looked at."""
+        flow, report = self._flow_of.get(queue), self._reports.get(queue)
+        if flow is None or report is None:
+            return flow is not None and flow.state in REPORTED
+        return (report.state, report.epoch) != (REPORTED.get(flow.state), flow.epoch)
+
     def _report_flows(self, now_ms: int) -> list[ControlOutput]:
         reports = self.flow_reports()
         if not tell_something_else(reports, self._reports):
@@ -317,6 +325,9 @@ class ControlPlaneMachine:
                 case FlowsReported():
                     self._see_group = True
                 case MoveMessageHeard(message):
+                    if self._look_at_ms is not None and self._has_changed(message.queue):
+                        # What is answered must be true now: who is no standby any more must not take a queue.
+                        outputs += self._look(now_ms)
                     outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
                 case StandAside():
                     self._is_aside = True
@@ -394,6 +405,7 @@ class ControlPlaneMachine:
         self, flows: Sequence[FlowMachine], pins: Mapping[QueueName, MemberId], now_ms: int
     ) -> list[ControlOutput]:
         self._flows += flows
+        self._flow_of |= {flow.queue: flow for flow in flows}
         self.rebalance.set_queues([flow.queue for flow in self._flows_in_use()], pins)
         self._see_group = True
         # More may have become known while they were made.

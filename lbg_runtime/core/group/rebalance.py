@@ -51,7 +51,7 @@ from lbg_runtime.core.group.rebalance_events import (
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.roles import Place
-from lbg_runtime.model.ids import MemberId, QueueName
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 
 AWAY = Place(rank=None, gives_way=False)
 
@@ -67,6 +67,14 @@ class _Move:
     is_accepted: bool = False
     has_drained: bool = False
     """Our flow has been seen giving way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenure:
+    """A queue that we own."""
+
+    epoch: Epoch
+    since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class RebalanceMachine:
         self._stamp = stamp
         self._view: GroupView | None = None
         self._flows: Mapping[QueueName, FlowReport] = {}
-        self._owned_since_ms: dict[QueueName, int] = {}
+        self._tenures: dict[QueueName, _Tenure] = {}
         self._places: dict[QueueName, Place] = dict.fromkeys(self._queues, AWAY)
         self._moves: dict[QueueName, _Move] = {}
         self._accepted: dict[QueueName, MoveId] = {}
@@ -142,7 +150,7 @@ class RebalanceMachine:
             self._moves.pop(queue, None)
             self._accepted.pop(queue, None)
             self._backoffs.pop(queue, None)
-            self._owned_since_ms.pop(queue, None)
+            self._tenures.pop(queue, None)
         self._queues = tuple(queues)
         self._pins = dict(pins)
         self._places = {queue: self._places.get(queue, AWAY) for queue in queues}
@@ -219,16 +227,16 @@ class RebalanceMachine:
     def _take_flows(self, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[RebalanceCommand]:
         self._flows = {queue: flow for queue, flow in flows.items() if queue in self._places}
         commands: list[RebalanceCommand] = []
-        owned = {queue for queue, flow in self._flows.items() if flow.is_owner}
-        for queue in [queue for queue in self._owned_since_ms if queue not in owned]:
-            del self._owned_since_ms[queue]
+        owned = {queue: flow.epoch for queue, flow in self._flows.items() if flow.is_owner}
+        # Of another epoch it was lost and came back since we were told last.
+        for queue in [queue for queue, tenure in self._tenures.items() if owned.get(queue) != tenure.epoch]:
+            del self._tenures[queue]
             # Handed over, or lost: either way there is nothing left to hand over.
             self._moves.pop(queue, None)
             self._backoffs.pop(queue, None)
-        for queue in sorted(owned - self._owned_since_ms.keys()):
-            self._owned_since_ms[queue] = now_ms
-            taken = Taken(self._stamp(), queue, self._accepted.pop(queue, None), flows[queue].epoch)
-            commands.append(Say(taken))
+        for queue in sorted(owned.keys() - self._tenures.keys()):
+            self._tenures[queue] = _Tenure(owned[queue], now_ms)
+            commands.append(Say(Taken(self._stamp(), queue, self._accepted.pop(queue, None), owned[queue])))
         for queue, move in list(self._moves.items()):
             if flows[queue].state is ReportedFlow.DRAINING:
                 self._moves[queue] = replace(move, has_drained=True)
@@ -243,14 +251,14 @@ class RebalanceMachine:
         """Queues of ours that somebody else should have and could take."""
         return [
             queue
-            for queue in sorted(self._owned_since_ms)
+            for queue in sorted(self._tenures)
             if queue not in self._moves
             and self._flows[queue].state is ReportedFlow.ACTIVE
             and self._target(queue) is not None
         ]
 
     def _offer_at_ms(self, queue: QueueName) -> int:
-        tenure_ms = 0 if self._is_draining else self._owned_since_ms[queue] + self._settings.min_tenure_ms
+        tenure_ms = 0 if self._is_draining else self._tenures[queue].since_ms + self._settings.min_tenure_ms
         backoff = self._backoffs.get(queue)
         return max(tenure_ms, backoff.until_ms if backoff else 0)
 

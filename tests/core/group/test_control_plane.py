@@ -24,6 +24,7 @@ from lbg_runtime.core.group.control_messages import (
     Life,
     MemberState,
     Offer,
+    Reject,
     ReportedFlow,
     StateRequest,
 )
@@ -261,3 +262,21 @@ def test_a_look_at_the_flows_is_followed_by_a_rest() -> None:
     assert told.flows.keys() == {Q1}
     plane.take(looked_ms + 65, FlowChanged())
     assert plane.machine.will_look, "what changes from now on is not forgotten"
+
+
+def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
+    plane = Plane(looks_ms_per_thousand=25_000)
+    plane.take(0, ControlConnected(), JoinDone())
+    for now_ms in (100, 1_000, 2_000, 3_000, 4_000):
+        plane.hear_b(now_ms)
+        plane.take(now_ms)
+    plane.flows[Q0].on_deadline(4_100)
+    plane.flows[Q0].handle(BindSucceeded(Epoch(1)), 4_100)
+    plane.take(4_100, FlowChanged())
+    offer = Offer(plane.header(), Q0, Epoch(1), "b/1", A)  # type: ignore[arg-type]
+    assert [type(message) for message in said(plane.take(4_101, ControlMessageReceived(offer)))] == [Accept]
+    plane.flows[Q0].handle(FlowActive(Epoch(1)), 4_102)
+    assert said(plane.take(4_102, FlowChanged())) == [], "it is not looked at yet"
+    again = Offer(plane.header(), Q0, Epoch(1), "b/2", A)  # type: ignore[arg-type]
+    assert Reject in [type(message) for message in said(plane.take(4_103, ControlMessageReceived(again)))]
+    assert not plane.machine.will_look

@@ -198,6 +198,16 @@ class TestGiving:
         assert owner.handle(OwnFlowsChanged({Q0: report(ACTIVE)}), 102) == []
         assert owner.deadline_ms is None
 
+    def test_a_queue_that_was_lost_and_came_back_unseen_has_a_tenure_of_its_own(self, owner: RebalanceMachine) -> None:
+        # Flows are looked at from time to time, so no word of the loss may have come between.
+        offer = offer_of(owner, 100)
+        (taken,) = said(owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(ACTIVE, 8)}), 110))
+        assert isinstance(taken, Taken)
+        assert (taken.queue, taken.epoch) == (Q1, Epoch(8))
+        assert owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), 111) == []
+        assert owner.deadline_ms == 210
+        assert offer_of(owner, 210).epoch == Epoch(8)
+
     def test_only_so_many_queues_are_handed_over_at_a_time(self) -> None:
         machine = machine_of(A, {Q0: B, Q1: B}, RebalanceSettings(min_tenure_ms=0, max_moves=1))
         both = {Q0: ACTIVE, Q1: ACTIVE}
