@@ -92,7 +92,11 @@ def test_a_drain_timeout_below_the_quiet_gap_lets_queues_go(seed: int) -> None:
     """Every hand-back was given up at its timeout, before the quiet gap could end, and offered again, for ever: the
     queues of a joiner stayed where they were."""
     settings = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)
-    quick = replace(settings, rebind=replace(settings.rebind, drain_timeout_ms=0, quiet_gap_ms=60))
+    quick = replace(
+        settings,
+        rebind=replace(settings.rebind, drain_timeout_ms=0, quiet_gap_ms=60),
+        control=replace(settings.control, looks_ms_per_thousand=0),
+    )
     assert simulate(seed, quick).violations == ()
 
 

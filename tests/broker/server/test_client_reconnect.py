@@ -6,6 +6,8 @@ import threading
 import pytest
 from solace.messaging.resources.topic import Topic
 
+from lbg_runtime.model.errors import BrokerRefusal
+
 pytestmark = pytest.mark.real_time
 
 
@@ -68,16 +70,25 @@ def test_a_refusal_that_was_lost_with_the_connection_comes_after_it(
     broker.create_queue(name, f"{name}/>", max_message_bytes=500)
     client = make_client(name)
     publisher = client.publisher()
+    # A client that is cut off within a millisecond of its login may open a new flow (docs/protocol.md).
+    client.publish(publisher, f"{name}/a", "before")
     publisher.set_message_publish_receipt_listener(receipts)
     publish = broker.server.engine.publish
     seen = []
+    cuts = [lost_from, lost_from + 10]
 
     def cut_off_after(flow, message_id, message):
         seen.append(message_id)
+        is_refused = False
         try:
             return publish(flow, message_id, message)
+        except BrokerRefusal:
+            is_refused = True
+            raise
         finally:
-            if len(seen) in (lost_from, lost_from + 10):
+            # The second time with a refusal that is never heard of, so that something is refused twice.
+            if cuts and len(seen) >= cuts[0] and (is_refused or len(cuts) == 2):
+                del cuts[0]
                 # No answer to what this read brought is ever written.
                 broker.server.abort_connections(name)
 
@@ -88,14 +99,14 @@ def test_a_refusal_that_was_lost_with_the_connection_comes_after_it(
     got = {receipt.user_context: receipt for receipt in (receipts.inbox.get(timeout=20) for _ in range(300))}
     assert [number for number in range(300) if not got[number].is_persisted] == list(range(1, 300, 4))
     assert all("Document Is Too Large" in str(got[number].exception) for number in range(1, 300, 4))
-    assert broker.status(name).depth == 225
+    assert broker.status(name).depth == 1 + 225
     assert len(seen) > 300
     # What has been heard is not refused again, and not told again.
     assert broker.call(broker.server.abort_connections, name) == 1
     client.reconnected.get(timeout=10)
     seen[:] = [0] * 1000
     client.publish(publisher, f"{name}/a", "fine")
-    assert seen[1000:] == [301]
+    assert seen[1000:] == [302]
 
 
 def test_a_receiver_that_is_cut_off_settles_what_it_holds_and_sees_the_rest_once(broker, make_client):
