@@ -7,7 +7,8 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, groupby
+from operator import attrgetter
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +33,8 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 55555
 
 _log = structlog.get_logger(__name__)
+
+_CLIENT = attrgetter("client")
 
 
 class BrokerServer:
@@ -185,16 +188,11 @@ class BrokerServer:
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Hand effects of the engine to the sessions they are for, in order."""
-        client = apply = None
-        for effect in effects:
-            if effect.client != client:
-                client, apply = effect.client, None
-                # Else it went in this very turn; the engine takes everything back when it hears of it.
-                if (connection := self._by_client.get(client)) is not None:
-                    apply = connection.session.apply
-                    self.written_to(connection)
-            if apply is not None:
-                apply(effect)
+        for client, theirs in groupby(effects, _CLIENT):
+            # Else it went in this very turn; the engine takes everything back when it hears of it.
+            if (connection := self._by_client.get(client)) is not None:
+                connection.session.apply(theirs)
+                self.written_to(connection)
         self._timer.arm()
         if self._changes:
             self._flush_soon()

@@ -161,11 +161,18 @@ class Session:
             self._handle(raw)
         self._acknowledge_published()
 
-    def apply(self, effect: Effect) -> None:
-        """Carry out an effect of the engine that is for this client."""
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects of the engine that are for this client, in order."""
+        put_delivery = self.outbox.put_delivery
+        for effect in effects:
+            # By far the most of them; what is asked and called for each is a good part of what a message costs.
+            if isinstance(effect, Deliver):
+                put_delivery(effect)
+            else:
+                self._apply_other(effect)
+
+    def _apply_other(self, effect: DeliverDirect | ActivityChanged | FlowEnded | ClientEnded) -> None:
         match effect:
-            case Deliver():
-                self.outbox.put_delivery(effect)
             case DeliverDirect():
                 self.outbox.put_direct(effect)
             case ActivityChanged(flow=flow, active=active):

@@ -42,7 +42,7 @@ class Desk:
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            self._sessions[effect.client].apply(effect)
+            self._sessions[effect.client].apply([effect])
 
     def new_session(self, wall_s: Callable[[], float] | None = None) -> Session:
         session = Session(

@@ -134,7 +134,7 @@ async def test_deliveries_wait_unwritten_while_the_peer_does_not_read() -> None:
     wire.written.clear()
     wire.on_write = connection.pause_writing
     for number in range(1, 2001):
-        connection.session.apply(delivery(number))
+        connection.session.apply([delivery(number)])
     connection.flush()
     connection.flush()
     assert len(wire.written) == 1
