@@ -41,6 +41,21 @@ class FastPath:
     is set by the network thread alone and cleared by the loop alone.
     """
 
+    # As in `FlowRunner`: with a thousand queues little of this is in the caches when a message comes.
+    __slots__ = (
+        "_accept",
+        "_calls",
+        "_gathering",
+        "_handle",
+        "_inbox",
+        "_is_stopped",
+        "_is_wanted",
+        "_owner",
+        "_read",
+        "_settled",
+        "_user",
+    )
+
     def __init__(
         self, calls: FastCalls, read: ReadMessage, inbox: Inbox, owner: PathOwner, gathering: Gathering | None = None
     ) -> None:

@@ -65,6 +65,23 @@ class SolaceFlow:
     the receive path.
     """
 
+    # As in `FlowRunner`: with a thousand queues little of this is in the caches when a message comes.
+    __slots__ = (
+        "_end_reason",
+        "_ending",
+        "_inbox",
+        "_intake_open",
+        "_is_flush_due",
+        "_path",
+        "_receiver",
+        "_service",
+        "_sink",
+        "_state",
+        "_threads",
+        "epoch",
+        "queue",
+    )
+
     def __init__(
         self,
         inbox: Inbox,
