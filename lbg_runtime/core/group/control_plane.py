@@ -5,6 +5,8 @@ flow machines, which it reads and never changes. `take` for all that has happene
 its answers are carried out in their order; `take` with nothing when `deadline_ms` has come.
 
 While the control topic is silent the rebalance machine is told so, and members do as members do that only count.
+
+One file of more than 400 lines, because what each of the machines orders is carried out on the others here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -152,14 +154,13 @@ class ControlPlaneMachine:
         """
         self.membership = membership
         self.rebalance = rebalance
-        self._flows = list(flows)
-        """By index of their queue; those of queues that the group has not any more are at the end."""
-        self._flow_of = {flow.queue: flow for flow in flows}
+        self._flows = {flow.queue: flow for flow in flows}
+        """In the order of their queues' indexes; those of queues that the group has not any more are at the end."""
         self._silence_ms = silence_ms
         self._leap = leap
         self._looks_ms_per_thousand = looks_ms_per_thousand
-        self._rested_at_ms: int | None = None
-        """From when on the flows may be looked at again; None before the first look."""
+        self._rested_at_ms = 0
+        """From when on the flows may be looked at again."""
         self._look_at_ms: int | None = None
         """When they are looked at next; None while none is known to have changed."""
         self._probes: list[ProbeAsked] = []
@@ -188,11 +189,7 @@ class ControlPlaneMachine:
 
     def flow_reports(self) -> Mapping[QueueName, FlowReport]:
         """What the group would be told of our flows now."""
-        return {
-            flow.queue: FlowReport(REPORTED[flow.state], flow.epoch, flow.in_flight)
-            for flow in self._flows_in_use()
-            if flow.state in REPORTED
-        }
+        return _reports_of(self._flows_in_use())
 
     def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[ControlOutput]:
         """Take what has happened, act on the deadlines that have come; return what to do.
@@ -251,7 +248,7 @@ class ControlPlaneMachine:
     def _flow_changed(self, now_ms: int) -> list[ControlOutput]:
         # All are looked at for one, and a lost connection changes all of them, one by one as they come back.
         if self._look_at_ms is None:
-            self._look_at_ms = now_ms if self._rested_at_ms is None else max(now_ms, self._rested_at_ms)
+            self._look_at_ms = max(now_ms, self._rested_at_ms)
         return self._look(now_ms) if self._look_at_ms <= now_ms else []
 
     def _look(self, now_ms: int) -> list[ControlOutput]:
@@ -261,10 +258,9 @@ class ControlPlaneMachine:
 
     def _has_changed(self, queue: QueueName) -> bool:
         """Whether a flow is another than it was when it was looked at."""
-        flow, report = self._flow_of.get(queue), self._reports.get(queue)
-        if flow is None or report is None:
-            return flow is not None and flow.state in REPORTED
-        return (report.state, report.epoch) != (REPORTED.get(flow.state), flow.epoch)
+        flow = self._flows.get(queue)
+        known = {queue: self._reports[queue]} if queue in self._reports else {}
+        return flow is not None and tell_something_else(_reports_of([flow]), known)
 
     def _report_flows(self, now_ms: int) -> list[ControlOutput]:
         reports = self.flow_reports()
@@ -331,7 +327,7 @@ class ControlPlaneMachine:
                     outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
                 case StandAside():
                     self._is_aside = True
-                    outputs += [AskFlow(flow.queue, PlaceChanged(AWAY)) for flow in self._flows]
+                    outputs += [AskFlow(queue, PlaceChanged(AWAY)) for queue in self._flows]
                     outputs += self._give_everything()
                 case DuplicateMemberFound() | SettingsDisagree():
                     outputs.append(command)
@@ -377,7 +373,7 @@ class ControlPlaneMachine:
 
     def _spread_striping(self) -> list[ControlOutput]:
         striping = self.membership.striping.now
-        outputs: list[ControlOutput] = [AskFlow(flow.queue, StripingLearned(striping)) for flow in self._flows]
+        outputs: list[ControlOutput] = [AskFlow(queue, StripingLearned(striping)) for queue in self._flows]
         if striping.queue_total > len(self._flows):
             outputs.append(QueuesAdded(striping.queue_total))
         queues = [flow.queue for flow in self._flows_in_use()]
@@ -388,10 +384,10 @@ class ControlPlaneMachine:
         return outputs + self._give_gone_queues()
 
     def _flows_in_use(self) -> Sequence[FlowMachine]:
-        return self._flows[: self.membership.striping.now.queue_total]
+        return list(self._flows.values())[: self.membership.striping.now.queue_total]
 
     def _gone_flows(self) -> Sequence[FlowMachine]:
-        return self._flows[self.membership.striping.now.queue_total :]
+        return list(self._flows.values())[self.membership.striping.now.queue_total :]
 
     def _give_gone_queues(self) -> list[ControlOutput]:
         """Nothing is in them; but an active flow is given up only when it is asked to, and again where that failed."""
@@ -404,8 +400,7 @@ class ControlPlaneMachine:
     def _add_flows(
         self, flows: Sequence[FlowMachine], pins: Mapping[QueueName, MemberId], now_ms: int
     ) -> list[ControlOutput]:
-        self._flows += flows
-        self._flow_of |= {flow.queue: flow for flow in flows}
+        self._flows |= {flow.queue: flow for flow in flows}
         self.rebalance.set_queues([flow.queue for flow in self._flows_in_use()], pins)
         self._see_group = True
         # More may have become known while they were made.
@@ -427,3 +422,11 @@ class ControlPlaneMachine:
             return []
         self._is_handing_over = False
         return [HandedOver()]
+
+
+def _reports_of(flows: Iterable[FlowMachine]) -> Mapping[QueueName, FlowReport]:
+    return {
+        flow.queue: FlowReport(REPORTED[flow.state], flow.epoch, flow.in_flight)
+        for flow in flows
+        if flow.state in REPORTED
+    }

@@ -169,7 +169,7 @@ def test_who_leaves_says_so_before_it_offers_and_tells_when_nothing_is_left() ->
         flow.on_deadline(4_400)
     assert HandedOver() not in plane.take(4_400, FlowChanged()), "unbinding is not unbound"
     plane.flows.clear()
-    plane.machine._flows = ()
+    plane.machine._flows = {}
     assert HandedOver() in plane.take(4_500, FlowChanged())
     assert HandedOver() not in plane.take(4_600, FlowChanged()), "once"
 
@@ -195,7 +195,7 @@ def test_a_standby_that_hears_nobody_gives_way_in_turn() -> None:
     plane.flows[Q1] = standby = FlowMachine(Q1, Place(1, False), FLOW_SETTINGS, 4, random.Random(1), 4_200)
     standby.on_deadline(4_200)
     standby.handle(BindSucceeded(Epoch(1)), 4_200)
-    plane.machine._flows = tuple(plane.flows.values())
+    plane.machine._flows = dict(plane.flows)
     plane.take(4_200, FlowChanged())
     silent_from_ms = 4_200 + SILENCE_MS
     outputs = [each for ms in range(4_300, silent_from_ms + 1_500, 100) for each in plane.take(ms)]
