@@ -49,6 +49,7 @@ async def running(machine: _Machine, queues: int) -> AsyncIterator[ControlPlane]
     await machine.has_taken.wait()
     assert ControlConnected() in machine.taken
     machine.taken.clear()
+    machine.has_taken.clear()
     try:
         yield plane
     finally:
@@ -64,7 +65,7 @@ async def test_flows_that_change_together_are_looked_at_once() -> None:
         plane.set_weight(2)
         plane.flow_changed()
         plane.flow_changed()
-        await asyncio.sleep(0.001)
+        await machine.has_taken.wait()
         assert machine.taken == [FlowChanged(), WeightChanged(2), FlowChanged()]
 
 
@@ -74,5 +75,5 @@ async def test_a_machine_that_will_look_at_its_flows_is_not_told_that_they_have_
         machine.will_look = True
         plane.flow_changed()
         plane.set_weight(2)
-        await asyncio.sleep(0.001)
+        await machine.has_taken.wait()
         assert machine.taken == [WeightChanged(2)]
