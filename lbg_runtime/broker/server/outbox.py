@@ -102,12 +102,9 @@ class Outbox:
         entries = self._entries
         while entries and size < WRITE_BYTES:
             entry = entries.popleft()
-            # Not `isinstance`, and no call that can be done without: nearly all entries come here.
-            if type(entry) is Deliver:
+            if isinstance(entry, Deliver):
                 message = entry.message
-                relay = message.content
-                if type(relay) is not Relay:
-                    relay = _relay_of(message)
+                relay = _relay_of(message)
                 if entry.first_property is not None:
                     relay = with_property(relay, entry.first_property, value=True)
                 prefix = relay.delivery_prefix(
