@@ -14,6 +14,10 @@ from lbg_runtime.validator.arrow import ints, is_one_of, texts
 from lbg_runtime.validator.columns import Handlings, Lives
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense
 
+SILENCE_NS = 12_000_000_000
+"""So long a client may take a connection for alive over which nothing comes any more: three keep-alives of 3 s that are
+not answered, and a margin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
@@ -114,31 +118,51 @@ def _next_activity(journal: Ints, queue: Ints, first_active: Ints) -> Ints:
     return moments
 
 
-def exposed_handlings(handlings: Handlings, epochs: Epochs, lives: Lives, flows: pa.Table, ack_window_ns: int) -> Flags:
+def exposed_handlings(
+    handlings: Handlings, epochs: Epochs, tenures: Tenures, lives: Lives, flows: pa.Table, ack_window_ns: int
+) -> Flags:
     """Where the broker may never have learned that the message was handled, because of a fault on record.
 
     Either (a) the life ended uncleanly before the epoch was released, or (b) the epoch was broken; and the settlement
-    was never sent, or not longer than the acknowledgement window before that end.
+    was never sent, or at a time from which it may have been in vain (`vain_from`).
     """
     epoch = epochs.of_handling
     unsent = handlings.settle_ns == FAR_FUTURE
     cut_off = (lives.ended_uncleanly[epochs.journal] & ~epochs.released)[epoch]
-    late = handlings.settle_ns >= lives.last_ns[handlings.journal] - ack_window_ns
+    late = handlings.settle_ns >= vain_from(lives.last_ns[handlings.journal], heard_ns(tenures), ack_window_ns)
     exposed: Flags = cut_off & (unsent | late)
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):
-        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, flows, ack_window_ns)
+        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, tenures, flows, ack_window_ns)
     exposed &= handlings.complete
     return exposed
 
 
+def heard_ns(tenures: Tenures) -> Ints:
+    """Per handling, when its flow last heard of the broker while it was fed."""
+    heard: Ints = np.maximum(tenures.start_ns, tenures.last_receive_ns)[tenures.of_handling]
+    return heard
+
+
+def vain_from(end_ns: Ints, heard: Ints, ack_window_ns: int) -> Ints:
+    """From when on a settlement may have been in vain, as far as a flow can know that came to its end then.
+
+    A network that went silent is noticed late, and all that was sent meanwhile is lost. So what counts is the last that
+    was heard of the broker, but no more than a client's patience before the end.
+    """
+    last_ns = np.minimum(end_ns, np.maximum(heard, end_ns - SILENCE_NS))
+    moments: Ints = last_ns - ack_window_ns
+    return moments
+
+
 def _broken_before_confirmed(
-    rows: Ints, handlings: Handlings, epochs: Epochs, flows: pa.Table, ack_window_ns: int
+    rows: Ints, handlings: Handlings, epochs: Epochs, tenures: Tenures, flows: pa.Table, ack_window_ns: int
 ) -> Flags:
-    """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
+    """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or perhaps in vain?
 
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
+    heard = heard_ns(tenures)[rows]
     exposed: Flags = handlings.settle_ns[rows] == FAR_FUTURE
     breaks = is_one_of(flows, "event", "inactive", "down")
     turns = breaks | is_one_of(flows, "event", "active")
@@ -151,12 +175,11 @@ def _broken_before_confirmed(
         break_ns = epochs.flow_ns[turn[breaks[turn]]]
         settle = handlings.settle_ns[rows[group]]
         following = np.searchsorted(break_ns, settle)
-        shortly = (following < len(break_ns)) & (
-            break_ns[np.minimum(following, len(break_ns) - 1)] - ack_window_ns <= settle
-        )
+        end_ns = break_ns[np.minimum(following, len(break_ns) - 1)]
+        in_vain = (following < len(break_ns)) & (settle >= vain_from(end_ns, heard[group], ack_window_ns))
         before = np.searchsorted(epochs.flow_ns[turn], settle) - 1
         cut_off = (before >= 0) & breaks[turn[np.maximum(before, 0)]]
-        exposed[group] |= shortly | cut_off
+        exposed[group] |= in_vain | cut_off
     return exposed
 
 

@@ -31,7 +31,15 @@ from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.book import Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives, Ranges, read_columns, read_lives
 from lbg_runtime.validator.custody import find_holes
-from lbg_runtime.validator.epochs import Epochs, Tenures, exposed_handlings, read_epochs, read_tenures
+from lbg_runtime.validator.epochs import (
+    Epochs,
+    Tenures,
+    exposed_handlings,
+    heard_ns,
+    read_epochs,
+    read_tenures,
+    vain_from,
+)
 from lbg_runtime.validator.findings import NOTHING_YET, Examination, Finding, Law, Standing, Witness, first_of_each_law
 from lbg_runtime.validator.laws import check_overlaps, check_settlements, check_tenures, find_key_shards, find_moves
 from lbg_runtime.validator.messages import Messages, group_messages, handled_ranges, overtaking_rows
@@ -174,15 +182,16 @@ class SlicedExamination:
         checked = check_settlements(book, handlings, epochs, until_ns)
         messages = group_messages(handlings, columns.handled)
         handled = handled_ranges(messages, handlings, columns.handled)
+        tenures = read_tenures(handlings, epochs, tables.flows)
         return _Step(
             tables=tables,
             past=past,
             columns=columns,
             epochs=epochs,
-            tenures=read_tenures(handlings, epochs, tables.flows),
+            tenures=tenures,
             book=book,
             checked=checked,
-            exposed=exposed_handlings(handlings, epochs, lives, tables.flows, self._ack_window_ns),
+            exposed=exposed_handlings(handlings, epochs, tenures, lives, tables.flows, self._ack_window_ns),
             messages=messages,
             handled=handled,
             ledgers=read_ledgers(tables, past, columns, handled),
@@ -359,7 +368,8 @@ def _unsettled(step: _Step) -> Flags:
     is_sent = settle != FAR_FUTURE
     unchecked = is_sent & (handlings.marks & CHECKED == 0) & ~step.checked
     # A life that goes on counts as one that was cut off now, so that what its end may expose is exposed already.
-    can_be_exposed = settle >= step.until_ns - step.ack_window_ns
+    now_ns = np.full(len(settle), step.until_ns)
+    can_be_exposed = settle >= vain_from(now_ns, heard_ns(step.tenures), step.ack_window_ns)
     unsettled: Flags = unchecked | (handlings.complete & (~is_sent | step.exposed | can_be_exposed))
     return unsettled
 

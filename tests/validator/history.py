@@ -24,6 +24,7 @@ from lbg_runtime.model.record import (
 from tests.validator.run_files import MS, SECOND, Journal, Ledger, Run, wall_us
 
 QUEUE_COUNT = 3
+LONGEST_SILENCE_NS = 11 * SECOND
 HASH_COUNT = 12
 
 # -- the toy group
@@ -82,6 +83,7 @@ class World:
         self.queue_count = queue_count
         """What a new member's settings say."""
         self._dice = random.Random(seed)
+        self._silences = random.Random(seed)
         self._now = 1000 * SECOND
         self._position = 0
         self._lives = 0
@@ -174,9 +176,11 @@ class World:
     def _crash(self) -> None:
         """SIGKILL: what was in flight or settled within the last second may come back; the journal is torn."""
         member = self._dice.choice(self._members)
-        status = self._now - self._dice.randrange(0, 900 * MS)
-        member.journal.records.append(StatusRecord(0, 1, "primary", "active", 0, 0, wall_us(status)))
+        before_ns = self._dice.randrange(0, 900 * MS)
         cut = self._now - self._dice.randrange(0, SECOND)
+        self._be_silent()
+        status = self._now - before_ns
+        member.journal.records.append(StatusRecord(0, 1, "primary", "active", 0, 0, wall_us(status)))
         orphans = [queue for queue, owner in self._owner.items() if owner is member]
         self._members.remove(member)
         self._pass(self._dice.randrange(MS, 50 * MS))
@@ -195,6 +199,7 @@ class World:
         event = self._dice.choice(["inactive", "down"])
         running = self._ready(queue)[:1]
         start = self._now
+        self._be_silent()
         self._pass(2 * MS)
         self._flow(member, queue, event, "" if event == "inactive" else "connection lost")
         self._pass(5 * MS)
@@ -240,6 +245,11 @@ class World:
     def _have_activated(self, queue: int) -> None: ...
 
     # -- parts of steps
+
+    def _be_silent(self) -> None:
+        """Now and then a fault begins with a network that goes silent, which nobody notices for some time."""
+        if self._silences.random() < 0.3:
+            self._pass(self._silences.randrange(LONGEST_SILENCE_NS))
 
     def _pass(self, span_ns: int) -> None:
         self._now += span_ns

@@ -13,6 +13,7 @@ from lbg_runtime.model.record import DispatchRecord, FlowRecord, StripesRecord
 from tests.validator.run_files import MS, Run
 
 ACK_WINDOW_NS = 1500 * MS
+SILENCE_NS = 12_000 * MS
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def count(run: Run) -> dict[str, int]:
             by_message[part_of(handling.record.queue), handling.message].append(handling)
 
     def is_exposed(handling: Handling) -> bool:
-        return _is_exposed(run, handling, by_epoch[handling.epoch])
+        flows, own = by_epoch[handling.epoch], [other for other in handlings if other.epoch == handling.epoch]
+        return _is_exposed(run, handling, flows, _heard(handling, flows, own))
 
     found = {
         "loss": _count_lost(run, handlings),
@@ -192,7 +194,27 @@ def _count_overlaps(handlings: list[Handling], part_of: Callable[[int], int]) ->
     return {"overlap_in_process": in_process, "overlap_across_processes": across}
 
 
-def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord]) -> bool:
+def _heard(handling: Handling, flows: list[FlowRecord], own: list[Handling]) -> float:
+    """When the flow last heard of the broker in the time of being fed in which it received this message."""
+    turns = sorted((f.mono_ns, f.event) for f in flows if f.event in ("active", "inactive", "down"))
+    begins = [
+        moment
+        for place, (moment, event) in enumerate(turns)
+        if event == "active" and (place == 0 or turns[place - 1][1] != "active")
+    ]
+
+    def tenure(other: Handling) -> int:
+        return max(0, sum(begin <= other.record.receive_mono_ns for begin in begins) - 1)
+
+    received = [other.record.receive_mono_ns for other in own if tenure(other) == tenure(handling)]
+    return max([*received, begins[tenure(handling)] if begins else min(other.start for other in own)])
+
+
+def _may_be_in_vain(settle: int, end: float, heard: float) -> bool:
+    return settle >= min(end, max(heard, end - SILENCE_NS)) - ACK_WINDOW_NS
+
+
+def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord], heard: float) -> bool:
     if not handling.is_complete:
         return False
     journal, settle = run.journals[handling.life], handling.settle
@@ -200,7 +222,7 @@ def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord]) -> bool:
     if ended_uncleanly and not any(flow.event == "released" for flow in flows):
         last = journal.last_mono_ns
         assert last is not None
-        if settle is None or settle >= last - ACK_WINDOW_NS:
+        if settle is None or _may_be_in_vain(settle, last, heard):
             return True
     breaks = [flow.mono_ns for flow in flows if flow.event in ("inactive", "down")]
     if not breaks:
@@ -208,7 +230,7 @@ def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord]) -> bool:
     if settle is None:
         return True
     following = [moment for moment in breaks if moment >= settle]
-    if following and min(following) - settle <= ACK_WINDOW_NS:
+    if following and _may_be_in_vain(settle, min(following), heard):
         return True
     turns = [flow for flow in flows if flow.event in ("active", "inactive", "down") and flow.mono_ns < settle]
     return bool(turns) and max(turns, key=lambda flow: flow.mono_ns).event != "active"

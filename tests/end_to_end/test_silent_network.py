@@ -1,0 +1,110 @@
+"""A network that goes silent between a member and its broker: nothing is closed, nothing comes, and both find out late.
+
+What a member settled into the silence comes again, to another one. That is a fault on record, and the verdict valid.
+"""
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.validator.findings import VerdictKind
+from lbg_runtime.validator.judge import validate
+
+BOUND_S = 60
+SHAPE = GroupShape(GroupName("orders"), hash_prefix="h", hash_count=12, queue_count=4)
+
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
+
+
+async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violation(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with asyncio.timeout(BOUND_S), BrokerServer(port=0) as broker:
+        config = config_file(tmp_path, f"tcp://{broker.host}:{broker.port}", journals)
+        async with lbg("run", config, "--member-id", "a") as a, lbg("run", config, "--member-id", "b") as b:
+            await until(lambda: sorted(owners(broker).values()) == [2, 2])
+            load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--duration", "5")
+            async with lbg("publish", config, *load, "--ledger", str(journals)) as publisher:
+                await until(lambda: handled(journals, "a") >= 100)
+                (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
+                broker.faults.stall(cut_off)
+                assert await publisher.wait() == 0
+            # The broker gives the member up when it has heard nothing of it for long enough.
+            await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
+            broker.faults.clear()
+            await until(lambda: sorted(owners(broker).values()) == [2, 2])
+            for member in (a, b):
+                member.send_signal(signal.SIGTERM)
+                assert await member.wait() == 0
+    verdict = validate(read_run(journals))
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.published == verdict.accounts.handled_first == 1_000
+    assert 0 < verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+    assert {move.cause for move in verdict.moves} >= {"inactive"}
+
+
+def config_file(folder: Path, host: str, journals: Path) -> Path:
+    settings = {
+        "connection": {"transport": "solace", "host": host},
+        "group": {
+            "name": SHAPE.name,
+            "hash_prefix": SHAPE.hash_prefix,
+            "hash_count": SHAPE.hash_count,
+            "queue_count": SHAPE.queue_count,
+            "provision": "create_missing",
+        },
+        "membership": {"settle": "300ms"},
+        "rebind": {"min_tenure": "1s"},
+        "handlers": ["lbg_runtime.cli.live.handlers"],
+        "ops": {"journal": {"path": str(journals)}},
+    }
+    file = folder / "config.yaml"
+    file.write_bytes(orjson.dumps(settings))
+    return file
+
+
+@asynccontextmanager
+async def lbg(command: str, config: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that does not outlive the test."""
+    with (config.parent / f"{'-'.join((command, *options[:2])).replace('/', '-')}.log").open("wb") as log:
+        words = (sys.executable, "-m", "lbg_runtime.cli", command, "--config", str(config), *options)
+        process = await asyncio.create_subprocess_exec(*words, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110 - neither the broker nor a file tells anybody
+        await asyncio.sleep(0.05)
+
+
+def handled(journals: Path, member: str) -> int:
+    """Messages that a member has written down."""
+    (journal,) = journals.glob(f"{member}-*.jsonl")
+    return journal.read_bytes().count(b'"kind":"dispatch"')
+
+
+def owners(broker: BrokerServer) -> Counter[str]:
+    """How many queues each client is fed from."""
+    names = set(SHAPE.queue_names()) & set(broker.engine.queue_names(DEFAULT_VPN))
+    flows = (flow for name in names for flow in broker.engine.queue_flows(DEFAULT_VPN, name))
+    return Counter(flow.client_name for flow in flows if flow.active)
+
+
+def spooled(broker: BrokerServer) -> int:
+    return sum(broker.engine.queue_depth(DEFAULT_VPN, name) for name in SHAPE.queue_names())
