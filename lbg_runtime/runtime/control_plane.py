@@ -52,6 +52,7 @@ from lbg_runtime.core.group.rebalance_events import Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
@@ -302,7 +303,9 @@ def make_control_plane(
         view.stamp,
     )
     flows = [runner.machine for runner in runners]
-    machine = ControlPlaneMachine(view, rebalance, flows, timing.dead_ms, lambda: secrets.randbelow(MOST_LEFT_OUT))
+    # Before that a connection that died without a word would look the same, and what is given up on it reaches nobody.
+    silence_ms = max(timing.dead_ms, LONGEST_SILENCE_MS)
+    machine = ControlPlaneMachine(view, rebalance, flows, silence_ms, lambda: secrets.randbelow(MOST_LEFT_OUT))
     return ControlPlane(
         session, group.control_topic_name, machine, runners, keys, recorder, on_refused, add_flows, pins
     )

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.validator.arrow import ints, is_one_of, texts
 from lbg_runtime.validator.columns import Handlings, Lives
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense
 
-SILENCE_NS = 12_000_000_000
-"""So long a client may take a connection for alive over which nothing comes any more: three keep-alives of 3 s that are
-not answered, and a margin."""
+SILENCE_NS = LONGEST_SILENCE_MS * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,45 +123,32 @@ def exposed_handlings(
     """Where the broker may never have learned that the message was handled, because of a fault on record.
 
     Either (a) the life ended uncleanly before the epoch was released, or (b) the epoch was broken; and the settlement
-    was never sent, or at a time from which it may have been in vain (`vain_from`).
+    was never sent, or not longer than the acknowledgement window before the connection may have been dead. A network
+    that went silent is noticed late, by `SILENCE_NS` at most. Of a life that just ended, what its flow received last
+    tells that it was not silent yet; where the flow was broken that tells nothing, as one way may live without the
+    other.
     """
     epoch = epochs.of_handling
     unsent = handlings.settle_ns == FAR_FUTURE
     cut_off = (lives.ended_uncleanly[epochs.journal] & ~epochs.released)[epoch]
-    late = handlings.settle_ns >= vain_from(lives.last_ns[handlings.journal], heard_ns(tenures), ack_window_ns)
-    exposed: Flags = cut_off & (unsent | late)
+    end_ns = lives.last_ns[handlings.journal]
+    heard_ns = np.maximum(tenures.start_ns, tenures.last_receive_ns)[tenures.of_handling]
+    alive_ns = np.minimum(end_ns, np.maximum(heard_ns, end_ns - SILENCE_NS))
+    exposed: Flags = cut_off & (unsent | (handlings.settle_ns >= alive_ns - ack_window_ns))
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):
-        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, tenures, flows, ack_window_ns)
+        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, flows, ack_window_ns)
     exposed &= handlings.complete
     return exposed
 
 
-def heard_ns(tenures: Tenures) -> Ints:
-    """Per handling, when its flow last heard of the broker while it was fed."""
-    heard: Ints = np.maximum(tenures.start_ns, tenures.last_receive_ns)[tenures.of_handling]
-    return heard
-
-
-def vain_from(end_ns: Ints, heard: Ints, ack_window_ns: int) -> Ints:
-    """From when on a settlement may have been in vain, as far as a flow can know that came to its end then.
-
-    A network that went silent is noticed late, and all that was sent meanwhile is lost. So what counts is the last that
-    was heard of the broker, but no more than a client's patience before the end.
-    """
-    last_ns = np.minimum(end_ns, np.maximum(heard, end_ns - SILENCE_NS))
-    moments: Ints = last_ns - ack_window_ns
-    return moments
-
-
 def _broken_before_confirmed(
-    rows: Ints, handlings: Handlings, epochs: Epochs, tenures: Tenures, flows: pa.Table, ack_window_ns: int
+    rows: Ints, handlings: Handlings, epochs: Epochs, flows: pa.Table, ack_window_ns: int
 ) -> Flags:
-    """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or perhaps in vain?
+    """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
 
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
-    heard = heard_ns(tenures)[rows]
     exposed: Flags = handlings.settle_ns[rows] == FAR_FUTURE
     breaks = is_one_of(flows, "event", "inactive", "down")
     turns = breaks | is_one_of(flows, "event", "active")
@@ -175,11 +161,12 @@ def _broken_before_confirmed(
         break_ns = epochs.flow_ns[turn[breaks[turn]]]
         settle = handlings.settle_ns[rows[group]]
         following = np.searchsorted(break_ns, settle)
-        end_ns = break_ns[np.minimum(following, len(break_ns) - 1)]
-        in_vain = (following < len(break_ns)) & (settle >= vain_from(end_ns, heard[group], ack_window_ns))
+        shortly = (following < len(break_ns)) & (
+            break_ns[np.minimum(following, len(break_ns) - 1)] - SILENCE_NS - ack_window_ns <= settle
+        )
         before = np.searchsorted(epochs.flow_ns[turn], settle) - 1
         cut_off = (before >= 0) & breaks[turn[np.maximum(before, 0)]]
-        exposed[group] |= in_vain | cut_off
+        exposed[group] |= shortly | cut_off
     return exposed
 
 

@@ -24,9 +24,9 @@ duplicate_without_fault
     complete, or its settlement may not have reached the broker, because
     (a) its member's life ended uncleanly before the flow was released, or (b) its flow became inactive or went
     down, and the settlement was never sent or was sent at most the acknowledgement window (the client sends
-    acknowledgements on a timer of one second) before the broker was last heard of. That was when the flow received
-    its last message, but at most `epochs.SILENCE_NS` before that end: so long a client may believe in a connection
-    over which nothing comes any more.
+    acknowledgements on a timer of one second) before the connection may have been dead: `epochs.SILENCE_NS` before
+    that end, as a network that goes silent is noticed late. In (a) the last message that the flow received tells that
+    it was not silent yet.
 duplicate_unflagged
     A duplicate carries the broker's redelivered flag. Without it, it is a second copy.
     Each of the two duplicate laws excuses one duplicate of a message whose fate a ledger calls unknown: its publisher

@@ -32,13 +32,12 @@ from lbg_runtime.validator.book import Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives, Ranges, read_columns, read_lives
 from lbg_runtime.validator.custody import find_holes
 from lbg_runtime.validator.epochs import (
+    SILENCE_NS,
     Epochs,
     Tenures,
     exposed_handlings,
-    heard_ns,
     read_epochs,
     read_tenures,
-    vain_from,
 )
 from lbg_runtime.validator.findings import NOTHING_YET, Examination, Finding, Law, Standing, Witness, first_of_each_law
 from lbg_runtime.validator.laws import check_overlaps, check_settlements, check_tenures, find_key_shards, find_moves
@@ -368,8 +367,7 @@ def _unsettled(step: _Step) -> Flags:
     is_sent = settle != FAR_FUTURE
     unchecked = is_sent & (handlings.marks & CHECKED == 0) & ~step.checked
     # A life that goes on counts as one that was cut off now, so that what its end may expose is exposed already.
-    now_ns = np.full(len(settle), step.until_ns)
-    can_be_exposed = settle >= vain_from(now_ns, heard_ns(step.tenures), step.ack_window_ns)
+    can_be_exposed = settle >= step.until_ns - SILENCE_NS - step.ack_window_ns
     unsettled: Flags = unchecked | (handlings.complete & (~is_sent | step.exposed | can_be_exposed))
     return unsettled
 

@@ -10,6 +10,7 @@ import pytest
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import Header, Leave, Life, MoveId, Offer
 from lbg_runtime.core.group.placement import Candidate, place
+from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import ConfigError, TransportError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
@@ -168,6 +169,18 @@ async def test_where_the_control_topic_is_dead_members_take_turns(trial):
             await asyncio.sleep(1)
             owners |= set(trial.active().values())
         assert owners == {"a", "b"}
+
+
+async def test_a_silence_that_may_be_that_of_a_dead_connection_moves_nothing(trial):
+    apps = [trial.discovered(name, rebind={"interval": "1s"}) for name in "ab"]
+    async with trial.running(*apps):
+        await trial.until(lambda: balanced(trial, ["a", "b"]))
+        before = owner_changes(trial)
+        for name in "ab":
+            trial.sessions[name].send_direct = lambda message: None
+        await asyncio.sleep(LONGEST_SILENCE_MS / 1_000 - 1)
+        assert owner_changes(trial) == before
+        await trial.until(lambda: owner_changes(trial) != before, within_s=10)
 
 
 async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):

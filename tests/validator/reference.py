@@ -210,10 +210,6 @@ def _heard(handling: Handling, flows: list[FlowRecord], own: list[Handling]) -> 
     return max([*received, begins[tenure(handling)] if begins else min(other.start for other in own)])
 
 
-def _may_be_in_vain(settle: int, end: float, heard: float) -> bool:
-    return settle >= min(end, max(heard, end - SILENCE_NS)) - ACK_WINDOW_NS
-
-
 def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord], heard: float) -> bool:
     if not handling.is_complete:
         return False
@@ -222,7 +218,7 @@ def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord], heard: fl
     if ended_uncleanly and not any(flow.event == "released" for flow in flows):
         last = journal.last_mono_ns
         assert last is not None
-        if settle is None or _may_be_in_vain(settle, last, heard):
+        if settle is None or settle >= min(last, max(heard, last - SILENCE_NS)) - ACK_WINDOW_NS:
             return True
     breaks = [flow.mono_ns for flow in flows if flow.event in ("inactive", "down")]
     if not breaks:
@@ -230,7 +226,7 @@ def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord], heard: fl
     if settle is None:
         return True
     following = [moment for moment in breaks if moment >= settle]
-    if following and _may_be_in_vain(settle, min(following), heard):
+    if following and min(following) - settle <= SILENCE_NS + ACK_WINDOW_NS:
         return True
     turns = [flow for flow in flows if flow.event in ("active", "inactive", "down") and flow.mono_ns < settle]
     return bool(turns) and max(turns, key=lambda flow: flow.mono_ns).event != "active"

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 SETTINGS = SolaceSettings(
@@ -42,3 +43,9 @@ def test_the_client_knows_every_name() -> None:
     assert import_module("lbg_runtime.transport.solace.library").missing_parts() is None
     known = import_module("solace.messaging.config._ccsmp_property_mapping").CCSMP_SESSION_PROP_MAPPING
     assert set(SETTINGS.properties()) <= set(known)
+
+
+def test_a_dead_connection_is_known_for_dead_within_the_longest_silence() -> None:
+    settings = SolaceSettings(("tcp://127.0.0.1:1",), "member")
+
+    assert settings.keep_alive_interval_ms * (settings.keep_alive_limit + 1) <= LONGEST_SILENCE_MS
