@@ -1,5 +1,6 @@
-"""`lbg bench soak`: a group of real processes under load for an hour, in which members are killed, leave, join and are
-cut off all the time; its journals are judged in the end, and the memory of who stayed is looked at.
+"""`lbg bench soak`: a group of real processes under load for an hour, in which members are killed, leave, join, are cut
+off, and have a network that goes silent, all the time; its journals are judged in the end, and the memory of who stayed
+is looked at.
 
 Four members on the official client (fast path), the development broker, a hashed publisher. Member 0 is never ended:
 its resident memory and the native messages that it has out tell of leaks. What happens next is drawn by lot; the seed
@@ -47,7 +48,7 @@ FOLDER_VARIABLE = "LBG_BENCH_FIGURES"
 
 SHAPE = GroupShape(GroupName("soak"), hash_prefix="soak", hash_count=96, queue_count=16)
 MEMBERS = 4
-STEPS = ("kill", "leave", "cut")
+STEPS = ("kill", "leave", "cut", "silence")
 MEMORY_GOAL_MB = 20.0
 """What a member that stays may grow by, after the part of the time in which everything is met for the first time."""
 SETTLED_PART = 0.25
@@ -62,6 +63,8 @@ are freed when Python collects what the client's own layer makes of them."""
 
 _STAYS = member_name(0)
 _PATIENCE_S = 90.0
+_SILENCE_S = (0.2, 14.0)
+"""Shortest and longest silence: from one that nobody notices to one that lasts longer than any patience."""
 _QUIET_S = (1.0, 8.0)
 """Shortest and longest time between two steps."""
 
@@ -93,8 +96,8 @@ class Course:
     """What was done, and what the group looked like."""
 
     steps: Counter[str] = field(default_factory=Counter)
-    cuts: list[tuple[str, int]] = field(default_factory=list)
-    """Who was cut off, and when on the monotonic clock, in nanoseconds."""
+    cuts: list[tuple[str, int, int]] = field(default_factory=list)
+    """Who was cut off, at the earliest and at the latest, on the monotonic clock, in nanoseconds."""
     published: int = 0
     stayed_pid: int = 0
 
@@ -126,6 +129,7 @@ def soak(
             sections,
             on_look=lambda: None,
             is_administered=True,
+            has_faults=True,
             board=board,
             handlers="lbg_runtime.cli.bench.soak_handlers",
         )
@@ -200,8 +204,15 @@ async def _take_step(group: LiveGroup, course: Course, step: str, chance: random
             await group.start_member(index)
         case "cut":
             name = member_name(chance.randrange(MEMBERS))
-            course.cuts.append((name, time.monotonic_ns()))
+            now_ns = time.monotonic_ns()
+            course.cuts.append((name, now_ns, now_ns))
             await _cut(group, name)
+        case "silence":
+            name, began_ns = member_name(chance.randrange(MEMBERS)), time.monotonic_ns()
+            await _stall(group, name, on=True)
+            await group.play_on(chance.uniform(*_SILENCE_S))
+            await _stall(group, name, on=False)
+            course.cuts.append((name, began_ns, time.monotonic_ns()))
         case _:
             raise LbgError(f"there is no step {step!r}")
     await group.until(f"the queues are shared after: {step}", lambda: group.is_balanced(MEMBERS), _PATIENCE_S)
@@ -213,11 +224,25 @@ async def _cut(group: LiveGroup, name: str) -> None:
 
     settings = orjson.loads((group.folder / "config.yaml").read_bytes())
     semp = settings["semp"]
-    client = f"{SHAPE.name}/{name}/{socket.gethostname()}/{group.pid(name)}"
+    client = _client_name(group, name)
     url = f"{semp['url']}/SEMP/v2/action/msgVpns/default/clients/{quote(client, safe='')}/disconnect"
     async with httpx.AsyncClient(auth=(semp["username"], semp["password"]), trust_env=False) as http:
         answer = await http.put(url, json={})
         answer.raise_for_status()
+
+
+async def _stall(group: LiveGroup, name: str, *, on: bool) -> None:
+    """Have the broker read and write nothing of a member's connection, or go on. Either side may give up meanwhile."""
+    import httpx
+
+    async with httpx.AsyncClient(trust_env=False) as http:
+        order = {"client": _client_name(group, name), "on": on}
+        answer = await http.post(f"http://{group.fault_address}/stall", json=order)
+        answer.raise_for_status()
+
+
+def _client_name(group: LiveGroup, name: str) -> str:
+    return f"{SHAPE.name}/{name}/{socket.gethostname()}/{group.pid(name)}"
 
 
 # -- figures
@@ -259,11 +284,11 @@ def is_explained(finding: "Finding", course: Course) -> bool:
     return any(
         one.member == member
         and other.member != member
-        and (one.start_mono_ns or 0) <= at_ns + CUT_EXPLAINS_MS * 1_000_000
-        and (one.done_mono_ns or 0) >= at_ns
-        and at_ns <= (other.start_mono_ns or 0) <= at_ns + CUT_EXPLAINS_MS * 1_000_000
+        and (one.start_mono_ns or 0) <= latest_ns + CUT_EXPLAINS_MS * 1_000_000
+        and (one.done_mono_ns or 0) >= earliest_ns
+        and earliest_ns <= (other.start_mono_ns or 0) <= latest_ns + CUT_EXPLAINS_MS * 1_000_000
         for one, other in permutations(finding.witnesses, 2)
-        for member, at_ns in course.cuts
+        for member, earliest_ns, latest_ns in course.cuts
     )
 
 

@@ -54,6 +54,8 @@ class LiveGroup:
     on_look: Callable[[], None]
     is_administered: bool = False
     """The queues are made and changed by `lbg group`, over SEMP; otherwise members make them."""
+    has_faults: bool = False
+    """The broker takes orders for faults, at `fault_address`."""
     status_ports: Sequence[int] = ()
     """Where members answer how they stand, by index; without any they do not."""
     board: Board = field(default_factory=Board)
@@ -62,6 +64,8 @@ class LiveGroup:
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _children: dict[str, Child] = field(default_factory=dict)
     """Processes that are meant to be running now."""
+    _addresses: dict[str, str] = field(default_factory=dict)
+    """Of the broker, by protocol."""
     _tail: JournalTail = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +75,11 @@ class LiveGroup:
     def journals(self) -> Path:
         """Folder of the journals and the ledger."""
         return self.folder / "journals"
+
+    @property
+    def fault_address(self) -> str:
+        """Host and port where a broker that was started with faults takes orders."""
+        return self._addresses["faults"]
 
     @property
     def running(self) -> frozenset[str]:
@@ -101,9 +110,11 @@ class LiveGroup:
     async def start_broker(self) -> None:
         """Start the development broker, and write the settings that lead to it."""
         semp = ("--semp", "127.0.0.1:0") if self.is_administered else ()
-        broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0", *semp)
+        faults = ("--faults", "127.0.0.1:0") if self.has_faults else ()
+        broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0", *semp, *faults)
         await self.until("the broker is ready", lambda: bool(_ready_addresses(broker.log)))
-        self._write_config(_ready_addresses(broker.log))
+        self._addresses = _ready_addresses(broker.log)
+        self._write_config(self._addresses)
         if self.is_administered:
             await self.carry_out("group", "create")
 

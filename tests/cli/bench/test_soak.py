@@ -48,7 +48,13 @@ def finding(*spans: tuple[str, int, int]) -> Finding:
     ],
 )
 def test_a_finding_is_explained_by_a_cut_of_one_of_the_two_and_by_nothing_else(found: Finding, expected: bool) -> None:
-    assert is_explained(found, Course(cuts=[("cut", 1_000 * MS)])) is expected
+    assert is_explained(found, Course(cuts=[("cut", 1_000 * MS, 1_000 * MS)])) is expected
+
+
+def test_a_silence_explains_what_was_handled_while_it_lasted_and_shortly_after() -> None:
+    course = Course(cuts=[("cut", 1_000 * MS, 9_000 * MS)])
+    assert is_explained(finding(("cut", 990, 8_520), ("other", 8_500, 8_510)), course)
+    assert not is_explained(finding(("cut", 990, 20_000), ("other", 15_000, 15_010)), course)
 
 
 def verdict(counts: dict[Law, int], *findings: Finding) -> Any:
@@ -57,7 +63,7 @@ def verdict(counts: dict[Law, int], *findings: Finding) -> Any:
 
 
 def test_what_a_cut_explains_is_no_problem_and_all_else_is_one() -> None:
-    course = Course(cuts=[("cut", 1_000 * MS)])
+    course = Course(cuts=[("cut", 1_000 * MS, 1_000 * MS)])
     explained = finding(("cut", 990, 1_020), ("other", 1_010, 1_015))
     strange = finding(("a", 1, 3), ("b", 2, 4))
     assert problems_of(verdict({}), course) == []
