@@ -31,7 +31,7 @@ class SimClient:
         history: list[Happening],
         on_connection: Callable[[bool], None],
     ) -> None:
-        """`on_connection` is told inside the process when the connection is up, and when it is found lost."""
+        """`on_connection` is told, on a thread beside the loop, when the connection is up, and when it is lost."""
         self.link: Link | None = None
         self.client_id: ClientId | None = None
         self._client_name = client_name
@@ -51,13 +51,13 @@ class SimClient:
         self.link = link
 
         def sink(effect: Effect) -> None:
-            self._process.run(lambda: self._take(link, effect))
+            self._process.run_beside(lambda: self._take(link, effect))
 
         def lost() -> None:
-            self._process.run(lambda: self._notice_loss(link))
+            self._process.run_beside(lambda: self._notice_loss(link))
 
         def answer(client: ClientId) -> None:
-            self._process.run(lambda: self._connected(link, client))
+            self._process.run_beside(lambda: self._connected(link, client))
 
         link.send_up(lambda: self._broker.connect(link, self._client_name, sink, lost, answer))
 
@@ -66,7 +66,7 @@ class SimClient:
         handle = SimHandle(name, self, self._broker, self._process, self._schedule, self._settings, self._history, tell)
         if self.link is None or self.client_id is None:
             handle.state = HandleState.DEAD
-            self._process.after(1, lambda: tell(BindRefused(name.epoch, "not connected", permanent=False)))
+            self._process.after_beside(1, lambda: tell(BindRefused(name.epoch, "not connected", permanent=False)))
         else:
             self._handles.append(handle)
             handle.send_bind(self.link, self.client_id)
@@ -86,7 +86,7 @@ class SimClient:
         link.cut()
         if client is not None:
             self._schedule.after(broker_notices_ms, lambda: self._broker.notice_loss(client))
-        self._process.after(client_notices_ms, lambda: self._notice_loss(link))
+        self._process.after_beside(client_notices_ms, lambda: self._notice_loss(link))
 
     def leave(self) -> None:
         """The process is gone: what it sent still arrives, then the broker sees the connection end."""
@@ -113,7 +113,7 @@ class SimClient:
         for handle in list(self._handles):
             handle.connection_lost()
         self._on_connection(False)
-        self._process.after(self._chance.between(0, LONGEST_OUTAGE_MS), self.connect)
+        self._process.after_beside(self._chance.between(0, LONGEST_OUTAGE_MS), self.connect)
 
     def _take(self, link: Link, effect: Effect) -> None:
         if self.link is not link or not isinstance(effect, Deliver | ActivityChanged | FlowEnded):

@@ -21,7 +21,7 @@ from lbg_runtime.core.group.control_plane import (
     Warn,
 )
 from lbg_runtime.core.group.identity import Identity
-from lbg_runtime.core.group.membership import MembershipMachine
+from lbg_runtime.core.group.membership import MembershipMachine, OwnState
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlLost,
@@ -43,7 +43,7 @@ from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
 from lbg_runtime.sim.clock import DriftingClock
 from lbg_runtime.sim.control_topic import ControlTopic
-from lbg_runtime.sim.history import HandBackAsked, Happening, Said
+from lbg_runtime.sim.history import HandBackAsked, Happening, Said, StoodAside
 from lbg_runtime.sim.history import Life as HistoryLife
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.settings import ControlSettings
@@ -87,6 +87,7 @@ class SimControl:
             settings.membership.dead_ms,
             looks_ms_per_thousand=settings.looks_ms_per_thousand,
         )
+        self._last_words_arrive = settings.last_words_arrive
         self._life = life
         self._history = history
         self._topic = topic
@@ -128,6 +129,11 @@ class SimControl:
         else:
             self._topic.part(self)
         self._post(ControlConnected() if is_up else ControlLost())
+
+    @property
+    def stands_aside(self) -> bool:
+        """Whether another process is this member, and this one takes no part."""
+        return self.machine.membership.state is OwnState.ASIDE
 
     @property
     def offer_wait_ms(self) -> int:
@@ -179,7 +185,8 @@ class SimControl:
                     self._history.append(Said(self._process.now_ms, self._life, message))
                 # On the connection that carries the settlements, behind them.
                 if self._client.link is not None:
-                    self._client.link.send_up_with_last(lambda: self._topic.publish(self, message))
+                    is_safe = self._last_words_arrive and self.is_reachable
+                    self._client.link.send_up_with_last(lambda: self._topic.publish(self, message, has_arrived=is_safe))
             case QueuesAdded(queue_total):
                 if flows := self._add_flows(queue_total):
                     self._post(FlowsAdded(flows, {}))
@@ -191,7 +198,10 @@ class SimControl:
             case HandedOver():
                 if self._on_handed_over is not None:
                     self._on_handed_over()
-            case ViewChanged() | DuplicateMemberFound() | SettingsDisagree() | Warn() | Note():
+            case DuplicateMemberFound(other):
+                if other > self.machine.membership.identity.life:
+                    self._history.append(StoodAside(self._process.now_ms, self._life))
+            case ViewChanged() | SettingsDisagree() | Warn() | Note():
                 pass
             case _:
                 assert_never(output)

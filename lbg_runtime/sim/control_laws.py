@@ -3,10 +3,11 @@
 None of it is needed for order; the laws of `sim.laws` hold without. A run of members that only count breaks none.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from lbg_runtime.core.group.control_messages import Accept, MoveId, Offer
-from lbg_runtime.core.group.control_plane import QUEUE_GONE
+from lbg_runtime.core.group.control_plane import QUEUE_GONE, STAND_ASIDE
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.history import Handle, Life, member_of
@@ -17,6 +18,7 @@ from lbg_runtime.sim.violation import Violation
 def control_violations(facts: Facts, settings: SimSettings) -> list[Violation]:
     """Every violation in a run."""
     violations = [*calm_groups_are_settled(facts), *hand_backs_are_accepted(facts), *only_standbys_accept(facts)]
+    violations += [*one_process_is_the_member(facts), *only_twins_stand_aside(facts), *who_stands_aside_is_out(facts)]
     return violations + list(offers_are_patient(facts, settings))
 
 
@@ -55,7 +57,9 @@ def hand_backs_are_accepted(facts: Facts) -> Iterator[Violation]:
             case _:
                 pass
     for position, asked in facts.hand_backs:
-        if asked.move_id == QUEUE_GONE:
+        # Who stands aside asks nobody: it is no member any more, and whoever is next in line may have the queue.
+        stands_aside = asked.move_id == STAND_ASIDE and facts.aside.get(asked.life, position) < position
+        if asked.move_id == QUEUE_GONE or stands_aside:
             continue
         life, offer = offers.get(MoveId(asked.move_id), (None, None))
         if offer is None or life != asked.life or accepted.get((offer.move_id, offer.to), position) >= position:
@@ -104,6 +108,42 @@ def offers_are_patient(facts: Facts, settings: SimSettings) -> Iterator[Violatio
         if is_repeated and (said.at_ms - (before_ms or 0) + 1) * fastest_clock < rebalance.backoff_min_ms:
             yield Violation("offers_are_patient", said.at_ms, f"{said} again, {said.at_ms - (before_ms or 0)} ms later")
         last_offer_ms[key] = said.at_ms
+
+
+def one_process_is_the_member(facts: Facts) -> Iterator[Violation]:
+    """Of several processes with one id all but one stand aside, once they have been left in peace."""
+    if facts.calm is None:
+        return
+    calm = facts.calm[1]
+    for member, count in Counter(member_of(life) for life, _ in calm.homes).items():
+        if count > 1:
+            yield Violation("one_process_is_the_member", calm.at_ms, f"{count} of {member} take part")
+
+
+def only_twins_stand_aside(facts: Facts) -> Iterator[Violation]:
+    """Nobody stands aside for a process of its id that was over before it began itself: nobody would be the member."""
+    for life, position in facts.aside.items():
+        others = [other for other in facts.life_starts if other != life and member_of(other) == member_of(life)]
+        if not any(_live_together(facts, life, other, position) for other in others):
+            yield Violation("only_twins_stand_aside", facts.at_ms(position), f"{life} is alone")
+
+
+def who_stands_aside_is_out(facts: Facts) -> Iterator[Violation]:
+    """It says nothing of moves any more, and takes no queue."""
+    for position, said in facts.said:
+        if facts.aside.get(said.life, position) < position:
+            yield Violation("who_stands_aside_is_out", said.at_ms, f"{said} though it stands aside")
+    for handle, position in facts.intake_starts.items():
+        aside = facts.aside.get(handle.life)
+        # Its flows hear of it within the same moment.
+        if aside is not None and facts.at_ms(aside) < facts.at_ms(position):
+            yield Violation("who_stands_aside_is_out", facts.at_ms(position), f"{handle} is taken")
+
+
+def _live_together(facts: Facts, life: Life, other: Life, position: int) -> bool:
+    """Whether the other was there for a while between the start of this life and the position."""
+    other_end = facts.life_ends.get(other)
+    return facts.life_starts[other] < position and (other_end is None or other_end[0] > facts.life_starts[life])
 
 
 def _is_not_before(facts: Facts, position: int | None, at_ms: int) -> bool:

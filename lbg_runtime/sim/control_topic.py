@@ -74,9 +74,9 @@ class ControlTopic:
         """Those on one side and the others do not hear each other; `one_way`: only they are not heard."""
         self._cuts.append(_Cut(frozenset(side), one_way, until_ms))
 
-    def publish(self, sender: Listener, message: ControlMessage) -> None:
-        """Send it on its ways."""
-        if not sender.is_reachable:
+    def publish(self, sender: Listener, message: ControlMessage, *, has_arrived: bool = False) -> None:
+        """Send it on its ways; of a sender without a connection only where `has_arrived`: its last words."""
+        if not sender.is_reachable and not has_arrived:
             return
         self._cuts = [cut for cut in self._cuts if cut.until_ms > self._schedule.now_ms]
         for listener in self._listeners:

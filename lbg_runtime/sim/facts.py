@@ -35,6 +35,7 @@ from lbg_runtime.sim.history import (
     LifeEnded,
     LifePaused,
     LifeStarted,
+    LoopHung,
     MessageDropped,
     Result,
     Said,
@@ -42,6 +43,8 @@ from lbg_runtime.sim.history import (
     SpoolSeen,
     Stalled,
     Stamp,
+    StoodAside,
+    TwinStarted,
     UnbindOrdered,
 )
 
@@ -86,8 +89,13 @@ class Facts:
     """Where a member first asked for messages on the handle."""
     activity_losses: list[tuple[int, ActivityLost]] = field(default_factory=list)
     unbinds: list[tuple[int, UnbindOrdered]] = field(default_factory=list)
+    life_starts: dict[Life, int] = field(default_factory=dict)
     life_ends: dict[Life, tuple[int, LifeEnded]] = field(default_factory=dict)
-    pauses: dict[Life, list[LifePaused]] = field(default_factory=lambda: defaultdict(list))
+    pauses: dict[Life, list[LifePaused | LoopHung]] = field(default_factory=lambda: defaultdict(list))
+    """When nothing that was settled left."""
+    twins: dict[Life, Life] = field(default_factory=dict)
+    """Processes that began with the id of a member that lived, and which that was."""
+    aside: dict[Life, int] = field(default_factory=dict)
     spools: list[tuple[int, SpoolSeen]] = field(default_factory=list)
     dropped: list[tuple[int, MessageDropped]] = field(default_factory=list)
     stalled: list[tuple[int, Stalled]] = field(default_factory=list)
@@ -153,6 +161,15 @@ class Facts:
                 self.life_ends[happening.life] = (position, happening)
             case LifePaused():
                 self.pauses[happening.life].append(happening)
+            case LoopHung():
+                if happening.keeps_settlements:
+                    self.pauses[happening.life].append(happening)
+            case LifeStarted():
+                self.life_starts[happening.life] = position
+            case TwinStarted():
+                self.twins[happening.life] = happening.twin_of
+            case StoodAside():
+                self.aside[happening.life] = position
             case SpoolSeen():
                 self.spools.append((position, happening))
             case MessageDropped():
@@ -173,7 +190,7 @@ class Facts:
                 self.calm = (position, happening)
             case CalmEnded():
                 self.calm_end = position
-            case LifeStarted() | IntakeStopped() | CopySettled():
+            case IntakeStopped() | CopySettled():
                 pass
             case _:
                 assert_never(happening)

@@ -6,6 +6,8 @@ from typing import assert_never
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.member import SimMember
 from lbg_runtime.sim.settings import Fault, FaultKind
+from lbg_runtime.sim.start import member_name
+from lbg_runtime.sim.twins import add_twin
 from lbg_runtime.sim.world import World
 
 
@@ -68,7 +70,7 @@ class Misfortune:
             case FaultKind.PAUSE:
                 self._pause(member, chance.between(1, 2 * longest_ms))
             case FaultKind.BLOCK:
-                if not member.process.is_paused:
+                if not member.process.stands_still:
                     until_ms = world.schedule.now_ms + chance.between(1, 4_000)
                     member.pause(until_ms)
                     world.lasts_until(until_ms)
@@ -82,6 +84,13 @@ class Misfortune:
                         world.broker.end_flow(member.client.client_id, flow)
             case FaultKind.SLOW:
                 member.slow_until_ms = world.schedule.now_ms + chance.between(1, 3_000)
+            case FaultKind.HANG:
+                self._hang(member, chance)
+            case FaultKind.TWIN:
+                if chance.happens(0.3):
+                    # One that is slow, or cut off, looks dead to whoever starts another.
+                    self._pause(member, chance.between(1, 2 * longest_ms))
+                add_twin(world, member, chance)
             case (
                 FaultKind.JOIN
                 | FaultKind.CUT_PUBLISHER
@@ -96,7 +105,7 @@ class Misfortune:
 
     def _pause(self, member: SimMember, length_ms: int) -> None:
         """The process stands still; where that lasts longer than the keep-alive, the broker gives it up."""
-        if member.process.is_paused:
+        if member.process.stands_still:
             return
         world, keep_alive_ms = self._world, self._settings.keep_alive_ms
         until_ms = world.schedule.now_ms + length_ms
@@ -105,6 +114,20 @@ class Misfortune:
         if length_ms > keep_alive_ms:
             cut = member.client
             world.schedule.after(keep_alive_ms, lambda: cut.break_connection(0, 0))
+
+    def _hang(self, member: SimMember, chance: SeededChance) -> None:
+        """The watchdog ends the process at its limit, or up to a fifth of that later (runtime/watchdog.py)."""
+        if member.process.stands_still:
+            return
+        world, limit_ms = self._world, chance.pick((200, 1_000, 4_000))
+        goes_on = chance.happens(0.25)
+        length_ms = chance.between(1, limit_ms) if goes_on else limit_ms + chance.between(0, limit_ms // 5)
+        until_ms = world.schedule.now_ms + length_ms
+        member.hang(until_ms, keeps_settlements=chance.happens(0.3), goes_on=goes_on)
+        world.lasts_until(until_ms)
+        if not goes_on:
+            world.schedule.at(until_ms, member.kill)
+            world.start_later(member, chance.between(0, 2_000))
 
     def _restart_broker(self, chance: SeededChance) -> None:
         world, longest_ms = self._world, self._settings.keep_alive_ms
@@ -118,7 +141,7 @@ class Misfortune:
 
     def _cut_control(self, chance: SeededChance) -> None:
         world = self._world
-        names = [f"m{index}" for index in range(self._settings.planned_members)]
+        names = [member_name(index) for index in range(self._settings.planned_members)]
         side = [name for name in names if chance.happens(0.5)] or names[:1]
         until_ms = world.schedule.now_ms + chance.between(1, 8_000)
         world.topic.cut(side, until_ms, one_way=chance.happens(0.3))

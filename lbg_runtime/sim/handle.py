@@ -61,7 +61,10 @@ class Connected(Protocol):
 
 
 class SimHandle:
-    """Made by a client for one `Bind` of a flow machine. Every call runs inside the member's process."""
+    """Made by a client for one `Bind` of a flow machine. Every call runs inside the member's process.
+
+    `tell` is called on a thread beside the loop, which goes on while the loop hangs.
+    """
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class SimHandle:
             case HandleState.AWAY | HandleState.DEAD:
                 # Without a connection the held settlements are lost with the handle.
                 self.state = HandleState.DEAD
-                self._process.after(0, lambda: self._tell(UnbindFinished(self.name.epoch)))
+                self._process.after_beside(0, lambda: self._tell(UnbindFinished(self.name.epoch)))
             case HandleState.UNBINDING:
                 pass
             case _:
@@ -147,7 +150,7 @@ class SimHandle:
         last_received = self._last_received
 
         def answer(bound: BoundQueue | None) -> None:
-            self._process.run(lambda: self._refused(link) if bound is None else self._bound(link, bound))
+            self._process.run_beside(lambda: self._refused(link) if bound is None else self._bound(link, bound))
 
         link.send_up(lambda: self._broker.bind(client, self.name, last_received, answer))
 
@@ -230,7 +233,7 @@ class SimHandle:
             return  # The loss of the connection is about to be noticed, and ends the unbind.
 
         def answer() -> None:
-            self._process.run(self._unbound)
+            self._process.run_beside(self._unbound)
 
         link.send_up(lambda: self._broker.unbind(client, flow, answer))
 
@@ -266,7 +269,7 @@ class SimHandle:
 
     def _later(self, lag_ms: int, event: MachineEvent) -> None:
         if lag_ms:
-            self._process.after(lag_ms, lambda: self._tell(event))
+            self._process.after_beside(lag_ms, lambda: self._tell(event))
         else:
             self._tell(event)
 
@@ -292,10 +295,14 @@ class SimHandle:
     def _arm_timer(self) -> None:
         if not self._timer_armed:
             self._timer_armed = True
-            self._process.after(self._settings.ack_timer_ms, self._on_timer)
+            self._process.after_beside(self._settings.ack_timer_ms, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_armed = False
-        self._flush()
+        if self._process.keeps_settlements:
+            # It is the loop that sees to it that they leave in time: see `keeps_settlements` of `LoopHung`.
+            self._process.run(self._flush)
+        else:
+            self._flush()
         if self._received_since_ack:
             self._advertise_window()

@@ -255,6 +255,35 @@ class LifePaused:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopHung:
+    """A member's event loop stands still, and the client's threads go on; until a time, or until the process ends."""
+
+    at_ms: int
+    life: Life
+    until_ms: int
+    keeps_settlements: bool
+    """Whether what was settled waits in the client meanwhile. Our transport flushes it from the loop; the client's own
+    timer, which is left then, was seen to take more than two seconds (docs/protocol.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinStarted:
+    """A process began with the id of a member that lives."""
+
+    at_ms: int
+    life: Life
+    twin_of: Life
+
+
+@dataclass(frozen=True, slots=True)
+class StoodAside:
+    """A member heard of a newer life of its id: it gives every queue up, for good."""
+
+    at_ms: int
+    life: Life
+
+
+@dataclass(frozen=True, slots=True)
 class LifeEnded:
     """A member's process is gone."""
 
@@ -322,6 +351,9 @@ Happening = (
     | Said
     | HandBackAsked
     | LifePaused
+    | LoopHung
+    | TwinStarted
+    | StoodAside
     | LifeEnded
     | Stalled
     | CalmBegan

@@ -245,7 +245,8 @@ def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
         if not delivery.settles:
             return True
         settled_ms, cut_ms = delivery.settles[0][1].at_ms, closed[1].cut_ms
-        # A process that stands still sends no acknowledgements; its timer goes on when it does.
+        # A process that stands still sends no acknowledgements; its timer goes on when it does. So does a loop that
+        # hangs where the client's own timer, which is then the only one, takes its time (`LoopHung.keeps_settlements`).
         paused_ms = sum(
             max(0, min(pause.until_ms, cut_ms) - max(pause.at_ms, settled_ms))
             for pause in facts.pauses[delivery.record.handle.life]

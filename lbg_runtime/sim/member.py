@@ -61,10 +61,10 @@ from lbg_runtime.sim.history import (
     IntakeStarted,
     IntakeStopped,
     LeaveBegan,
-    Life,
     LifeEnded,
     LifePaused,
     LifeStarted,
+    LoopHung,
     Result,
     SettleOrdered,
     Stamp,
@@ -74,6 +74,7 @@ from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import Mode, SimSettings
+from lbg_runtime.sim.start import Start
 
 HOT_KEYS_FROM = 8
 """Smallest cap on what is in flight with which hot keys are let past it; with less, one message makes a key hot."""
@@ -100,9 +101,7 @@ class SimMember:
 
     def __init__(
         self,
-        name: str,
-        index: int,
-        incarnation: int,
+        start: Start,
         broker: SimBroker,
         topic: ControlTopic,
         schedule: Schedule,
@@ -111,8 +110,8 @@ class SimMember:
         history: list[Happening],
         parts: Parts,
     ) -> None:
-        self.name = name
-        self.life = Life(f"{name}#{incarnation}")
+        self.start = start
+        self.life = start.life
         self.slow_until_ms = 0
         self.process = Process(schedule)
         drift_permille = settings.longest_drift_permille
@@ -121,14 +120,14 @@ class SimMember:
             schedule, drift.between(0, 1_000_000), drift.between(-drift_permille, drift_permille)
         )
         self.client = SimClient(
-            name,
+            start.client_name,
             broker,
             self.process,
             schedule,
             chance.fork("client"),
             settings,
             history,
-            self._connection_changed,
+            lambda is_up: self.process.reach_loop(lambda: self._connection_changed(is_up)),
         )
         self._schedule = schedule
         self._chance = chance
@@ -144,7 +143,7 @@ class SimMember:
         self._parts = parts
         is_cooperative = settings.mode is Mode.COOPERATIVE
         self._places = {
-            queue: AWAY if is_cooperative else static_place(queue_index, index, settings.planned_members)
+            queue: AWAY if is_cooperative else static_place(queue_index, start.index, settings.planned_members)
             for queue_index, queue in enumerate(map(broker.shape.queue_name, range(queue_count)))
         }
         self._dispatched: set[tuple[QueueName, Epoch, DeliveryId]] = set()
@@ -155,9 +154,9 @@ class SimMember:
         """Of a cooperative member."""
         if is_cooperative:
             self.control = SimControl(
-                name,
+                start.name,
                 self.life,
-                incarnation,
+                start.incarnation,
                 topic,
                 self.client,
                 self.process,
@@ -187,9 +186,15 @@ class SimMember:
         """Handles that the broker could end now."""
         return [flow.handle for flow in self._flows.values() if flow.handle and flow.handle.flow is not None]
 
+    @property
+    def stands_aside(self) -> bool:
+        """Whether another process is this member, as far as this one knows."""
+        return self.control is not None and self.control.stands_aside
+
     def kill(self) -> None:
         """SIGKILL: nothing of the process goes on."""
-        self._end(killed=True)
+        if self.is_alive:
+            self._end(killed=True)
 
     def stop(self) -> None:
         """SIGTERM: drain, unbind, exit."""
@@ -207,6 +212,11 @@ class SimMember:
         """SIGSTOP, and SIGCONT later."""
         self._history.append(LifePaused(self._schedule.now_ms, self.life, until_ms))
         self.process.pause(until_ms)
+
+    def hang(self, until_ms: int, *, keeps_settlements: bool, goes_on: bool) -> None:
+        """The event loop stands still: until then, or for good where who calls ends the process then."""
+        self._history.append(LoopHung(self._schedule.now_ms, self.life, until_ms, keeps_settlements))
+        self.process.hang(until_ms if goes_on else None, keeps_settlements=keeps_settlements)
 
     # -- the shell around the machines
 
@@ -285,6 +295,9 @@ class SimMember:
         self.process.end()
         self.client.leave()
 
+    def _heard_of(self, flow: _Flow, event: MachineEvent) -> None:
+        self.process.reach_loop(lambda: self._tell(flow, event))
+
     def _tell(self, flow: _Flow, event: MachineEvent) -> None:
         now_ms = self._schedule.now_ms
         if isinstance(event, FlowInactive):
@@ -324,7 +337,7 @@ class SimMember:
         for command in commands:
             match command:
                 case Bind(epoch):
-                    flow.handle = self.client.bind(self._name(flow, epoch), lambda event: self._tell(flow, event))
+                    flow.handle = self.client.bind(self._name(flow, epoch), lambda event: self._heard_of(flow, event))
                 case Unbind(epoch, cause):
                     self._history.append(UnbindOrdered(now_ms, self._name(flow, epoch), cause))
                     self._handle(flow).unbind()

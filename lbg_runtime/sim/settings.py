@@ -47,6 +47,11 @@ class FaultKind(Enum):
     """All members are stopped at once, and each starts again when it has ended."""
     CUT_CONTROL = "cut_control"
     """Some members and the others do not hear each other on the control topic, or only one way."""
+    HANG = "hang"
+    """A member's event loop hangs while the client's threads answer the broker: the watchdog ends the process, which is
+    started again later; or the loop goes on just in time."""
+    TWIN = "twin"
+    """A second process is started with the id of a member that lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,9 @@ class ControlSettings:
     """Whether a later message of one sender may come before an earlier one, as on no single connection."""
     looks_ms_per_thousand: int
     """Of a member's flows, see `ControlPlaneMachine`; more than is shipped, as there are few queues."""
+    last_words_arrive: bool = False
+    """Whether what a process said just before its end is heard, as it is in earnest: its good-bye, or its last beat.
+    Drawn only with the newest faults: runs of before are without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,9 @@ def draw_settings(
     # Tries start anew with every delivery. Poison whose tries do not fit into a drain would go from hand to hand for
     # ever, at the pace of this simulation's rebind cycles.
     poison_ends = attempts * (longest_ms + retry_ms) < drain_timeout_ms and not slow_run
-    more = chance.fork("more faults")
+    more, newest = chance.fork("more faults"), chance.fork("newest faults")
+    newest_faults = tuple(kind for kind in _NEWEST_FAULTS if newest.happens(0.5))
+    last_words = bool(newest_faults) and newest.happens(0.7)
     hash_count = queue_count * chance.between(1, 4)
     stripes = chance.fork("restripe")
     is_restriped = mode is Mode.COOPERATIVE and stripes.happens(0.5)
@@ -203,8 +213,11 @@ def draw_settings(
             retry_ms=retry_ms,
         ),
         longest_drift_permille=chance.fork("drift").pick((0, 1, 100)),
-        control=_draw_control(chance.fork("control"), drain_timeout_ms),
-        faults=tuple(kind for kind in FaultKind if (more if kind in _MORE_FAULTS else chance).happens(0.5)),
+        control=_draw_control(chance.fork("control"), drain_timeout_ms, last_words_arrive=last_words),
+        faults=(
+            *(kind for kind in _OLDER_FAULTS if (more if kind in _MORE_FAULTS else chance).happens(0.5)),
+            *newest_faults,
+        ),
         fault_gap_ms=chance.pick((200, 1_000, 4_000)),
         request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)) if mode is Mode.CYCLE else None,
         restripe_to=targets,
@@ -227,6 +240,11 @@ _MORE_FAULTS = frozenset(
     {FaultKind.LEAVE, FaultKind.BLOCK, FaultKind.BROKER_RESTART, FaultKind.DEPLOY, FaultKind.CUT_CONTROL}
 )
 
+# Each batch of faults that came later is drawn from a fork of its own: a seed without them is the run that it was, and
+# so is every seed whose settings leave them out.
+_NEWEST_FAULTS = (FaultKind.HANG, FaultKind.TWIN)
+_OLDER_FAULTS = tuple(kind for kind in FaultKind if kind not in _NEWEST_FAULTS)
+
 
 def _draw_targets(chance: SeededChance, queue_count: int, hash_count: int) -> tuple[int, ...]:
     """One to three queue counts, each other than the one before."""
@@ -238,7 +256,7 @@ def _draw_targets(chance: SeededChance, queue_count: int, hash_count: int) -> tu
     return tuple(targets[1:])
 
 
-def _draw_control(chance: SeededChance, drain_timeout_ms: int) -> ControlSettings:
+def _draw_control(chance: SeededChance, drain_timeout_ms: int, *, last_words_arrive: bool) -> ControlSettings:
     """About a tenth of the delays as they are shipped, so that much happens in little time."""
     heartbeat_ms = chance.pick((100, 200, 400))
     return ControlSettings(
@@ -259,4 +277,5 @@ def _draw_control(chance: SeededChance, drain_timeout_ms: int) -> ControlSetting
         longest_delay_ms=chance.pick((1, 10, 60)),
         overtakes=chance.happens(0.5),
         looks_ms_per_thousand=chance.fork("looks").pick((0, 2_000, 20_000)),
+        last_words_arrive=last_words_arrive,
     )

@@ -9,13 +9,14 @@ from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_noise import ControlNoise, RequestKind
 from lbg_runtime.sim.control_topic import ControlTopic
-from lbg_runtime.sim.history import CalmBegan, CalmEnded, Happening, Life, Stalled
+from lbg_runtime.sim.history import CalmBegan, CalmEnded, Happening, Life, Stalled, TwinStarted
 from lbg_runtime.sim.member import SimMember
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.publisher import SimPublisher
 from lbg_runtime.sim.restriper import SimRestriper
 from lbg_runtime.sim.schedule import Call, Schedule
 from lbg_runtime.sim.settings import Mode, SimSettings
+from lbg_runtime.sim.start import Start, member_name
 
 QUIET_MS = 300_000
 """Time that a run has, after its last fault, to handle everything; what takes longer is stuck."""
@@ -54,7 +55,9 @@ class World:
         self._chance = chance
         self._parts = parts
         self._lives: list[SimMember | None] = [None] * settings.planned_members
-        self._incarnations = 0
+        self._twins: list[SimMember] = []
+        """Processes whose member's other process is, or was, in `_lives`."""
+        self._start_count = 0
         self._is_closing = False
         self._restarts_pending = 0
         self._faulty_until_ms = settings.horizon_ms
@@ -77,9 +80,11 @@ class World:
         self._wait(QUIET_MS, self._is_over, "a fault does not end")
         if not self.alive():
             self.start(0)
+        self._undo_mistakes()
         if self.restriper is not None:
             self._wait(QUIET_MS, lambda: self.restriper is None or self.restriper.is_done, "a re-striping does not end")
             self._restart_the_ignorant()
+            self._undo_mistakes()
         self._wait(QUIET_MS, self._is_quiet, "messages are left, or not confirmed")
         if self.settings.mode is Mode.COOPERATIVE:
             self._be_calm()
@@ -98,16 +103,16 @@ class World:
         return is_restriped and all(publisher.is_done for publisher in self.publishers) and self.broker.is_empty()
 
     def _be_calm(self) -> None:
-        self.schedule.run(self.schedule.now_ms + time_to_agree_ms(self.settings), lambda: False)
+        self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
         # An owner whose drains took too long waits ever longer before it tries again, which no bound here includes.
         if longest_wait_ms := max(
-            (member.control.offer_wait_ms for member in self.alive() if member.control), default=0
+            (member.control.offer_wait_ms for member in self._taking_part() if member.control), default=0
         ):
-            wait_ms = longest_wait_ms + time_to_agree_ms(self.settings)
+            wait_ms = longest_wait_ms + self._time_to_agree_ms()
             self.schedule.run(self.schedule.now_ms + wait_ms, lambda: False)
         queues = self._queues()
         homes = []
-        for member in self.alive():
+        for member in self._taking_part():
             placement = member.control.machine.rebalance.placement if member.control is not None else None
             ranks = placement.ranks if placement is not None else {}
             by_queue = tuple(placement.home(queue) if placement and queue in ranks else None for queue in queues)
@@ -122,7 +127,7 @@ class World:
     def _restart_the_ignorant(self) -> None:
         """As an operator who reads the logs: a group all of whose members died just when it had been re-striped, and
         which came back with the old settings, cannot know."""
-        self.schedule.run(self.schedule.now_ms + time_to_agree_ms(self.settings), lambda: False)
+        self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
         for member in self.alive():
             known = member.control.machine.membership.striping.now if member.control is not None else None
             if known is not None and known.queue_total != self.broker.configured_count:
@@ -130,17 +135,42 @@ class World:
                 self.start_later(member, 0)
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
+    def _undo_mistakes(self) -> None:
+        """As an operator who reads the logs: where processes throw each other out at the broker only one is left; and
+        where all members stand aside, who do so for good, they are started again."""
+        kept: set[str] = set()
+        for member in sorted(self.alive(), key=lambda member: member.stands_aside):
+            if member.start.client_name not in kept:
+                kept.add(member.start.client_name)
+                continue
+            member.stop()
+            self.when_ended(member, lambda: None)
+        self._wait(QUIET_MS, self._is_over, "a member does not stop")
+        if not self._taking_part():
+            for member in self.alive():
+                member.stop()
+                self.start_later(member, 0)
+            self._wait(QUIET_MS, self._is_over, "a member does not stop")
+
+    def _time_to_agree_ms(self) -> int:
+        # A life below another of its id counts for others when they have forgotten that one.
+        forget_ms = self.settings.control.membership.forget_ms if self._twins else 0
+        return time_to_agree_ms(self.settings, forget_ms)
+
     def _is_over(self) -> bool:
         return not self._restarts_pending and self.schedule.now_ms >= self._faulty_until_ms
 
     # -- members
 
     def alive(self) -> list[SimMember]:
-        """The members that run, paused or not."""
-        return [member for member in self._lives if member is not None and member.is_alive]
+        """The processes that run, paused or not."""
+        return [member for member in (*self._lives, *self._twins) if member is not None and member.is_alive]
+
+    def _taking_part(self) -> list[SimMember]:
+        return [member for member in self.alive() if not member.stands_aside]
 
     def life_of(self, index: int) -> SimMember | None:
-        """The newest life of a planned member."""
+        """The newest life of a planned member; its twins are not meant."""
         return self._lives[index]
 
     def start(self, index: int) -> None:
@@ -148,22 +178,35 @@ class World:
         member = self._lives[index]
         if self._is_closing or (member is not None and member.is_alive):
             return
-        self._incarnations += 1
-        name = f"m{index}"
-        self._lives[index] = SimMember(
-            name,
-            index,
-            self._incarnations,
+        self._start_count += 1
+        self._lives[index] = self._make(Start(index, self._start_count, self._start_count, member_name(index)))
+
+    def _make(self, start: Start) -> SimMember:
+        return SimMember(
+            start,
             self.broker,
             self.topic,
             self.schedule,
-            self._chance.fork(f"{name}#{self._incarnations}"),
+            self._chance.fork(start.life),
             self.settings,
             self.history,
             self._parts,
         )
 
     # -- for faults
+
+    def start_twin(self, member: SimMember, incarnation: int | None, *, shares_client_name: bool) -> SimMember | None:
+        """Start another process with this one's id; None as incarnation: as its clock, which is right, says. Returns
+        None where the run ends."""
+        if self._is_closing:
+            return None
+        self._start_count += 1
+        index, number = member.start.index, self._start_count
+        client_name = member.start.client_name if shares_client_name else f"{member_name(index)}/{number}"
+        twin = self._make(Start(index, number, number if incarnation is None else incarnation, client_name))
+        self.history.append(TwinStarted(self.schedule.now_ms, twin.life, member.life))
+        self._twins.append(twin)
+        return twin
 
     def lasts_until(self, at_ms: int) -> None:
         """A fault goes on until then."""
@@ -173,8 +216,7 @@ class World:
 
     def start_later(self, member: SimMember, delay_ms: int) -> None:
         """Start a member anew, so long after its end."""
-        index = self._lives.index(member)
-        self.when_ended(member, lambda: self._start_after(index, delay_ms))
+        self.when_ended(member, lambda: self._start_after(member.start.index, delay_ms))
 
     def when_ended(self, member: SimMember, call: Call) -> None:
         """Do it when the life is over; a run is not calm before."""
@@ -218,15 +260,16 @@ class World:
         self.schedule.after(delay_ms, due)
 
 
-def time_to_agree_ms(settings: SimSettings) -> int:
+def time_to_agree_ms(settings: SimSettings, forget_ms: int = 0) -> int:
     """How long after the last fault cooperative members may take until every queue is at home, for good.
 
     The sum of all that may come one after the other: a client that has yet to find out and come back, binds that wait
-    longest, silence until the dead are dead, settling, tenure, and two rounds of offers, the first of which fails.
+    longest, silence until the dead are dead, and forgotten where that matters, settling, tenure, and two rounds of
+    offers, the first of which fails.
     """
     membership, rebalance = settings.control.membership, settings.control.rebalance
     connected_ms = settings.keep_alive_ms + 1_000 + settings.rebind.bind_backoff_max_ms
-    seen_ms = 2 * membership.dead_ms + membership.settle_ms + 2 * membership.heartbeat_ms
+    seen_ms = 2 * membership.dead_ms + forget_ms + membership.settle_ms + 2 * membership.heartbeat_ms
     move_ms = 10 * settings.longest_delay_ms + 4 * settings.control.longest_delay_ms + settings.rebind.quiet_gap_ms
     queue_count = max(settings.queue_count, *settings.restripe_to, 0)
     moves_ms = queue_count * (move_ms + settings.planned_members * settings.rebind.rank_delay_ms)

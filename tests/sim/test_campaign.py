@@ -33,7 +33,8 @@ def test_a_campaign_adds_its_seeds_up_and_tells_how_far_it_is() -> None:
 
 def test_a_failing_seed_is_shrunk_to_the_faults_it_needs() -> None:
     parts = Parts(make_machine=ForgetsWhatItHeldInAnOutage)
-    failed = (run_seed(SCOPE, seed, parts=parts) for seed in range(100))
+    # The first that will do is known.
+    failed = (run_seed(SCOPE, seed, parts=parts) for seed in range(93, 193))
     seed, plan = next((each.seed, each.plan) for each in failed if each.violations and 2 < len(each.plan) < 12)
     needed = shrink(SCOPE, seed, plan, parts)
     assert 0 < len(needed) <= 2 < len(plan)

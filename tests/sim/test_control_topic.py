@@ -99,6 +99,15 @@ def test_who_is_not_connected_is_not_heard_and_hears_nothing() -> None:
     assert room.heard() == {"a": 0, "b": 2, "c": 1}
 
 
+def test_the_last_words_of_who_has_gone_are_heard_where_they_have_arrived() -> None:
+    room = Room(CALM)
+    room.ears["a"].is_reachable = False
+    room.topic.publish(room.ears["a"], message(1))
+    room.topic.publish(room.ears["a"], message(2), has_arrived=True)
+    room.schedule.run(200, lambda: False)
+    assert [room.ears[name].heard for name in "abc"] == [[], [2], [2]]
+
+
 def test_an_ear_that_is_over_changes_nothing_for_others() -> None:
     heard = []
     for is_over in (False, True):

@@ -84,3 +84,25 @@ def test_a_paused_process_does_everything_later_and_a_dead_one_nothing() -> None
     process.end()
     process.run(lambda: seen.append(("late", 0)))
     assert len(seen) == 2
+
+
+def test_while_a_loop_hangs_other_threads_go_on_and_what_is_told_to_it_waits() -> None:
+    schedule, seen = Schedule(), []
+    process = Process(schedule)
+    process.after(10, lambda: seen.append(("loop's timer", schedule.now_ms)))
+    process.after_beside(10, lambda: seen.append(("client's timer", schedule.now_ms)))
+    process.hang(until_ms=40, keeps_settlements=False)
+    process.run_beside(lambda: process.reach_loop(lambda: seen.append(("told", schedule.now_ms))))
+    run_out(schedule)
+    assert seen == [("client's timer", 10), ("told", 40), ("loop's timer", 40)]
+
+
+def test_a_process_that_ends_in_a_hang_never_does_what_waited() -> None:
+    schedule, seen = Schedule(), []
+    process = Process(schedule)
+    process.hang(until_ms=None, keeps_settlements=True)
+    process.run(lambda: seen.append("loop"))
+    process.after_beside(20, lambda: seen.append("client"))
+    schedule.at(10, process.end)
+    run_out(schedule)
+    assert seen == []

@@ -71,6 +71,9 @@ REPORTED: Mapping[FlowState, ReportedFlow] = {
 QUEUE_GONE = "queue-gone"
 """What a hand-back is called that nobody has asked for, because nobody needs the queue any more."""
 
+STAND_ASIDE = "stand-aside"
+"""What a hand-back is called because another process is this member."""
+
 LOOKS_MS_PER_THOUSAND = 20
 """Least time between two looks at all flows, in ms for each thousand of them: a look at so many takes a member 3 ms."""
 
@@ -174,12 +177,16 @@ class ControlPlaneMachine:
         self._see_group = False
         self._is_aside = False
         """Another process is this member; what it is at home on is not ours."""
+        self._give_at_ms: int | None = None
+        """While it is, and queues are left with us: when we give them up again, where a drain took too long."""
         self._is_handing_over = False
 
     @property
     def deadline_ms(self) -> int | None:
         """When `take` must be called next, on the clock of `now_ms`; None to wait for an input."""
-        deadlines = (self.membership.deadline_ms, self.rebalance.deadline_ms, self._look_at_ms)
+        # Who stands aside moves nothing any more, and what was due then stays due.
+        rebalance_ms = None if self._is_aside else self.rebalance.deadline_ms
+        deadlines = (self.membership.deadline_ms, rebalance_ms, self._look_at_ms, self._give_at_ms)
         return min((at for at in deadlines if at is not None), default=None)
 
     @property
@@ -219,6 +226,8 @@ class ControlPlaneMachine:
             outputs += self._tell_rebalance(self._group_seen(now_ms), now_ms)
         if not self._is_aside:
             outputs += self._obey_rebalance(self.rebalance.on_deadline(now_ms))
+        elif self._give_at_ms is not None and now_ms >= self._give_at_ms:
+            outputs += self._give_everything(now_ms)
         return outputs + self._look_whether_handed_over()
 
     # -- what comes in
@@ -275,8 +284,9 @@ class ControlPlaneMachine:
         outputs = self._obey_membership(self.membership.handle(changed, now_ms), now_ms)
         outputs += self._tell_rebalance(changed, now_ms)
         self._see_group = True
-        # Again where a drain took too long.
-        return outputs + self._give_everything() if self._is_aside else outputs
+        if self._is_aside and self._give_at_ms is None:
+            outputs += self._give_everything(now_ms)
+        return outputs
 
     def _group_seen(self, now_ms: int) -> GroupSeen:
         return GroupSeen(self.membership.view, self.membership.is_stable(now_ms), self._is_silent(now_ms))
@@ -328,7 +338,7 @@ class ControlPlaneMachine:
                 case StandAside():
                     self._is_aside = True
                     outputs += [AskFlow(queue, PlaceChanged(AWAY)) for queue in self._flows]
-                    outputs += self._give_everything()
+                    outputs += self._give_everything(now_ms)
                 case DuplicateMemberFound() | SettingsDisagree():
                     outputs.append(command)
                 case Note():
@@ -406,11 +416,15 @@ class ControlPlaneMachine:
         # More may have become known while they were made.
         return [*self._spread_striping(), *self._report_flows(now_ms)]
 
-    def _give_everything(self) -> list[ControlOutput]:
+    def _give_everything(self, now_ms: int) -> list[ControlOutput]:
+        # Asked again after a while and not at once: a drain that is given up may have taken no time, and then nobody
+        # has seen it.
+        is_holding = any(flow.state in HOLDING for flow in self._flows.values())
+        self._give_at_ms = now_ms + self._silence_ms if is_holding else None
         return [
-            AskFlow(queue, HandBackRequested("stand-aside"))
-            for queue, report in self._reports.items()
-            if report.state is ReportedFlow.ACTIVE
+            AskFlow(flow.queue, HandBackRequested(STAND_ASIDE))
+            for flow in self._flows.values()
+            if flow.state is FlowState.ACTIVE
         ]
 
     def _look_whether_handed_over(self) -> list[ControlOutput]:

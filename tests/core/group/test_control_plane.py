@@ -1,7 +1,7 @@
 """How the control plane's machine brings view, places and flows together; whole groups of them are in tests/sim."""
 
 import random
-from itertools import count
+from itertools import count, pairwise
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (
@@ -14,6 +14,7 @@ from lbg_runtime.core.flow.events import (
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
@@ -280,3 +281,37 @@ def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
     again = Offer(plane.header(), Q0, Epoch(1), "b/2", A)  # type: ignore[arg-type]
     assert Reject in [type(message) for message in said(plane.take(4_103, ControlMessageReceived(again)))]
     assert not plane.machine.will_look
+
+
+def heard_of_a_newer_life(plane: Plane, now_ms: int) -> list[ControlOutput]:
+    other = Header(GroupName("orders"), A, Life(2, 1), 1)
+    beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
+    return plane.take(now_ms, ControlMessageReceived(beat))
+
+
+def test_who_stands_aside_waits_for_nothing_that_was_due_before() -> None:
+    """An offer that was open expired and stayed so: the deadline was in the past for ever, and the loop span."""
+    plane = Plane()
+    plane.settled_with_b()
+    assert any(isinstance(each, Offer) for each in said(plane.hear_b(4_200, Q1)))
+    heard_of_a_newer_life(plane, 4_300)
+    for now_ms in range(4_400, 20_000, 100):
+        plane.take(now_ms)
+        assert (plane.machine.deadline_ms or now_ms + 1) > now_ms
+
+
+def test_who_stands_aside_asks_again_where_a_drain_took_too_long_and_not_at_once() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    heard_of_a_newer_life(plane, 4_200)
+    flow = plane.flows[Q0]
+    asked = []
+    for now_ms in range(4_300, 40_000, 100):
+        if flow.state is FlowState.DRAINING:
+            # Its drains take no time, and are given up before anybody looks.
+            flow._keep_queue("stand-aside", now_ms)
+            flow.state = FlowState.ACTIVE
+        outputs = plane.take(now_ms)
+        asked += [now_ms for each in outputs if each == AskFlow(Q0, HandBackRequested("stand-aside"))]
+    assert [later - before for before, later in pairwise(asked)] == [SILENCE_MS] * (len(asked) - 1)
+    assert len(asked) > 3

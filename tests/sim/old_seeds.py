@@ -1,0 +1,26 @@
+"""Seeds that are kept in tests, as the runs that they were when they were found."""
+
+from dataclasses import replace
+
+from lbg_runtime.sim.campaign import Scope
+from lbg_runtime.sim.chance import SeededChance
+from lbg_runtime.sim.parts import Parts
+from lbg_runtime.sim.settings import FaultKind, SimSettings, draw_settings
+from lbg_runtime.sim.simulation import SimResult, simulate
+
+LATER = (FaultKind.HANG, FaultKind.TWIN)
+
+
+def as_before(settings: SimSettings) -> SimSettings:
+    """The settings without the faults that came later, and so with the plan of before."""
+    return replace(
+        settings,
+        faults=tuple(kind for kind in settings.faults if kind not in LATER),
+        control=replace(settings.control, last_words_arrive=False),
+    )
+
+
+def run_old_seed(scope: Scope, seed: int, parts: Parts | None = None) -> SimResult:
+    """As `run_seed`."""
+    drawn = draw_settings(SeededChance(seed).fork("settings"), scope.mode, scope.members, scope.queues)
+    return simulate(seed, as_before(drawn), parts)
