@@ -43,7 +43,7 @@ class Message:
     """Full topic, hash prefix and shard included."""
     payload: bytes
     properties: Mapping[str, PropertyValue] = field(default_factory=lambda: NO_PROPERTIES)
-    """User properties."""
+    """User properties. Change nothing in them, as nothing hinders you: further attempts and copies have the same."""
     message_id: str | None = None
     """Application message id."""
     sent_at_ms: int | None = None

@@ -1,4 +1,8 @@
-"""The handlers that run now: their deadlines, and the cancellation of a handler without that of the task it runs in."""
+"""The handlers that run now: their deadlines, and the cancellation of a handler without that of its runner.
+
+A handler is cancelled by cancelling the task that it runs in, which is its runner's. Whoever waits for the handler has
+`RunnerPool.take_back` undo that.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -25,16 +29,15 @@ class Interruption(Enum):
 class Attempt:
     """One run of a handler inside a runner's task. Made per message, as a `Handling` is, and for the same reason so."""
 
-    __slots__ = ("cancel_count", "deadline_s", "handling", "interruption", "overdue_count", "task")
+    __slots__ = ("deadline_s", "handling", "interruption", "overdue_count", "task")
 
     def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
         self.task = task
         self.deadline_s = deadline_s
-        self.interruption: Interruption | None = None
-        self.cancel_count = 0
-        self.overdue_count = 0
         """On the loop's clock."""
+        self.interruption: Interruption | None = None
+        self.overdue_count = 0
 
     @property
     def is_stuck(self) -> bool:
@@ -45,7 +48,6 @@ class Attempt:
         """Cancel the handler. A recall is final: no timeout after it makes it a failure."""
         if self.interruption is not Interruption.RECALL:
             self.interruption = why
-        self.cancel_count += 1
         self.task.cancel()
 
 
@@ -76,16 +78,8 @@ class RunningAttempts:
         return attempt
 
     def end(self, attempt: Attempt) -> None:
-        """The handler is out. Takes back our cancellations of its task; raises `CancelledError` if there are others.
-
-        The others are meant for the runner. A handler that swallowed one would have it lost, so it is raised again.
-        """
+        """The handler is out, and nothing interrupts it any more."""
         del self._attempts[attempt]
-        if attempt.cancel_count:
-            for _ in range(attempt.cancel_count):
-                attempt.task.uncancel()
-        if attempt.task.cancelling():
-            raise asyncio.CancelledError
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel the running handlers of one flow handle."""

@@ -107,7 +107,9 @@ class _Line:
         self._limits = limits
         self._waiting: list[BatchItem[object]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: dict[BatchItem[object], asyncio.Task[Exception | None]] = {}
+        self._tasks: dict[BatchItem[object], asyncio.Task[BaseException | None]] = {}
+        self._cut: set[asyncio.Task[BaseException | None]] = set()
+        """Those that are cut short. Their own word for it would not do: a task group may leave its task cancelled."""
 
     async def join(self, item: BatchItem[object]) -> None:
         """Return when it is accepted, raise what it failed with.
@@ -135,7 +137,8 @@ class _Line:
         if not self._waiting:
             self._stop_timer()
 
-    async def _cut_short(self, task: "asyncio.Task[Exception | None]") -> None:
+    async def _cut_short(self, task: "asyncio.Task[BaseException | None]") -> None:
+        self._cut.add(task)
         task.cancel()
         while not task.done():
             try:
@@ -152,22 +155,24 @@ class _Line:
         # Not at the end of `_handle`, which never begins where it is cut short before.
         task.add_done_callback(lambda task: self._settle(items, task))
 
-    async def _handle(self, items: list[BatchItem[object]]) -> Exception | None:
+    async def _handle(self, items: list[BatchItem[object]]) -> BaseException | None:
         """What the handler failed with."""
         CURRENT_BATCH.set(Batch(items))
         try:
             await self._call(items[0].message)
         except asyncio.CancelledError:
             return BatchCutShort("the batch was cut short")
-        except Exception as failure:  # noqa: BLE001 - the handler boundary
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as failure:  # noqa: BLE001 - the handler boundary, as in the dispatcher
             return failure
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if asyncio.current_task() in self._cut:
             # It returned all the same: better handled twice than lost.
             return BatchCutShort("the batch was cut short")
         return None
 
-    def _settle(self, items: list[BatchItem[object]], task: "asyncio.Task[Exception | None]") -> None:
+    def _settle(self, items: list[BatchItem[object]], task: "asyncio.Task[BaseException | None]") -> None:
+        self._cut.discard(task)
         is_lost = task.cancelled() or task.exception() is not None
         error = BatchCutShort("the batch was cut short") if is_lost else task.result()
         for item in items:

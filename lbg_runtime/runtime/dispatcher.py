@@ -14,6 +14,7 @@ One file of more than 400 lines, because every end of a delivery is here: that e
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from time import monotonic_ns
 
 import structlog
@@ -42,7 +43,7 @@ from lbg_runtime.runtime.keyless import KeylessMessages
 from lbg_runtime.runtime.parking import FOLLOWS, ParkedQueue
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.routes import Routes
-from lbg_runtime.runtime.runner_pool import RunnerPool
+from lbg_runtime.runtime.runner_pool import RunnerPool, is_changed
 from lbg_runtime.runtime.seen_keys import SeenKeys
 
 _log = structlog.get_logger(__name__)
@@ -221,13 +222,22 @@ class Dispatcher:
         route = handling.route
         failure: BaseException | None = None
         CURRENT_HANDLING.set(handling)
+        context = copy_context()
         attempt = route.attempts.start(handling, task)
         try:
             await route.function(handling.message)
-        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the handler boundary
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the handler boundary; some libraries' errors are no `Exception`
             failure = error
-        # Raises where the runner itself is to end; its delivery then ends in `run`.
-        route.attempts.end(attempt)
+        try:
+            if task.cancelling():
+                # Raises where the runner itself is to end; its delivery then ends in `run`.
+                await self._pool.take_back(task)
+        finally:
+            route.attempts.end(attempt)
+        if is_changed(context):
+            self._pool.soil(task)
         if failure is None and attempt.interruption is None:
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
@@ -300,12 +310,17 @@ class Dispatcher:
             self._end(handling, None)
             return
         failure: BaseException | None = None
-        attempt = self._moves.start(handling, this_task())
+        task = this_task()
+        attempt = self._moves.start(handling, task)
         try:
             await target.take(handling, report)
         except (asyncio.CancelledError, TransportError) as error:
             failure = error
-        self._moves.end(attempt)
+        try:
+            if task.cancelling():
+                await self._pool.take_back(task)
+        finally:
+            self._moves.end(attempt)
         if attempt.interruption is Interruption.RECALL:
             self._lanes.finish(lane)
             self._end(handling, None)

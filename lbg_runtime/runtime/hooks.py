@@ -104,16 +104,20 @@ class QueueHooks:
                     await self._call(hook, epoch)
 
     async def _call(self, hook: Hook, epoch: Epoch) -> None:
-        failure: BaseException | None = None
         deadline = asyncio.timeout(self.timeout_s)
-        try:
-            async with deadline:
-                await hook.function(self.queue, epoch)
-        except (asyncio.CancelledError, Exception) as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # meant for us; else a hook's own, which must not leave the queue waiting for ever
-            failure = error
+        # In a task of its own: what a hook does to its task, or a task group leaves it as, is not taken for ours.
+        call = asyncio.create_task(self._call_within(deadline, hook, epoch))
+        is_cancelled = False
+        while not call.done():
+            try:
+                # No bound here: it has one.
+                await asyncio.wait((call,))
+            except asyncio.CancelledError:
+                is_cancelled = True
+                call.cancel()
+        failure = asyncio.CancelledError() if call.cancelled() else call.exception()
+        if is_cancelled:
+            raise asyncio.CancelledError
         if failure is not None:
             _log.warning(
                 "hook_failed",
@@ -124,3 +128,7 @@ class QueueHooks:
                 reason=f"no end within {self.timeout_s:g} s" if deadline.expired() else repr(failure),
                 exc_info=None if deadline.expired() else failure,
             )
+
+    async def _call_within(self, deadline: asyncio.Timeout, hook: Hook, epoch: Epoch) -> None:
+        async with deadline:
+            await hook.function(self.queue, epoch)

@@ -39,11 +39,11 @@ class Receipt:
         """The message is handled."""
         self._on_loop(None)
 
-    def fail(self, error: Exception | str = "") -> None:
+    def fail(self, error: BaseException | str = "") -> None:
         """The attempt has failed, as if the handler had raised this."""
-        self._on_loop(error if isinstance(error, Exception) else ReceiptFailed(error))
+        self._on_loop(error if isinstance(error, BaseException) else ReceiptFailed(error))
 
-    def settle(self, failure: Exception | str | None = None) -> None:
+    def settle(self, failure: BaseException | str | None = None) -> None:
         """`accept`, or `fail` where there is a failure: for callbacks that may get one."""
         self._on_loop(ReceiptFailed(failure) if isinstance(failure, str) else failure)
 
@@ -63,7 +63,7 @@ class Receipt:
         if self._answer.done() and not self._answer.cancelled():
             self._answer.exception()  # looked at, so that nobody reports it
 
-    def _on_loop(self, error: Exception | None) -> None:
+    def _on_loop(self, error: BaseException | None) -> None:
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -73,7 +73,7 @@ class Receipt:
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._settle, error)
 
-    def _settle(self, error: Exception | None) -> None:
+    def _settle(self, error: BaseException | None) -> None:
         if not self.is_open:
             self._counts.late_settlements += 1
             _log.warning(
@@ -100,7 +100,7 @@ def settled_by_receipt(call: HandlerFunction) -> HandlerFunction:
 
     async def call_and_wait(message: Message) -> None:
         receipt = Receipt(message)
-        CURRENT_RECEIPT.set(receipt)
+        token = CURRENT_RECEIPT.set(receipt)
         try:
             await call(message)
             if receipt.is_open:
@@ -109,6 +109,7 @@ def settled_by_receipt(call: HandlerFunction) -> HandlerFunction:
             else:
                 await receipt.until_settled()
         finally:
+            CURRENT_RECEIPT.reset(token)
             receipt.close()
 
     return call_and_wait

@@ -130,7 +130,11 @@ class _Work(Generic[_Answer]):
         call = self._take()
         if call is None:
             raise asyncio.CancelledError
-        return call()
+        try:
+            return call()
+        except StopIteration as error:
+            # No future takes one, and whoever waits would wait for ever (PEP 479 has it so for coroutines).
+            raise RuntimeError("the call raised StopIteration") from error
 
     def abandon(self) -> bool:
         """Whether it will never be made."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import TypeVar
 
@@ -32,6 +32,10 @@ class RunnerPool:
         """Runners to end, because others were added in their place."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
+        self._soiled: set[asyncio.Task[object]] = set()
+        """Runners whose context a handler has changed."""
+        self._is_ending = False
+        """Runners are cancelled, or will be: the pool is, or a task of it has failed."""
         self._group: asyncio.TaskGroup | None = None
         self._context: Context | None = None
 
@@ -47,6 +51,7 @@ class RunnerPool:
                 # and not say so.
                 await asyncio.get_running_loop().create_future()
             finally:
+                self._is_ending = True
                 self._group = None
 
     def wake(self) -> None:
@@ -66,11 +71,27 @@ class RunnerPool:
         if self._group is None or self._context is None:
             work.close()
             raise InvariantViolated("a task was started beside a pool that does not run")
-        return self._group.create_task(work, context=self._context.copy())
+        return self._group.create_task(self._beside(work), context=self._context.copy())
+
+    async def take_back(self, task: "asyncio.Task[object]") -> None:
+        """In a runner, when what it called is out and has left its task cancelled: make the task as good as new.
+
+        Cancelled were a handler that took too long or was recalled, or it cancelled itself, or a task group in it did,
+        which until Python 3.13 does not undo that where a child fails at its end. Raises `CancelledError` where the
+        runner is to end.
+        """
+        with suppress(asyncio.CancelledError):
+            # What was not delivered yet would hit the next handler.
+            await asyncio.sleep(0)
+        self._forget_cancellations(task)
+
+    def soil(self, task: "asyncio.Task[object]") -> None:
+        """In a runner: a handler left its context changed, and the next turn must not see that."""
+        self._soiled.add(task)
 
     def stand_in(self) -> None:
         """Add a runner in place of one that hangs, for as long as that hangs."""
-        if self._group is not None:
+        if self._group is not None and not self._is_ending:
             self._add_runner(self._group)
 
     def stand_down(self) -> None:
@@ -84,6 +105,19 @@ class RunnerPool:
 
     async def _take_turns(self) -> None:
         task = this_task()
+        while True:
+            try:
+                await self._take_turns_until_surplus(task)
+            except asyncio.CancelledError:
+                # Where the runner is not to end, what cancels a handler came when the handler was out.
+                self._forget_cancellations(task)
+            except BaseException:
+                self._is_ending = True
+                raise
+            else:
+                return
+
+    async def _take_turns_until_surplus(self, task: "asyncio.Task[object]") -> None:
         turns = 0
         while True:
             lane = self._lanes.next_ready()
@@ -95,6 +129,10 @@ class RunnerPool:
             if not self._is_waking:
                 self.wake()
             await self._handle_turn(lane, task)
+            if self._soiled and task in self._soiled:
+                self._soiled.remove(task)
+                self.stand_in()
+                self.stand_down()
             if self._surplus:
                 self._surplus -= 1
                 self.wake()
@@ -104,11 +142,40 @@ class RunnerPool:
                 turns = 0
                 await asyncio.sleep(0)
 
+    async def _beside(self, work: Coroutine[object, object, _Answer]) -> _Answer:
+        try:
+            return await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            # The group now cancels the runners.
+            self._is_ending = True
+            raise
+
+    def _forget_cancellations(self, task: "asyncio.Task[object]") -> None:
+        if self._is_ending:
+            raise asyncio.CancelledError
+        while task.cancelling():
+            task.uncancel()
+
     async def _wait_for_turn(self) -> None:
         wake_up = asyncio.get_running_loop().create_future()
         self._idle.append(wake_up)
-        await wake_up
-        self._is_waking = False
+        try:
+            await wake_up
+        finally:
+            if wake_up.done() and not wake_up.cancelled():
+                # Also where it is cancelled when it has been woken.
+                self._is_waking = False
+
+
+def is_changed(context: Context) -> bool:
+    """Whether the current context is another than when this copy of it was made."""
+    try:
+        # Where nobody set anything this compares two pointers.
+        return copy_context() != context
+    except Exception:  # noqa: BLE001 - values of others, which need not be comparable, nor say so in a certain way
+        return True
 
 
 CURRENT_POOL: ContextVar[RunnerPool] = ContextVar("CURRENT_POOL")

@@ -62,6 +62,30 @@ async def test_a_batch_has_no_two_messages_of_a_key(rig, delivery):
     assert [bodies for _, bodies in desk.batches] == [[0, 1], [2, 3]]
 
 
+async def test_a_batch_whose_task_group_failed_unseen_has_not_been_cut_short(rig, delivery):
+    async def fail_in_a_moment():
+        await asyncio.sleep(0.01)
+        raise ValueError("a child failed")
+
+    desk = _Desk()
+
+    async def act(batch):
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail_in_a_moment())
+        except* ValueError:
+            pass
+
+    desk.act = act
+    made = rig(handlers=_handlers(desk.handle))
+    async with MemberResources().entered(()), made.running():
+        for number in range(3):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        await made.until_ended(3, within_s=5)
+    assert len(desk.batches) == 1
+    assert set(made.outcomes().values()) == {Outcome.ACCEPTED}
+
+
 async def test_each_message_is_settled_for_itself(rig, delivery):
     desk = _Desk()
 

@@ -144,3 +144,10 @@ async def test_a_call_that_waits_for_a_thread_is_given_up_at_once():
         assert await first
         assert await call_in_thread(lambda: "third") == "third"
     assert made == []
+
+
+@pytest.mark.real_time
+async def test_a_call_that_raises_stop_iteration_ends_all_the_same():
+    async with MemberResources(thread_count=1).entered(()), asyncio.timeout(5):
+        with pytest.raises(RuntimeError, match="the call raised StopIteration"):
+            await call_in_thread(lambda: next(iter([])))

@@ -96,13 +96,23 @@ async def test_nothing_is_asked_for_before_on_assigned_is_done(hook_trial):
         assert trial.log.count(("start_intake", 1)) == 1
 
 
-@pytest.mark.parametrize("how", ["raises", "hangs", "cancels itself"])
+async def _fail_in_a_moment():
+    await asyncio.sleep(0.01)
+    raise ValueError("a child failed")
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs", "cancels itself", "cancels its task", "its task group fails"])
 async def test_handling_goes_on_without_an_on_assigned_that_fails(hook_trial, delivery, how):
     async def fail(_epoch):
         if how == "raises":
             raise ValueError("no cache today")
         if how == "cancels itself":
             raise asyncio.CancelledError
+        if how == "cancels its task":
+            asyncio.current_task().cancel()
+        if how == "its task group fails":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_fail_in_a_moment())
         await asyncio.sleep(1_000_000)
 
     told = Told()
@@ -117,7 +127,13 @@ async def test_handling_goes_on_without_an_on_assigned_that_fails(hook_trial, de
             assert ("start_intake", 1) in trial.log
     [line] = [line for line in logs if line["event"] == "hook_failed"]
     assert (line["hook"], line["queue"], line["epoch"], line["log_level"]) == ("on_assigned", "orders/0", 1, "warning")
-    reasons = {"raises": "no cache today", "hangs": "no end within 5 s", "cancels itself": "CancelledError()"}
+    reasons = {
+        "raises": "no cache today",
+        "hangs": "no end within 5 s",
+        "cancels itself": "CancelledError()",
+        "cancels its task": "CancelledError()",
+        "its task group fails": "a child failed",
+    }
     assert reasons[how] in line["reason"]
     assert told.of_epochs() == [("assigned?", 1), ("drain", 1), ("revoked", 1)]
 
