@@ -73,6 +73,7 @@ ALARMING_NOTES = frozenset(
         "handling_abandoned",
         "handback_given_up",
         "restripe_record_kept",
+        "restripe_plan_outdated",
     }
 )
 """Notes of the machine that someone should look at; the others tell of ordinary moves."""

@@ -98,12 +98,17 @@ class Restriper:
         conductor = self._conductor(queue_count)
         if conductor is None:
             return None
-        self._book.trust(conductor.plan)
         asking = asyncio.create_task(self._ask_now_and_then())
         try:
+            if plan_under_way(self._subscriptions, self._topic) is None:
+                await self._hear_of_members(conductor)
             while True:
                 sight = await self._look(conductor)
+                before = conductor.plan.generation
                 step = conductor.next_step(sight)
+                self._book.trust(conductor.plan)
+                if conductor.plan.generation != before:
+                    _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
                 waiting_for = step.for_what if isinstance(step, Wait) else ""
                 progress = Progress(
                     conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
@@ -114,6 +119,19 @@ class Restriper:
                 await self._take(step, conductor)
         finally:
             asking.cancel()
+
+    async def _hear_of_members(self, conductor: Conductor) -> None:
+        """Wait until one is heard: what it knows of earlier re-stripings decides what the plan is called.
+
+        Members teach each other the newest, so one speaks for all, whatever the clocks say. No bound: without members
+        no step is taken anyway.
+        """
+        while not self._is_heard:
+            if self._is_cut_off:
+                raise _cut_off()
+            moving = len(conductor.moving_shards())
+            self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
+            await self._wait()
 
     # -- what is there
 
@@ -199,7 +217,7 @@ class Restriper:
 
     async def _take(self, step: Step, conductor: Conductor) -> None:
         if self._is_cut_off:
-            raise ConnectFailed("the broker", "the connection was lost, or another one conducts; start again to go on")
+            raise _cut_off()
         match step:
             case CreateQueue(index):
                 await self._queues.create_queue(self._shape.queue_name(index))
@@ -271,6 +289,10 @@ class Restriper:
     def _connection_changed(self, is_up: bool) -> None:
         if not is_up:
             self._is_cut_off = True
+
+
+def _cut_off() -> ConnectFailed:
+    return ConnectFailed("the broker", "the connection was lost, or another one conducts; start again to go on")
 
 
 @asynccontextmanager

@@ -8,6 +8,8 @@ import pytest
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, QueueInUse, QueueMissing, QueueUnfit, UserError
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime import restriper as restriper_module
+from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.restriper import Restriper, open_restriper
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -202,6 +204,54 @@ async def test_a_member_that_dies_and_one_that_joins_in_the_middle_know_what_is_
         await joined.__aexit__(None, None, None)
     firsts = {key: list(dict.fromkeys(numbers)) for key, numbers in trial.sequences().items()}
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in firsts.values())
+
+
+HOUR_US = 3_600_000_000
+
+
+async def test_a_clock_that_is_behind_does_not_make_a_plan_that_members_take_for_old(
+    trial, settings, queues, monkeypatch
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 20))
+        ahead = await restripe(trial, settings, queues, 6)
+        monkeypatch.setattr(restriper_module, "wall_us", lambda: wall_us() - HOUR_US)
+        behind = await asyncio.wait_for(restripe(trial, settings, queues, 4), 60)
+        assert behind.plan.generation == ahead.plan.generation + 1
+        assert behind.moved == behind.moving
+        await publishing
+        await trial.until(lambda: handled(trial) == 20 * 20 * 8)
+    assert in_order_and_once(trial)
+
+
+@pytest.mark.parametrize("told", [0, 3, 6])
+async def test_a_plan_under_way_that_members_take_for_old_is_renewed_and_goes_on(
+    trial, settings, queues, told: int
+) -> None:
+    """Of an earlier version, by a clock that was behind: it lies in `told` of the queues and no shard has moved."""
+    old = StripePlan(7, 6, 4, "s3cr3t")
+    topic = record_topic(CONTROL_TOPIC, old)
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 20))
+        ahead = await restripe(trial, settings, queues, 6)
+        for index in range(max(told, 1)):
+            await queues.subscribe(QueueName(f"orders/{index}"), topic)
+        if told:
+            sender = MemoryTransport(trial.broker, "somebody")
+            await sender.open()
+            await sender.send(encode_record(old, topic))
+            await sender.close()
+        async with trial.running(trial.discovered("c", group=GROUP)):
+            await asyncio.sleep(5)
+            done = await asyncio.wait_for(restripe(trial, settings, queues, 4), 60)
+        assert done.plan.generation == ahead.plan.generation + 1
+        for name in queues.names():
+            assert topic not in await queues.subscriptions(QueueName(name))
+        await publishing
+        await trial.until(lambda: handled(trial) >= 20 * 20 * 8)
+    assert in_order_and_once(trial)
 
 
 async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, settings, queues) -> None:

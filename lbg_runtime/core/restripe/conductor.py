@@ -12,10 +12,14 @@ marker, and the finish comes when no queue has a subscription of the old layout 
 behind it. When every queue has reached the finish, those that are not needed get no records any more; when they are
 empty, the end is published, which lets the members leave them, and then they are deleted. Last the topic's
 subscriptions go, index 0 after all others.
+
+Members drop a plan that is older than what they know. Where they know of a newer one, and no shard has begun to move,
+the plan gets a newer generation: its topic is put in the place of the old one, with both for a while, and whoever looks
+then goes on with the newest.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
@@ -128,7 +132,12 @@ class Conductor:
             self._published.add(step.record)
 
     def next_step(self, sight: Sight) -> Step:
-        """What to do now. Raises `UserError` where the queues are as no step leaves them."""
+        """What to do now; `plan` may be a newer one then.
+
+        Raises `UserError` where the queues are as no step leaves them, or members drop the plan in mid-move.
+        """
+        if sight.striping is not None and sight.striping.generation > self.plan.generation:
+            self._renew(sight.striping.generation, sight)
         if all(self._is_moved(shard, sight) for shard in self.moving_shards()):
             return self._finish(sight)
         return self._prepare(sight) or self._move(sight)
@@ -144,6 +153,21 @@ class Conductor:
 
     # -- the parts
 
+    def _renew(self, known: int, sight: Sight) -> None:
+        """Have a plan that no member takes for old. Not when a shard may have its marker, which belongs to its plan."""
+        plan = self.plan
+        if any(self.shape.subscription(shard) in self._new_home(shard, sight) for shard in self.moving_shards()):
+            raise UserError(
+                "--queues",
+                f"{plan.to_count}, and shards on the move, by a plan (generation {plan.generation}) that members take "
+                f"for old, as they know of a newer one (generation {known})",
+                "members that know of none: all of them stopped before any is started again; then the same command",
+            )
+        # The secret may stay: proofs name the generation.
+        self.plan = replace(plan, generation=known + 1)
+        if plan_of_topic(self.control_topic, self.topic) is None:
+            raise UserError("--queues", f"members that know of a re-striping of generation {known}", "a smaller number")
+
     def _prepare(self, sight: Sight) -> Step | None:
         indexes = range(self.plan.queue_total)
         for index in indexes:
@@ -153,6 +177,11 @@ class Conductor:
                 return CreateQueue(index)
             if self.topic not in sight.subscriptions[index]:
                 return Subscribe(index, self.topic)
+        # Before the plan is in any queue, so that no queue has an older one behind it.
+        for index in indexes:
+            for topic in sorted(sight.subscriptions[index] - {self.topic}):
+                if plan_of_topic(self.control_topic, topic) is not None:
+                    return Unsubscribe(index, topic)
         if not self._is_known(sight):
             return self._once(self.plan, "the plan", sight)
         if unowned := [index for index in indexes if index not in sight.owned]:
@@ -183,7 +212,11 @@ class Conductor:
         topic = self.shape.subscription(shard)
         # A queue that is not needed any more may be gone.
         in_old = topic in sight.subscriptions.get(self.plan.leaves(shard), frozenset())
-        return not in_old and topic in sight.subscriptions.get(self.plan.goes_to(shard), frozenset())
+        return not in_old and topic in self._new_home(shard, sight)
+
+    def _new_home(self, shard: int, sight: Sight) -> frozenset[str]:
+        """What the queue that the shard goes to subscribes to."""
+        return sight.subscriptions.get(self.plan.goes_to(shard), frozenset())
 
     def _finish(self, sight: Sight) -> Step:
         plan = self.plan
@@ -223,12 +256,11 @@ class Conductor:
 
 
 def plan_under_way(subscriptions: Mapping[int, frozenset[str]], control_topic: str) -> StripePlan | None:
-    """The re-striping that the queues' subscriptions tell of."""
+    """The re-striping that the queues' subscriptions tell of: the newest plan of it."""
     topics = {topic for of_queue in subscriptions.values() for topic in of_queue}
     plans = {plan for topic in topics if (plan := plan_of_topic(control_topic, topic)) is not None}
-    if len(plans) > 1:
-        named = " and ".join(
-            f"{plan.from_count} to {plan.to_count}" for plan in sorted(plans, key=lambda p: p.generation)
-        )
+    in_order = sorted(plans, key=lambda plan: plan.generation)
+    if len({(plan.from_count, plan.to_count) for plan in plans}) > 1:
+        named = " and ".join(f"{plan.from_count} to {plan.to_count}" for plan in in_order)
         raise UserError(control_topic, f"re-stripings {named} at once", "one, which `lbg group restripe` can end")
-    return plans.pop() if plans else None
+    return in_order[-1] if in_order else None

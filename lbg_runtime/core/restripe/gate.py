@@ -30,6 +30,7 @@ from lbg_runtime.core.restripe.records import (
     StripeEnd,
     StripeFinish,
     StripePlan,
+    StripeRecord,
     decode_record,
     plan_with_prefix,
 )
@@ -82,6 +83,8 @@ class StripeGate:
         """As the member knows it; what has left and finished in it is proven."""
         self._done_generation = 0
         """Of the newest re-striping of which, as far as the broker told us, nothing is left in the queue."""
+        self._outdated_generation = 0
+        """Of the last plan that was told to be older than what is known; a conductor publishes it again and again."""
         self._probe_count = 0
         self.start_handle()
 
@@ -180,7 +183,7 @@ class StripeGate:
         if isinstance(record, StripeEnd):
             return [StripesEnded(record.generation, record.to_count), Drop(delivery.delivery_id)]
         if record.generation <= max(self._done_generation, self._ended_generation):
-            return [Drop(delivery.delivery_id)]
+            return [*self._notes_on(record), Drop(delivery.delivery_id)]
         match record:
             case StripePlan():
                 return self._take_plan(record, delivery)
@@ -201,12 +204,39 @@ class StripeGate:
         self.kept_count += 1
 
     def _take_plan(self, plan: StripePlan, delivery: Delivery) -> list[GateOrder]:
+        orders: list[GateOrder] = []
         if self._plan is not None:
             if plan.generation == self._plan.generation:
                 return [Drop(delivery.delivery_id)]
-            return self._keep_unread(delivery, f"a second plan behind that of generation {self._plan.generation}")
+            if not self._renews(plan):
+                return self._keep_unread(delivery, f"a second plan behind that of generation {self._plan.generation}")
+            orders.append(Drop(self._plan_id))
         self._plan, self._plan_id = plan, delivery.delivery_id
-        return [PlanReached(plan)]
+        if plan.generation < self._striping.generation:
+            # It lies in the queue, so it counts here; the member would not hear of it.
+            return orders + self._notes_on(plan)
+        return [*orders, PlanReached(plan)]
+
+    def _renews(self, plan: StripePlan) -> bool:
+        """Whether it is the plan that we have, under a newer name. Until a marker is there, it says the same of every
+        message as the old one, so who conducts may put it in the place of one that members take for outdated."""
+        old = self._plan
+        return (
+            old is not None
+            and not self._markers
+            and self._finish is None
+            and (plan.from_count, plan.to_count) == (old.from_count, old.to_count)
+            and plan.generation > old.generation
+        )
+
+    def _notes_on(self, record: StripeRecord) -> list[GateOrder]:
+        """Say once of a plan that it is older than what is known: somebody conducts by a clock that is behind."""
+        known = max(self._done_generation, self._ended_generation, self._striping.generation)
+        is_older = isinstance(record, StripePlan) and record.generation < known
+        if not is_older or record.generation == self._outdated_generation:
+            return []
+        self._outdated_generation = record.generation
+        return [Note("restripe_plan_outdated", {"generation": record.generation, "known": known})]
 
     def _take_marker(self, marker: ShardMarker, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
         plan, shard = self._plan, marker.shard

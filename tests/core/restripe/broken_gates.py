@@ -21,12 +21,20 @@ class SettlesThePlanAtOnce(StripeGate):
     """The queue is no journal of its plan."""
 
     def _take_plan(self, plan: StripePlan, delivery: Delivery) -> list[GateOrder]:
-        orders = super()._take_plan(plan, delivery)
+        is_settled = Drop(self._plan_id)
+        orders = [order for order in super()._take_plan(plan, delivery) if order != is_settled]
         return orders if Drop(delivery.delivery_id) in orders else [*orders, Drop(delivery.delivery_id)]
 
     def _end_if_finished(self) -> list[GateOrder]:
         plan_id = self._plan_id
         return [order for order in super()._end_if_finished() if order != Drop(plan_id)]
+
+
+class StopsAtARenewedPlan(StripeGate):
+    """It takes a newer name for another plan."""
+
+    def _renews(self, plan: StripePlan) -> bool:
+        return False
 
 
 class SettlesThePlanLast(StripeGate):

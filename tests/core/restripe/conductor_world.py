@@ -21,6 +21,7 @@ from lbg_runtime.core.restripe.records import (
     StripeFinish,
     StripePlan,
     StripeRecord,
+    plan_of_topic,
     record_topic,
 )
 from lbg_runtime.core.restripe.striping import Striping
@@ -38,6 +39,7 @@ class Group:
 
     def __init__(self, from_count: int, to_count: int, hash_count: int = HASH_COUNT) -> None:
         self.plan = StripePlan(GENERATION, from_count, to_count, "s3cr3t")
+        self.plans = [self.plan]
         self.topic = record_topic(CONTROL_TOPIC, self.plan)
         self.old, self.new = (
             GroupShape(GroupName("orders"), "lbg", hash_count, count) for count in (from_count, to_count)
@@ -53,8 +55,14 @@ class Group:
     def conductor(self) -> Conductor:
         """One who knows nothing but what the queues say, as far as that goes."""
         plan = plan_under_way(self.sight().subscriptions, CONTROL_TOPIC)
-        assert plan in (None, self.plan)
-        return Conductor(self.old, self.plan, CONTROL_TOPIC)
+        assert plan is None or plan in self.plans
+        return Conductor(self.old, plan or self.plan, CONTROL_TOPIC)
+
+    def follow(self, conductor: Conductor) -> None:
+        """It may have renewed its plan."""
+        if conductor.plan != self.plan:
+            self.plan, self.topic = conductor.plan, conductor.topic
+            self.plans.append(self.plan)
 
     def sight(self) -> Sight:
         subscriptions = {index: frozenset(topics) for index, topics in sorted(self.queues.items())}
@@ -66,18 +74,20 @@ class Group:
     def look(self) -> None:
         """They read what lies in their queues, and tell."""
         plan, said = self.plan, self.said or Striping(0, self.plan.from_count)
+        generation = plan.generation
         for record in self.journal:
             match record:
                 case StripePlan():
-                    said = said if said.generation else Striping(GENERATION, plan.from_count, plan.to_count)
+                    is_news = record.generation > said.generation
+                    said = Striping(record.generation, plan.from_count, plan.to_count) if is_news else said
                 case ShardMarker(_, shard) if said.target is not None:
-                    said = Striping(GENERATION, plan.from_count, plan.to_count, said.left | {shard}, said.finished)
+                    said = Striping(generation, plan.from_count, plan.to_count, said.left | {shard}, said.finished)
                 case StripeFinish():
                     if not (said.generation and said.target is None):
                         finished = frozenset(range(plan.queue_total))
-                        said = Striping(GENERATION, plan.from_count, plan.to_count, said.left, finished)
+                        said = Striping(generation, plan.from_count, plan.to_count, said.left, finished)
                 case StripeEnd():
-                    said = Striping(GENERATION, plan.to_count)
+                    said = Striping(generation, plan.to_count)
                 case _:
                     pass
         if any(isinstance(record, StripeFinish | StripeEnd) for record in self.journal):
@@ -131,11 +141,14 @@ class Group:
             assert index == 0 or 0 in self.informed(), "the first queue is told first"
         else:
             assert self.informed() == set(range(self.plan.queue_total))
-            assert self.published(StripePlan), "the plan lies before every copy"
+            assert Publish(self.plan) in self.steps, "the plan lies before every copy"
             assert self.said is not None
-            assert self.said.generation == GENERATION
+            assert self.said.generation == self.plan.generation
 
     def check_unsubscribe(self, index: int, topic: str) -> None:
+        if topic != self.topic and plan_of_topic(CONTROL_TOPIC, topic) in self.plans:
+            assert self.informed() == set(range(self.plan.queue_total)), "the newest plan is in its place"
+            return
         if topic == self.topic:
             assert index != 0 or self.informed() <= {0}, "the first queue is told last"
             assert self.published(StripeFinish)
@@ -152,16 +165,18 @@ class Group:
             case StripePlan():
                 assert record == plan
                 assert self.informed() == everybody
+                topics = [topic for topics in self.queues.values() for topic in topics]
+                assert not [old for old in self.plans[:-1] if record_topic(CONTROL_TOPIC, old) in topics]
             case ShardMarker(generation, shard):
-                assert generation == GENERATION
+                assert generation == self.plan.generation
                 assert self.holders(shard) == {plan.leaves(shard), plan.goes_to(shard)}, "it cuts both streams"
                 assert self.informed() == everybody
             case StripeFinish():
-                assert record == StripeFinish(GENERATION, plan.from_count, plan.to_count)
+                assert record == StripeFinish(plan.generation, plan.from_count, plan.to_count)
                 assert all(self.holders(shard) == {plan.goes_to(shard)} for shard in self.shards)
                 assert self.informed() == everybody
             case StripeEnd():
-                assert record == StripeEnd(GENERATION, plan.to_count)
+                assert record == StripeEnd(plan.generation, plan.to_count)
                 assert self.informed() == set(range(plan.to_count))
                 assert not (self.needless_depth and set(self.queues) - self.informed())
 
@@ -175,6 +190,7 @@ def conduct(group: Group, conductor: Conductor) -> Iterator[Step]:
     """One conductor's steps, each done when the next is asked for. The members look while it waits."""
     for _ in range(MOST_STEPS):
         step = conductor.next_step(group.sight())
+        group.follow(conductor)
         if isinstance(step, Done):
             group.check_done()
             return

@@ -13,6 +13,7 @@ from lbg_runtime.core.restripe.conductor import (
     Done,
     Publish,
     Sight,
+    Step,
     Subscribe,
     Unsubscribe,
     Wait,
@@ -269,6 +270,65 @@ class TestWhatNoStepLeaves:
         assert raised.value.where == "lbg/3/>"
 
 
+class TestAPlanThatMembersTakeForOld:
+    """They know of a newer one: it was named by a clock that is behind."""
+
+    @pytest.fixture
+    def group(self) -> Group:
+        group = Group(2, 3, hash_count=3)
+        group.said = Striping(GENERATION + 5, 2)
+        return group
+
+    def renewed(self) -> StripePlan:
+        return StripePlan(GENERATION + 6, 2, 3, "s3cr3t")
+
+    def test_one_that_is_told_nobody_gets_a_newer_name(self, group: Group) -> None:
+        steps = list(conduct(group, group.conductor()))
+        assert steps[0] == Subscribe(0, record_topic(CONTROL_TOPIC, self.renewed()))
+        assert next(step.record for step in steps if isinstance(step, Publish)) == self.renewed()
+
+    def test_one_under_way_is_renewed_in_all_queues_before_it_is_published(self, group: Group) -> None:
+        old, new = group.topic, record_topic(CONTROL_TOPIC, self.renewed())
+        group.queues[2] = set()
+        for topics in group.queues.values():
+            topics.add(old)
+        assert list(conduct(group, group.conductor()))[:8] == [
+            *(Subscribe(index, new) for index in range(3)),
+            *(Unsubscribe(index, old) for index in range(3)),
+            Publish(self.renewed()),
+            Subscribe(2, "lbg/2/>"),
+        ]
+
+    def test_who_follows_at_any_point_ends_it(self) -> None:
+        for died_at in range(25):
+            for is_done in (False, True):
+                group = Group(2, 3, hash_count=3)
+                list_of_steps = conduct(group, group.conductor())
+                for _ in range(4):
+                    next(list_of_steps)
+                group.said = Striping(GENERATION + 5, 2)
+                steps = conduct(group, group.conductor())
+                last = [step for step, _ in zip(steps, range(died_at + 1), strict=False)][-1]
+                if is_done:
+                    group.do(last)
+                list(conduct(group, group.conductor()))
+                assert group.plan == self.renewed()
+
+    @pytest.mark.parametrize("last", [Subscribe(2, "lbg/2/>"), Unsubscribe(0, "lbg/2/>")])
+    def test_in_mid_move_nothing_is_safe_and_who_conducts_gives_up(self, last: Step) -> None:
+        """Some queues may have the old plan with its marker, and a second plan there stops them."""
+        group = Group(2, 3, hash_count=3)
+        conductor = at(group, last)
+        group.said = Striping(GENERATION + 5, 2)
+        with pytest.raises(UserError, match=r"take for old.* all of them stopped before any is started again"):
+            conductor.next_step(group.sight())
+
+    def test_there_is_a_largest_name(self, group: Group) -> None:
+        group.said = Striping(2**63 - 1, 2)
+        with pytest.raises(UserError, match="know of a re-striping of generation 9223372036854775807"):
+            group.conductor().next_step(group.sight())
+
+
 class TestWhatIsUnderWay:
     @pytest.mark.parametrize("topics", [[], ["lbg/0/>"], ["lbg-control/orders", "lbg-control/bills/restripe/7/2/3/s"]])
     def test_nothing(self, topics: list[str]) -> None:
@@ -278,6 +338,11 @@ class TestWhatIsUnderWay:
         plan = StripePlan(7, 2, 3, "s")
         subscriptions = {0: frozenset({"lbg/0/>", record_topic(CONTROL_TOPIC, plan)}), 1: frozenset({"lbg/1/>"})}
         assert plan_under_way(subscriptions, CONTROL_TOPIC) == plan
+
+    def test_of_a_plan_that_is_being_renewed_the_newest(self) -> None:
+        plans = [StripePlan(generation, 2, 3, "s") for generation in (10, 9, 8)]
+        subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
+        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plans[0]
 
     def test_two_at_once_are_refused(self) -> None:
         plans = StripePlan(8, 3, 1, "other"), StripePlan(7, 2, 3, "s")

@@ -260,6 +260,64 @@ class TestTheFinish:
         assert queue.get(3, StripeEnd(GENERATION, 3)) == [StripesEnded(GENERATION, 3), "drop 3"]
 
 
+class TestAPlanUnderANewerName:
+    """Who conducts found members who took the first one for old."""
+
+    NEWER = StripePlan(GENERATION + 5, 2, 3, "other")
+
+    def test_it_takes_the_place_of_the_old_one(self, queue: Queue) -> None:
+        queue.get(2, LEAVING)
+        assert queue.get(3, self.NEWER) == ["drop 1", PlanReached(self.NEWER)]
+        assert queue.get(4, COMING) == ["drop 4"]
+        assert queue.get(5, marker(LEAVING, GENERATION + 5)) == []
+        assert queue.done(2) == ["probe 1"]
+        assert queue.reached(1) == [ShardLeft(self.NEWER, LEAVING)]
+
+    def test_a_new_handle_comes_to_the_same(self, queue: Queue) -> None:
+        queue.get(2, self.NEWER)
+        queue.next_handle()
+        assert queue.get(1, PLAN) == [PlanReached(PLAN)]
+        assert queue.get(2, self.NEWER) == ["drop 1", PlanReached(self.NEWER)]
+        queue.next_handle()
+        assert queue.get(2, self.NEWER) == [PlanReached(self.NEWER)]
+
+    @pytest.mark.parametrize(
+        "second",
+        [
+            StripePlan(GENERATION + 5, 2, 4, "other"),
+            StripePlan(GENERATION + 5, 3, 2, "other"),
+            StripePlan(6, 2, 3, "s"),
+        ],
+        ids=["to another number", "the other way", "older"],
+    )
+    def test_any_other_second_plan_stops_the_queue(self, queue: Queue, second: StripePlan) -> None:
+        assert queue.get(2, second) == ["restripe_record_kept"]
+        assert queue.get(3, STAYING) == []
+
+    @pytest.mark.parametrize("shard", [LEAVING, COMING])
+    def test_behind_a_marker_it_stops_the_queue(self, queue: Queue, shard: int) -> None:
+        queue.get(2, marker(shard))
+        assert queue.get(3, self.NEWER) == ["restripe_record_kept"]
+        assert queue.get(4, STAYING) == []
+
+
+class TestAPlanThatIsOlderThanWhatIsKnown:
+    OLDER = StripePlan(GENERATION - 1, 3, 2, "other")
+
+    def test_it_is_dropped_and_told_once(self, queue: Queue) -> None:
+        queue.get(2, FINISH)
+        assert queue.get(3, self.OLDER) == ["restripe_plan_outdated", "drop 3"]
+        assert queue.get(4, self.OLDER) == ["drop 4"]
+        assert queue.get(5, PLAN) == ["drop 5"], "which is not older"
+
+    def test_it_counts_in_a_queue_that_had_none_and_is_told(self) -> None:
+        """The queue is what decides; but the member goes by the newer one, and so does its journal."""
+        queue = Queue()
+        queue.learn()
+        assert queue.get(1, self.OLDER) == ["restripe_plan_outdated"]
+        assert queue.get(2, LEAVING) == ["drop 2"]
+
+
 def test_records_of_another_group_are_messages_like_any_other() -> None:
     queue = Queue(StripeGate(QUEUE_INDEX, SHAPE, "lbg-control/bills/restripe/"))
     assert queue.get(1, PLAN) == ["pass 1"]

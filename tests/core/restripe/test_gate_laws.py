@@ -20,6 +20,7 @@ from tests.core.restripe.broken_gates import (
     RemembersWhatItOnlyOrdered,
     SettlesThePlanAtOnce,
     SettlesThePlanLast,
+    StopsAtARenewedPlan,
     TellsAtOnce,
     WaitsAtEveryFinish,
     WaitsForNobody,
@@ -59,7 +60,7 @@ def live(laws: GateLaws, chance: random.Random) -> None:
             ),
         ]
         if laws.plan is not None and chance.random() < repeat_share:
-            doings = [laws.conduct_again]
+            doings = [laws.conduct_again, partial(laws.renew, 0)]
         if chance.random() < death_share:
             doings = [partial(laws.lose_handle, queue, count - 1), partial(laws.kill, queue, count - 1)]
         chance.choice(doings)()
@@ -99,6 +100,7 @@ END = "everything is settled in the end"
         (SettlesThePlanAtOnce, STOPS),
         (SettlesThePlanAtOnce, ONE_QUEUE),
         (SettlesThePlanLast, STOPS),
+        (StopsAtARenewedPlan, STOPS),
         (HandlesWhatLiesBehindTheMarker, ONE_QUEUE),
         (HandlesWhatLiesBeforeTheMarker, ONE_QUEUE),
         (WaitsForNobody, SETTLED),
