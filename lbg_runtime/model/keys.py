@@ -63,7 +63,7 @@ class KeySource:
             case KeyOrigin.PROPERTY:
                 return _as_key(properties.get(self.argument))
             case KeyOrigin.JSON:
-                return _as_key(_follow_pointer(payload, self.argument))
+                return _sendable(_as_key(_follow_pointer(payload, self.argument)))
 
 
 PARTITION_KEY = KeySource(KeyOrigin.PROPERTY, PARTITION_KEY_PROPERTY)
@@ -75,6 +75,17 @@ def _as_key(value: object) -> str | None:
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _sendable(key: str | None) -> str | None:
+    """JSON can spell halves of characters, which no property, topic or record can hold: such a text is no key."""
+    if key is None:
+        return None
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return None
+    return key
 
 
 def _follow_pointer(payload: bytes, pointer: str) -> object:

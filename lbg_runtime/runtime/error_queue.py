@@ -20,7 +20,7 @@ from lbg_runtime.model.failure import (
 )
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message, PropertyValue
-from lbg_runtime.runtime.failure_report import FailureReport
+from lbg_runtime.runtime.failure_report import FailureReport, sendable
 from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.session import Session
 
@@ -67,7 +67,8 @@ class ErrorQueue:
         }
         told.pop(ERROR_KEY_PROPERTY, None)
         if handling.key is not None:
-            told[ERROR_KEY_PROPERTY] = handling.key
+            # A key out of a JSON payload may hold what no property can.
+            told[ERROR_KEY_PROPERTY] = sendable(handling.key)
         return Message(self._topics[report.then], message.payload, told, message.message_id, message.sent_at_ms)
 
     async def prepare(self) -> None:

@@ -7,8 +7,11 @@ from pathlib import PurePath
 
 from lbg_runtime.model.failure import Then
 
-MAX_ERROR_LENGTH = 500
-"""Characters of an error's text in a property; brokers limit what properties may take."""
+MAX_ERROR_BYTES = 500
+"""Of an error in a property, as it is sent; brokers limit what properties may take."""
+
+MAX_TEXT_LENGTH = 2_000
+"""Characters of an error's text in the log; a handler may put a whole payload into it."""
 
 _DIGEST_LENGTH = 12
 
@@ -20,20 +23,36 @@ class FailureReport:
     then: Then
     attempts: int
     error: str
-    """Type and text, in one line."""
+    """Type and text, in one line. This and `stack` can be sent as properties, whatever the handler has raised."""
     stack: str
     """Digest, and the innermost place: `3f2a91bc04de orders.py:41 on_order`."""
 
 
 def report_of(failure: BaseException, then: Then, attempts: int) -> FailureReport:
     """The report of an exception that a handler, or the dispatcher for it, has raised."""
-    return FailureReport(then, attempts, error_text(failure)[:MAX_ERROR_LENGTH], _stack_digest(failure))
+    return FailureReport(then, attempts, _cut(error_text(failure)), _cut(_stack_digest(failure)))
 
 
 def error_text(failure: BaseException) -> str:
-    """Type and text of an error, in one line."""
-    text = " ".join(str(failure).split())
-    return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
+    """Type and text of an error, in one line of bounded length that can be sent; raises no `Exception`."""
+    name = type(failure).__name__
+    try:
+        text = str(failure)
+        kept = " ".join(text[:MAX_TEXT_LENGTH].split())
+        if len(text) > MAX_TEXT_LENGTH:
+            kept = f"{kept} ... ({len(text)} characters)"
+    except Exception as error:  # noqa: BLE001 - code of the user, as in the handler: it must not take the member down
+        kept = f"(its text cannot be made: {type(error).__name__})"
+    return sendable(f"{name}: {kept}" if kept else name)
+
+
+def sendable(text: str) -> str:
+    """The text, with what no property can hold written as Python would: lone surrogates, and zero characters."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:MAX_ERROR_BYTES].decode(errors="ignore")
 
 
 def _stack_digest(failure: BaseException) -> str:
@@ -41,5 +60,6 @@ def _stack_digest(failure: BaseException) -> str:
     # The first frame is the dispatcher's own.
     frames = traceback.extract_tb(failure.__traceback__)[1:]
     places = [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-    digest = hashlib.sha256("\n".join([type(failure).__qualname__, *places]).encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{digest} {places[-1]}" if places else digest
+    told = sendable("\n".join([type(failure).__qualname__, *places]))
+    digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{digest} {sendable(places[-1])}" if places else digest

@@ -104,8 +104,30 @@ def test_json_pointers_lead_to_the_key(pointer: str, expected: str | None) -> No
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"{", b"\xff\xfe\xfd", b"[" * 200_000, b'{"a":' * 100_000, b"9" * 10_000, b"NaN", b"null", b'"text"'],
-    ids=["empty", "cut", "not UTF-8", "deep list", "deep object", "huge number", "NaN", "null", "text"],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\xfd",
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b"9" * 10_000,
+        b"NaN",
+        b"null",
+        b'"text"',
+        rb'{"a": "\ud800"}',
+    ],
+    ids=[
+        "empty",
+        "cut",
+        "not UTF-8",
+        "deep list",
+        "deep object",
+        "huge number",
+        "NaN",
+        "null",
+        "text",
+        "half a character",
+    ],
 )
 def test_a_payload_without_the_key_has_none_and_raises_nothing(payload: bytes) -> None:
     assert extract("json:/a", payload=payload) is None

@@ -1,6 +1,7 @@
 """Whole members on a memory broker: what a handler cannot handle ends on the error queue, or stops its queue."""
 
 import asyncio
+import json
 
 import pytest
 from structlog.testing import capture_logs
@@ -8,6 +9,7 @@ from structlog.testing import capture_logs
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 BACKOFF = {"backoff": {"initial": "100ms", "maximum": "1s"}}
@@ -60,6 +62,25 @@ async def test_what_cannot_be_handled_lies_on_the_error_queue_in_order_and_the_r
         "lbg_error_member": "member-0",
     }
     assert (moved[0].payload, moved[0].key) == (b"x", "k1")
+
+
+@pytest.mark.parametrize("policy", [MOVE, BURY], ids=["error_queue", "dmq"])
+async def test_what_no_property_can_hold_is_told_in_writing(trial, policy):
+    """Brokers cut a text at a zero character, and half a surrogate pair has no UTF-8: the transport refuses both."""
+
+    async def refuse(message):
+        raise ValueError(f"no such fruit: {json.loads(message.payload)['fruit']}")
+
+    async with trial.running(trial.member(work=refuse, **policy, group={"key": "json:/id"})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        sender = MemoryTransport(trial.broker, "somebody")
+        await sender.open()
+        await sender.send(Message("h/1/orders/new", rb'{"id": "a\u0000b", "fruit": "app\u0000l\ud800e"}'))
+        await sender.close()
+        await trial.until(lambda: trial.depths() == [0] * 4)
+    (moved,) = await _read(trial.broker, ERRORS if policy is MOVE else DEAD)
+    assert moved.properties["lbg_error"] == r"ValueError: no such fruit: app\x00l\ud800e"
+    assert moved.properties["lbg_error_key"] == r"a\x00b"
 
 
 async def test_a_full_error_queue_keeps_the_messages_where_they_are(trial):
