@@ -16,7 +16,7 @@
 
 enum { OK = 0, END = 4, NOT_FOUND = 5 };                /* what the library answers */
 enum { KIND_INT64 = 8, KIND_STRING = 10 };              /* the two kinds of field that our publishers send */
-enum { FIELD_ROOM = 64, NAMES_KEPT = 16 };
+enum { FIELD_ROOM = 64, NAMES_KEPT = 16, TEXT_TAG = 7 }; /* the last as in inbound.py */
 
 typedef struct {
     int kind;
@@ -59,9 +59,9 @@ typedef struct {
     size_t field_size;
     PyTypeObject *message_type, *delivery_type;
     Py_ssize_t message_slots[MESSAGE_SLOTS], delivery_slots[DELIVERY_SLOTS];
-    PyObject *publisher_property; /* whose payloads are bytes and nothing else */
+    PyObject *publisher_property; /* whose payloads are bytes, unless somebody has copied it */
     PyObject *add_property;       /* (properties, name, address of the field) */
-    PyObject *foreign_payload;    /* (message, bytes or None, whether a publisher of ours sent it) -> bytes */
+    PyObject *foreign_payload;    /* (message, bytes or None, whether it has our stamp) -> bytes */
     PyObject *failed;             /* (code, what) raises */
     PyObject *unreadable;         /* (error) raises `UnreadableMessage` from it, or the error itself */
     PyObject *names[NAMES_KEPT];  /* of properties, as they were met first: with their hashes, and never made again */
@@ -240,7 +240,7 @@ static PyObject *read_payload(Reader *self, void *message, PyObject *properties)
         return NULL;
     PyObject *attachment =
         code == OK ? PyBytes_FromStringAndSize((const char *)address, (Py_ssize_t)size) : Py_NewRef(Py_None);
-    if (attachment == NULL || (is_ours && code == OK))
+    if (attachment == NULL || (is_ours && code == OK && (size == 0 || *(const uint8_t *)address >> 2 != TEXT_TAG)))
         return attachment;
     return PyObject_CallFunction(self->foreign_payload, "KNO", (unsigned long long)(uintptr_t)message, attachment,
                                  is_ours ? Py_True : Py_False);

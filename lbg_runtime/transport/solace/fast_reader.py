@@ -26,7 +26,7 @@ from ctypes import (
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message, MessageDraft
 from lbg_runtime.transport.solace.fast_calls import END, NOT_FOUND, Destination, FastCalls
-from lbg_runtime.transport.solace.inbound import UnreadableMessage, unwrap_text
+from lbg_runtime.transport.solace.inbound import TEXT_TAG, UnreadableMessage, is_text, unwrap_text
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
 from lbg_runtime.transport.solace.properties import INT64, STRING, add_property
 
@@ -110,7 +110,11 @@ def message_reader(calls: FastCalls) -> ReadMessage:
 
             code = get_payload(message, to_address, to_size)
             if not code and PUBLISHER_PROPERTY in properties:
-                draft.payload = bytes_at(address, size)
+                payload = bytes_at(address, size)
+                # Nearly nothing that we publish looks like a text.
+                if payload and payload[0] >> 2 == TEXT_TAG:
+                    payload = read_foreign_payload(calls, message, payload, is_ours=True)
+                draft.payload = payload
             elif not code or code == NOT_FOUND:
                 attachment = None if code else bytes_at(address, size)
                 is_ours = PUBLISHER_PROPERTY in properties
@@ -161,6 +165,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
 def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes | None, *, is_ours: bool) -> bytes:
     """Where there is no attachment, or the publisher is none of ours: it may have sent XML as well, or instead.
 
+    And where the attachment looks like a text though it has our stamps, which a foreign publisher may have copied.
     Raises `UnreadableMessage` or the client's errors.
     """
     address, size = c_void_p(), c_uint32()
@@ -173,7 +178,8 @@ def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes 
         raise UnreadableMessage("a message cannot be read: it has two payloads")
     else:
         payload = calls.bytes_at(address, c_ssize_t(size.value))
-    return payload if is_ours else unwrap_text(payload)
+    text = unwrap_text(payload)
+    return text if text is payload or not is_ours or is_text(message) else payload
 
 
 def _failed(code: int, what: str) -> Exception:

@@ -1,13 +1,19 @@
 """From a message of the client, as its Python layer makes one, to values of the model."""
 
 import time
+from ctypes import byref, c_uint32, c_void_p, string_at
 from typing import Any
 
-from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.errors import ProtocolError, TransportError
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS
+from lbg_runtime.smf.contents import PayloadKind, decode_contents
+from lbg_runtime.smf.frame import ParameterKind, decode_frame
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, SOLCLIENT_OK
 from lbg_runtime.transport.solace.properties import read_properties
+
+TEXT_TAG = 7
+"""The upper six bits of what a string begins with."""
 
 
 class UnreadableMessage(TransportError):
@@ -27,9 +33,9 @@ def read_message(inbound: Any) -> Message:
     try:
         properties = read_properties(inbound)
         payload = bytes(inbound.get_payload_as_bytes() or b"")
-        # Our own publishers send bytes and nothing else, so what looks like a text of theirs is not one.
-        if PUBLISHER_PROPERTY not in properties:
-            payload = unwrap_text(payload)
+        text = unwrap_text(payload)
+        if text is not payload and (PUBLISHER_PROPERTY not in properties or is_text(inbound.solace_message.msg_p)):
+            payload = text
         return Message(
             topic=inbound.get_destination_name() or "",
             payload=payload,
@@ -44,10 +50,26 @@ def read_message(inbound: Any) -> Message:
 def unwrap_text(payload: bytes) -> bytes:
     """UTF-8 text of a message that was published as a string: tag and length before it, a zero byte behind.
 
-    Only for messages of foreign publishers. Other payloads come back as they are.
+    Other payloads come back as they are, the same object. Bytes may look so by chance: of a message with our stamps,
+    which our publishers send as bytes and others may have copied, `is_text` knows.
     """
-    if not payload or payload[0] >> 2 != 7:
+    if not payload or payload[0] >> 2 != TEXT_TAG:
         return payload
     start = 2 + (payload[0] & 3)
     declared = int.from_bytes(payload[1:start], "big")
     return payload[start:-1] if declared == len(payload) and payload[-1] == 0 else payload
+
+
+def is_text(message: c_void_p) -> bool:
+    """Whether the native message says of itself that it was published as a string; dear, and for few messages.
+
+    The client has no question for it: its own goes by the first bytes of the payload.
+    """
+    address, size = c_void_p(), c_uint32()
+    if CORE.solClient_msg_getSMFPtr(message, byref(address), byref(size)) != SOLCLIENT_OK:
+        return False
+    try:
+        frame = decode_frame(string_at(address.value or 0, size.value))
+        return decode_contents(frame.find(ParameterKind.CONTENTS), frame.body).payload_kind == PayloadKind.STRING
+    except ProtocolError:
+        return False

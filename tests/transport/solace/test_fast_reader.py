@@ -121,6 +121,19 @@ def test_a_text_of_a_foreign_publisher_is_its_utf8(read: Read) -> None:
     assert read(make_relay("t", body, summary)).message.payload == "täxt".encode()
 
 
+@pytest.mark.parametrize("text", ["", "täxt", "x" * 300, "y" * 70_000])
+def test_a_text_is_its_utf8_though_its_publisher_has_copied_our_stamps(read: Read, text: str) -> None:
+    """As a plain client does that publishes again, with all properties, what lies on an error queue."""
+    for sdt in (encode_sdt(text), b"\x1f" + (len(text.encode()) + 6).to_bytes(4, "big") + text.encode() + b"\0"):
+        summary, body = encode_contents(Contents(sdt, PayloadKind.STRING, properties=STAMPS))
+        assert read(make_relay("t", body, summary)).message.payload == text.encode()
+
+
+@pytest.mark.parametrize("raw", [b"\x1f\0\0\0\x07x\0", b"\x1c\x03\0", b"\x1c\x05a\0", b"\x1c", b"\x1f\x8b gzip"])
+def test_bytes_with_our_stamps_are_left_alone_whatever_they_look_like(read: Read, raw: bytes) -> None:
+    assert read(relay_of(Message("t", raw, STAMPS))).message.payload == raw
+
+
 def test_a_destination_is_its_name_and_containers_are_left_out(read: Read) -> None:
     properties = {"where": Destination(DestinationKind.TOPIC, "orders/there"), "map": {"a": 1}, "list": [1], "last": 1}
     summary, body = encode_contents(Contents(b"x", properties=properties))

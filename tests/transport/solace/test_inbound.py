@@ -43,9 +43,10 @@ async def exchange(broker: BrokerServer, make_transport: Callable[..., SolaceTra
     await asyncio.to_thread(service.disconnect)
 
 
+@pytest.mark.parametrize("properties", [{}, {PUBLISHER_PROPERTY: "p"}], ids=["foreign", "with our stamp"])
 @pytest.mark.parametrize("text", ["", "täxt", "x" * 300, "y" * 70_000])
-async def test_a_text_arrives_as_its_utf8_bytes(exchange: Receive, text: str) -> None:
-    assert (await exchange(text)).payload == text.encode()
+async def test_a_text_arrives_as_its_utf8_bytes(exchange: Receive, text: str, properties: dict[str, Any]) -> None:
+    assert (await exchange(text, properties)).payload == text.encode()
 
 
 @pytest.mark.parametrize("raw", [b"\x1c\x04a\0", b"\x1c\x03\0", b"\x1f\x8b gzip", b"\x1c\x05a\0", b"\x1c"])
