@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME
+from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
@@ -69,14 +70,34 @@ def _examine(
             member_index,
             member_count,
         )
+        check_client_name(settings, membership.member)
     except ConfigError as error:
         problems.append(error)
     try:
         handlers = load_handlers(settings.handlers)
+        if not handlers and settings.sidecar is None:
+            raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
         policies_of(handlers, settings.failure)
     except UserError as error:
         problems.append(error)
     return _summary(settings, membership, handlers)
+
+
+def check_client_name(settings: "Settings", member: str) -> None:
+    """Raise `ConfigError` where the broker would refuse the name that a member's client gets, made as `App` does it."""
+    import os
+    import socket
+
+    name = settings.group.name
+    length = len(f"{name}/{member}/{socket.gethostname()}/{os.getpid()}")
+    if settings.connection.client_name is None and length > LARGEST_CLIENT_NAME:
+        largest = max(0, LARGEST_CLIENT_NAME - length + len(name))
+        raise ConfigError(
+            "group.name",
+            f"{len(name)} characters",
+            f"at most {largest}, as with member, host and process it names the client, which takes "
+            f"{LARGEST_CLIENT_NAME}; or a connection.client_name",
+        )
 
 
 def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:

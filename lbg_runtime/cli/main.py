@@ -8,6 +8,8 @@ quick.
 import os
 import signal
 import sys
+from contextlib import suppress
+from io import TextIOWrapper
 
 import typer
 
@@ -111,8 +113,11 @@ def _commands() -> None:
 
 def main() -> None:
     """Run the command line; never shows a traceback for a user's mistake or a broker's refusal."""
+    _open_missing_streams()
+    # What has no place in the encoding of the output is shown by its number, and is no reason to fail.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if os.getpid() == 1:
-        # The kernel drops what the first process of a container has no handler for: asked to leave while it still
         # The kernel drops what the first process of a container has no handler for: asked to leave while it still
         # starts, it would go on until it is killed. A command that can leave in order has a handler of its own, later.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -124,8 +129,36 @@ def main() -> None:
         sys.exit(_fail(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        _leave_errors_written()
 
 
 def _fail(error: LbgError, code: int) -> int:
-    print(f"lbg: {error}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads it, or there is no room: the code still says it
+        print(f"lbg: {error}", file=sys.stderr)
     return code
+
+
+def _open_missing_streams() -> None:
+    """Have standard input, output and errors be there, as /dev/null where whoever started us gave none.
+
+    Else the first sockets get their numbers: uvloop aborts the process when it finds one of its own there, and what
+    something prints would go to a peer.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free, which is this one, as those below are there.
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+
+
+def _leave_errors_written() -> None:
+    """Keep our exit code: the interpreter ends with 120 where its last flush of standard error fails."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -44,6 +44,7 @@ def run(
     import orjson
 
     from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.check import check_client_name
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.runtime.app import App
     from lbg_runtime.runtime.registry import load_handlers
@@ -69,6 +70,7 @@ def run(
 
         make = partial(sidecar_app, settings)
     app = make(member_index=member_index, member_count=member_count, member_id=member_id)
+    check_client_name(settings, app.membership.member)
     report = app.run_sync(parent_pid=parent_pid)
     if json:
         left = {
@@ -133,4 +135,5 @@ def _run_siblings(
             command += ["--status-port", str(address.port + number)]
         commands.append(command)
 
-    return asyncio.run(Siblings(commands).run(parent_pid=parent_pid))
+    siblings = Siblings(commands, settings.rebind.drain_timeout_ms)
+    return asyncio.run(siblings.run(parent_pid=parent_pid))

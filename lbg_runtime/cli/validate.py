@@ -158,7 +158,8 @@ def _record_count(directory: Path, run: Path | None) -> int:
 
     if run is not None:
         return count_records(run)
-    return sum(path.stat().st_size for path in directory.glob(JOURNAL_PATTERN)) // _LINE_BYTES
+    # One that cannot be read is the reader's to tell of.
+    return sum(path.stat().st_size for path in directory.glob(JOURNAL_PATTERN) if path.is_file()) // _LINE_BYTES
 
 
 def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: Path | None) -> "Verdict":

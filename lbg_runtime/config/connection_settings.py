@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME
 from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, split_hosts
 
 
@@ -60,7 +61,7 @@ class ConnectionSettings(Section):
     """Client username; the one that the group's queues belong to, where the group has its own."""
     password: Secret = SecretStr("")
     """Of the client username."""
-    client_name: Annotated[str, Field(min_length=1, max_length=160)] | None = None
+    client_name: Annotated[str, Field(min_length=1, max_length=LARGEST_CLIENT_NAME)] | None = None
     """Unique on the broker; made from group, member, host and process where it is not given."""
     tls: TlsSettings = TlsSettings()
     client_certificate: ClientCertificateSettings | None = None

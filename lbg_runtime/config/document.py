@@ -1,5 +1,6 @@
 """YAML into plain mappings, with the line of what is wrong; keys given twice are refused, as one would be lost."""
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -7,15 +8,37 @@ import yaml
 
 from lbg_runtime.model.errors import ConfigError
 
+_NAMED = re.compile(r"(alias|tag|tag handle) (['\"]).*\2", re.DOTALL)
+"""Of a problem that the parser tells of. A password without quotes may begin with one of `*`, `&` and `!`."""
+
+_AS_TEXT = "valid YAML, with quotes around what is meant as a text"
+
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
+
 
 class _UniqueKeysLoader(yaml.SafeLoader):
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        try:
+            value: object = super().construct_object(node, deep)
+            if isinstance(value, str):
+                value.encode()
+        except UnicodeEncodeError:
+            raise yaml.constructor.ConstructorError(None, None, "half a character", node.start_mark) from None
+        # What makes values of texts lets out whatever Python says of them; none of it may be told, it quotes the text.
+        except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError):
+            kind = _KINDS.get(node.tag.rpartition(":")[2], "what its tag says")
+            problem = f"what stands there is not {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark, _AS_TEXT) from None
+        return value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} given twice", key.start_mark)
-            if isinstance(key.value, str):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -32,9 +55,13 @@ def read_document(path: Path) -> dict[str, object]:
         document = yaml.load(text, Loader=_UniqueKeysLoader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
-        raise ConfigError(f"{path}{line}", error.problem or "not YAML", "valid YAML") from None
+        problem, named_count = _NAMED.subn(r"\1", error.problem or "not YAML")
+        expected = error.note or (_AS_TEXT if named_count else "valid YAML")
+        raise ConfigError(f"{path}{line}", problem, expected) from None
     except yaml.YAMLError as error:
         raise ConfigError(str(path), " ".join(str(error).split()), "valid YAML") from None
+    except RecursionError:
+        raise ConfigError(str(path), "nested too deep", "sections a few levels deep") from None
     if not isinstance(document, dict):
         found = "an empty file" if document is None else f"a {type(document).__name__}"
         raise ConfigError(str(path), found, "sections such as `connection:` and `group:`")

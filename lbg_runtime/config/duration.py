@@ -15,3 +15,11 @@ def parse_duration_ms(text: object) -> int:
         raise ValueError(DURATION_FORM)
     number, unit = match.groups()
     return round(float(number) * _UNIT_MS[unit])
+
+
+def duration_text(ms: int) -> str:
+    """The shortest way to write it that `parse_duration_ms` reads."""
+    for unit in ("h", "m", "s"):
+        if ms and ms % _UNIT_MS[unit] == 0:
+            return f"{ms // _UNIT_MS[unit]}{unit}"
+    return f"{ms}ms"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress
 from lbg_runtime.config.secret import read_secret
 from lbg_runtime.model.errors import UserError
@@ -50,9 +50,11 @@ def unlimited_is_none(value: object) -> object:
 
 
 def off_is_none(value: object) -> object:
-    """None for `off`, else milliseconds."""
+    """None for `off`, else a written duration, to be read by `DurationMs`."""
+    if value is None:
+        raise ValueError(DURATION_FORM)
     # YAML reads a bare `off` as a boolean.
-    return None if value is False or value == "off" else parse_duration_ms(value)
+    return None if value is False or value == "off" else value
 
 
 def off_is_a_word(value: object) -> object:
@@ -79,7 +81,10 @@ def sendable_token(value: SecretStr) -> SecretStr:
 
 def split_hosts(value: object) -> object:
     """Hosts from a list, or from a text with commas."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    # With a user and a password it is refused, and shown without them: as a whole, as a password may hold a comma.
+    return [value] if "@" in value else [part.strip() for part in value.split(",")]
 
 
 def management_url(value: object) -> object:

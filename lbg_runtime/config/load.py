@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from lbg_runtime.config.document import read_document
+from lbg_runtime.config.duration import duration_text, parse_duration_ms
 from lbg_runtime.config.environment import UnsetVariable, interpolate
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSource, Settings
@@ -20,6 +22,8 @@ SECRET_KEYS = frozenset({"password", "key_password", "status_token", "token", "a
 
 MAX_DEPTH = 6
 """Of nested sections; the deepest setting lies three deep."""
+
+KEY_FORM = "topic, topic_level:NUMBER, property:NAME or json:/POINTER"
 
 _EXPECTED_TYPES = {
     "int_parsing": "a whole number",
@@ -33,6 +37,7 @@ _EXPECTED_TYPES = {
     "string_too_short": "a text that is not empty",
     "too_short": "at least one entry",
     "string_pattern_mismatch": "an address such as tcp://broker:55555",
+    "dataclass_type": KEY_FORM,
 }
 
 
@@ -119,7 +124,11 @@ def _interpolated(
     match value:
         case str():
             try:
-                return interpolate(value, environ)
+                text = interpolate(value, environ)
+                text.encode()
+            except UnicodeEncodeError:  # what is no UTF-8 in the environment comes as halves of characters
+                problems.append(ConfigError(_where(source, path), "bytes that are not UTF-8", "a text in UTF-8"))
+                return value
             except UnsetVariable as unset:
                 name = unset.name
                 problems.append(
@@ -130,6 +139,7 @@ def _interpolated(
                     )
                 )
                 return value
+            return text
         case Mapping():
             return {
                 str(key): _interpolated(item, source, (*path, str(key)), environ, problems)
@@ -152,7 +162,7 @@ def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
     path: tuple[str | int, ...] = details["loc"]
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, SettingProblem):
-        return ConfigError(_where(source, (*path, *cause.path)), cause.found, cause.expected)
+        return ConfigError(_where(source, (*path, *cause.path)), _without_credentials(cause.found), cause.expected)
     match details["type"]:
         case "missing":
             return ConfigError(_where(source, path), "not set", "a value, it has no default")
@@ -162,13 +172,23 @@ def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
             expected = str(cause)
         case "enum":
             expected = f"one of {details['ctx']['expected']}".replace("'", "")
+        case "greater_than":
+            expected = f"more than {_bound(details['input'], details['ctx']['gt'])}"
         case "greater_than_equal":
-            expected = f"at least {details['ctx']['ge']:g}"
+            expected = f"at least {_bound(details['input'], details['ctx']['ge'])}"
         case "less_than_equal":
-            expected = f"at most {details['ctx']['le']:g}"
+            expected = f"at most {_bound(details['input'], details['ctx']['le'])}"
         case kind:
             expected = _EXPECTED_TYPES.get(kind) or details["msg"].removeprefix("Input should be ")
     return ConfigError(_where(source, path), _shown(path, details["input"]), expected)
+
+
+def _bound(written: object, limit: float) -> str:
+    """A limit as whoever wrote something beyond it would write it."""
+    with suppress(ValueError):
+        parse_duration_ms(written)
+        return duration_text(round(limit))
+    return f"{limit:.15g}"
 
 
 def _shown(path: Sequence[str | int], value: object) -> str:
@@ -178,8 +198,13 @@ def _shown(path: Sequence[str | int], value: object) -> str:
         return "nothing"
     if isinstance(value, Mapping | list):
         return "a section" if isinstance(value, Mapping) else "a list"
-    # Credentials in an address have no place there, which is no reason to print them.
-    return re.sub(r"//[^/@]*@", "//***@", repr(value))
+    return _without_credentials(repr(value))
+
+
+def _without_credentials(shown: str) -> str:
+    # They have no place in an address, which is no reason to print them. A password may hold any character, so it ends
+    # at the last @.
+    return re.sub(r"""^(['"]?(?:[A-Za-z][A-Za-z0-9+.-]*://)?).*@""", r"\1***@", shown)
 
 
 def _known_keys(path: Sequence[str | int]) -> str:

@@ -16,4 +16,6 @@ def read_secret(value: object) -> object:
         raise ValueError(f"a readable file at {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"text in UTF-8 in the file {path}") from None
+    except ValueError:
+        raise ValueError(f"a readable file, which {path!r} cannot name") from None
     return text.removesuffix("\n").removesuffix("\r")

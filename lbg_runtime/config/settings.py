@@ -10,6 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from lbg_runtime.config.broker_names import check_names
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.fields import (
     MAX_INTERVAL_MS,
@@ -113,9 +114,10 @@ class GroupSettings(Section):
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
         try:
-            self.shape()
+            shape = self.shape()
         except UserError as error:
             raise SettingProblem((error.where.removeprefix("group."),), error.found, error.expected) from None
+        check_names(shape, self.control_topic_name)
         return self
 
     @property
@@ -215,13 +217,15 @@ class DispatchSettings(Section):
     """Deliveries per queue that are received and not settled, with those of hot keys: where it is reached, other keys
     of the queue wait too. Four times `max_in_flight` where it is not given."""
     slow_handler_ms: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
+        Annotated[DurationMs, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
         BeforeValidator(off_is_none),
         Field(alias="slow_handler"),
     ] = 10_000
     """An attempt that takes longer is told of while it runs. None, in the file `off`."""
     stuck_key_ms: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_INTERVAL_MS)] | None, BeforeValidator(off_is_none), Field(alias="stuck_key")
+        Annotated[DurationMs, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
+        BeforeValidator(off_is_none),
+        Field(alias="stuck_key"),
     ] = 60_000
     """A key of which the same message is the next one for longer is told of. None, in the file `off`."""
 
@@ -300,7 +304,9 @@ class OpsSettings(Section):
 
     journal: JournalSettings = JournalSettings()
     watchdog_ms: Annotated[
-        Annotated[int, Field(ge=100, le=MAX_INTERVAL_MS)] | None, BeforeValidator(off_is_none), Field(alias="watchdog")
+        Annotated[DurationMs, Field(ge=100, le=MAX_INTERVAL_MS)] | None,
+        BeforeValidator(off_is_none),
+        Field(alias="watchdog"),
     ] = 15_000
     """A member whose event loop is blocked for longer ends its process, where that is its own (`App.run_sync`).
 

@@ -217,8 +217,7 @@ class RecordFile:
             "journal": ("run_id", "group", "hash_prefix", "hash_count", "queue_count", "member", "incarnation", "host"),
             "ledger": ("run_id", "group", "hash_prefix", "hash_count", "publisher"),
         }[self._kind]
-        numbers = ("hash_count", "queue_count", "incarnation")
-        wrong = [name for name in wanted if type(row.get(name)) is not (int if name in numbers else str)]
+        wrong = [name for name in wanted if not _is_usable(name, row.get(name))]
         if row["kind"] != self._kind:
             self._defect = f"the first line is no {self._kind} header"
         elif row.get("schema") != RECORD_SCHEMA:
@@ -287,6 +286,18 @@ class RecordFile:
 
     def _blame(self, number: int, what: str) -> None:
         self._defect = self._defect or f"line {number}: {what}"
+
+
+def _is_usable(name: str, value: object) -> bool:
+    """Whether a field of a header can be worked with."""
+    match name:
+        case "hash_count" | "queue_count":
+            # Everybody divides by them, and the tables have 32 bits for each.
+            return type(value) is int and 1 <= value < 1 << 31
+        case "incarnation":
+            return type(value) is int and abs(value) <= _LARGEST_NUMBER
+        case _:
+            return type(value) is str
 
 
 def _parse_line(line: bytes) -> object:

@@ -133,10 +133,17 @@ class App:
         """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
 
         Ends the process with exit code 1 if handlers keep it from leaving long after its deadlines, or block the event
-        loop for longer than `ops.watchdog`.
+        loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1 where it says 0: what it was
+        called for is left.
         """
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._run_as_process(parent_pid))
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(self._run_as_process(parent_pid))
+        except SystemExit as leaving:
+            _log.error("ended_by_handler", exit_code=leaving.code)
+            if leaving.code:
+                raise
+            raise SystemExit(1) from leaving
 
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from lbg_runtime.runtime.app import EXIT_GRACE_S
 from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.supervisor import TAIL_MS
 
 _log = structlog.get_logger(__name__)
 
@@ -19,6 +21,9 @@ RESTART_MIN_S = 1.0
 RESTART_MAX_S = 30.0
 """Wait before a member that ended is started again; doubles with each end, until it has run for `STEADY_S`."""
 STEADY_S = 60.0
+
+HURRY_S = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S + 5.0
+"""For a member that was asked twice to leave: its own bound, and a margin. Asked once, it may drain before."""
 
 USER_MISTAKE = 2
 """Exit code of a command that was given something wrong: to start it again would change nothing."""
@@ -34,10 +39,15 @@ class _Sibling:
 class Siblings:
     """Runs one process per command until it is asked to leave. On one event loop; `run` once."""
 
-    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
-        """Each command must leave in order on SIGTERM, at once on a second one, and with its parent."""
+    def __init__(self, commands: Sequence[Sequence[str]], drain_timeout_ms: int) -> None:
+        """Each command must leave in order on SIGTERM, at once on a second one, and with its parent.
+
+        One that has not left `drain_timeout_ms` and `HURRY_S` after the first is killed: it may be stopped.
+        """
         self._siblings = [_Sibling(command) for command in commands]
+        self._drain_timeout_s = drain_timeout_ms / 1_000
         self._is_leaving = asyncio.Event()
+        self._killing: asyncio.TimerHandle | None = None
 
     async def run(self, *, parent_pid: int | None = None) -> int:
         """Be there until SIGTERM or SIGINT, or until this parent is gone; the worst exit code of all.
@@ -45,9 +55,13 @@ class Siblings:
         Ends with `USER_MISTAKE`, and everybody with it, as soon as one process does.
         """
         with stop_requests(self._leave, parent_pid=parent_pid):
-            async with asyncio.TaskGroup() as group:
-                for sibling in self._siblings:
-                    group.create_task(self._keep_running(sibling))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for sibling in self._siblings:
+                        group.create_task(self._keep_running(sibling))
+            finally:
+                if self._killing is not None:
+                    self._killing.cancel()
         exit_codes = [_as_exit_code(sibling.exit_code) for sibling in self._siblings]
         return USER_MISTAKE if USER_MISTAKE in exit_codes else max(exit_codes)
 
@@ -58,10 +72,28 @@ class Siblings:
             self._end_all()
 
     def _end_all(self) -> None:
+        self._kill_after(HURRY_S if self._is_leaving.is_set() else self._drain_timeout_s + HURRY_S)
         self._is_leaving.set()
-        for sibling in self._siblings:
-            if sibling.process is not None and sibling.process.returncode is None:
-                sibling.process.send_signal(signal.SIGTERM)
+        for process in self._running():
+            process.send_signal(signal.SIGTERM)
+
+    def _kill_after(self, bound_s: float) -> None:
+        """Kill who is there then; whoever is asked again and again is not given longer for it."""
+        loop = asyncio.get_running_loop()
+        if self._killing is not None:
+            if self._killing.when() <= loop.time() + bound_s:
+                return
+            self._killing.cancel()
+        self._killing = loop.call_later(bound_s, self._kill_all)
+
+    def _kill_all(self) -> None:
+        for process in self._running():
+            _log.error("sibling_killed", pid=process.pid, reason="it did not leave when it was asked to")
+            process.kill()
+
+    def _running(self) -> list[asyncio.subprocess.Process]:
+        processes = (sibling.process for sibling in self._siblings)
+        return [process for process in processes if process is not None and process.returncode is None]
 
     async def _keep_running(self, sibling: _Sibling) -> None:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,7 @@
 """`lbg check` and the ways in which `lbg run` does not start: one line for each problem, exit code 2, no traceback."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -165,3 +166,33 @@ def test_a_journal_that_cannot_be_written_is_one_line(folder):
     (folder() / "taken").touch()
     line = _only_line(_lbg(folder(), "run", "--journal", "taken/journal"))
     assert line.startswith("lbg: ops.journal.path: taken/journal: Not a directory")
+
+
+def test_nobody_to_handle_is_one_line_for_both_commands(folder):
+    path = folder() / "config.yaml"
+    path.write_text(path.read_text().replace("handlers: [shop]", "handlers: []"))
+    line = "lbg: handlers: no handler at all; expected one function at least under @handlers.handler(...)"
+    assert _only_line(_lbg(path.parent, "check")) == line
+    assert _only_line(_lbg(path.parent, "run")) == line
+    (path.parent / "shop.py").write_text("from lbg_runtime import Handlers\nhandlers = Handlers()\n")
+    assert _only_line(_lbg(folder(), "check")) == line
+
+
+def test_a_sidecar_needs_no_handlers(folder):
+    path = folder() / "config.yaml"
+    path.write_text(path.read_text().replace("handlers: [shop]", "sidecar: {application: 'http://127.0.0.1:1'}"))
+    result = _lbg(path.parent, "check")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_both_commands(folder):
+    path = folder() / "config.yaml"
+    path.write_text(path.read_text().replace("name: orders", f"name: {'n' * 160}"))
+    for command in ("check", "run"):
+        line = _only_line(_lbg(path.parent, command))
+        found = re.fullmatch(r"lbg: group\.name: 160 characters; expected at most ([0-9]+), as with member, .*", line)
+        assert found is not None, line
+        # Without "/member-0/", the host and the process.
+        assert int(found[1]) in range(150 - len(socket.gethostname()) - 8, 150 - len(socket.gethostname()) - 1)
+    path.write_text(path.read_text().replace("connection: {", "connection: {client_name: c, "))
+    assert _lbg(path.parent, "check").returncode == 0

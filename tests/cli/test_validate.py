@@ -53,6 +53,18 @@ def test_an_invalid_run_exits_with_1_and_prints_one_object(tmp_path: Path) -> No
     assert (shown["verdict"], shown["lost"]) == ("invalid", 1)
 
 
+def test_a_journal_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
+    folder = written(story(), tmp_path)
+    (tmp_path / "m2-1.member.jsonl").symlink_to("nowhere")
+
+    result = validate(folder)
+
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).endswith(
+        "m2-1.member.jsonl: No such file or directory; expected a readable record file"
+    )
+
+
 def test_a_run_without_a_ledger_exits_with_3(tmp_path: Path) -> None:
     run = story()
     run.ledgers.clear()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.config.duration import duration_text, parse_duration_ms
+from lbg_runtime.config.fields import MAX_INTERVAL_MS
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,16 @@ def test_anything_else_is_refused(text):
 def test_no_text_makes_it_fail_otherwise(text):
     with contextlib.suppress(ValueError):
         assert parse_duration_ms(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0ms"), (50, "50ms"), (1_500, "1500ms"), (60_000, "1m"), (90_000, "90s"), (604_800_000, "168h")],
+)
+def test_a_duration_is_written_in_the_longest_unit_that_has_it(ms, text):
+    assert duration_text(ms) == text
+
+
+@given(st.integers(0, MAX_INTERVAL_MS))
+def test_what_is_written_is_read_as_the_same(ms):
+    assert parse_duration_ms(duration_text(ms)) == ms

@@ -187,6 +187,30 @@ def test_a_wrong_value_is_one_line_with_place_value_and_expectation(sections, li
     assert _problem(**sections) == line
 
 
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        ({"rebind": {"interval": "1000h"}}, "rebind.interval: '1000h'; expected at most 168h"),
+        ({"rebind": {"interval": "0s"}}, "rebind.interval: '0s'; expected more than 0ms"),
+        ({"membership": {"heartbeat": "10ms"}}, "membership.heartbeat: '10ms'; expected at least 50ms"),
+        ({"ops": {"watchdog": "99ms"}}, "ops.watchdog: '99ms'; expected at least 100ms"),
+        ({"sidecar": {"max_body_kb": 1_000_000}}, "sidecar.max_body_kb: 1000000; expected at most 30720"),
+        (
+            {"semp": {"url": "http://a", "queue_spool_mb": 7_000_000}},
+            "semp.queue_spool_mb: 7000000; expected at most 6000000",
+        ),
+    ],
+)
+def test_a_limit_is_said_as_the_value_is_written(sections, line):
+    assert _problem(**sections) == f"config.yaml: {line}"
+
+
+@pytest.mark.parametrize(("written", "shown"), [(5, "5"), (None, "nothing"), (["topic"], "a list")])
+def test_a_rule_for_keys_that_is_no_text_is_refused_like_one_that_is_wrong(written, shown):
+    wrong = _problem(group=GROUP | {"key": "header:x"})
+    assert _problem(group=GROUP | {"key": written}) == wrong.replace("'header:x'", shown)
+
+
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
     assert _problem(group=GROUP | {"hash_cout": 1}) == (
         "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
@@ -256,6 +280,47 @@ def test_a_secret_is_never_shown(tmp_path):
     assert "top-secret" not in _problem(connection={"password": ["top-secret"]})
     assert "top-secret" not in _problem(connection={"host": "tcp://user:top-secret@broker"})
     assert _problem(connection={"password": f"file:{tmp_path}/none"}).endswith("none: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "written", "shown"),
+    [
+        ("connection", "host", "tcp://user:top/secret@broker:1", "host.0: 'tcp://***@broker:1'"),
+        ("connection", "host", "tcp://user:top@secret@broker:1", "host.0: 'tcp://***@broker:1'"),
+        ("connection", "host", "tcp://user:top,secret@broker:1", "host.0: 'tcp://***@broker:1'"),
+        ("connection", "host", "tcp://a,tcp://us/er:top,secret@broker:1", "host.0: 'tcp://***@broker:1'"),
+        ("connection", "host", ["user:top-secret@broker"], "host.0: '***@broker'"),
+        ("connection", "host", "user:top'secret@broker", 'host.0: "***@broker"'),
+        ("semp", "url", "admin:top-secret@broker:943", "url: '***@broker:943'"),
+        ("semp", "url", "https://admin:top/secret@broker:943", "url: 'https://***@broker:943'"),
+        ("ops", "status", "user:top-secret@127.0.0.1:80", "status: '***@127.0.0.1:80'"),
+        ("sidecar", "application", "http://user:top-secret@127.0.0.1", "application: 'http://***@127.0.0.1'"),
+    ],
+)
+def test_of_credentials_in_an_address_nothing_is_shown(section, name, written, shown):
+    problem = _problem(**{section: {name: written}})
+    assert problem.startswith(f"config.yaml: {section}.{shown}; ")
+    assert "top" not in problem
+    assert "secret" not in problem
+
+
+def test_hosts_without_credentials_are_still_split_at_commas():
+    with pytest.raises(ConfigError) as caught:
+        _parse(connection={"transport": "solace", "host": "tcp://a, tcp://b c"})
+    assert "connection.host.1: 'tcp://b c'" in str(caught.value)
+
+
+def test_what_the_environment_has_in_other_bytes_than_utf_8_is_refused():
+    assert _problem({"NAME": "g\udcff"}, connection={"vpn": "${NAME}"}) == (
+        "config.yaml: connection.vpn: bytes that are not UTF-8; expected a text in UTF-8"
+    )
+
+
+def test_a_path_of_a_secret_that_no_file_can_have_is_refused():
+    assert _problem(connection={"password": "file:a\0b"}) == (
+        "config.yaml: connection.password: a value that is not shown; "
+        "expected a readable file, which 'a\\x00b' cannot name"
+    )
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):

@@ -130,3 +130,24 @@ def test_a_token_may_be_in_a_file(tmp_path):
 
 def test_handlers_and_a_sidecar_exclude_each_other():
     assert "sidecar: given with handlers; expected one of the two" in problem({}, handlers=["a"])
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        (">a", "`>` only as the whole last level"),
+        ("t/>x", "`>` only as the whole last level"),
+        (">/t", "`>` only as the whole last level"),
+        ("t/a*b", "`*` only as the last character of a level"),
+        ("t" * 251, "a topic subscription of 1 to 250 bytes"),
+    ],
+)
+def test_a_subscription_that_never_attracts_anything_is_refused(topic, expected):
+    found = problem({"application": "http://127.0.0.1:3000", "subscriptions": [{"topic": topic, "route": "/x"}]})
+    assert found == f"config.yaml: sidecar.subscriptions.0.topic: {topic!r}; expected {expected}"
+
+
+@pytest.mark.parametrize("topic", [">", "t/>", "t/*/a*/>", "*"])
+def test_a_subscription_may_have_wildcards_at_the_end_of_its_levels(topic):
+    sidecar = parse({"application": "http://127.0.0.1:3000", "subscriptions": [{"topic": topic, "route": "/x"}]})
+    assert sidecar.subscriptions[0].topic == topic

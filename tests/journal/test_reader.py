@@ -238,6 +238,8 @@ def without(place: int, name: str) -> Callable[[list[bytes]], list[bytes]]:
         (changed(0, schema=2), "schema 2, but this version reads schema 1"),
         (changed(0, run_id=7), "the header has no usable run_id"),
         (without(0, "hash_count"), "the header has no usable hash_count"),
+        (changed(0, hash_count=0), "the header has no usable hash_count"),
+        (changed(0, hash_count=1 << 31), "the header has no usable hash_count"),
         (changed(4, kind="dream"), "line 5: an unexpected record of kind 'dream'"),
         (changed(4, kind=None), "line 5: not a record"),
         (without(-1, "dropped"), "a close without counts"),
@@ -255,6 +257,19 @@ def test_what_no_crash_leaves_is_a_defect_and_the_verdict_is_not_valid(
     files = tables.journals if name.endswith(".member.jsonl") else tables.ledgers
     assert defect in str(files.to_pylist()[0]["defect"])
     assert validate(tables).kind is not VerdictKind.VALID
+
+
+@pytest.mark.parametrize(
+    "facts", [{"queue_count": 0}, {"queue_count": -1}, {"queue_count": 1 << 31}, {"incarnation": 1 << 63}]
+)
+def test_a_journal_of_no_possible_group_is_a_defect(folder: Path, facts: dict[str, object]) -> None:
+    path = folder / "00.member.jsonl"
+    path.write_bytes(b"".join(changed(0, **facts)(lines_of(path))))
+
+    [journal, *_] = read_run(folder).journals.to_pylist()
+
+    assert journal["defect"] == f"the header has no usable {next(iter(facts))}"
+    assert journal["queue_count"] is None
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ async def handle(message):
     print("started", flush=True)
     if work == "short":
         await asyncio.sleep(0.3)
-    elif work == "exit":
-        sys.exit(7)
+    elif work.startswith("exit"):
+        sys.exit(int(work.removeprefix("exit ")))
     while work in ("long", "stubborn"):
         try:
             await asyncio.sleep(60)
@@ -113,13 +113,16 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
     assert "exit_forced" in output
 
 
-def test_a_handler_may_end_the_process(tmp_path):
+@pytest.mark.parametrize(("code", "expected"), [(7, 7), (0, 1)])
+def test_a_handler_that_exits_ends_the_process_with_its_code_which_never_says_that_all_is_well(
+    tmp_path, code, expected
+):
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
     ended = subprocess.run(
-        [sys.executable, script, "exit", "1s"], check=False, capture_output=True, text=True, timeout=20
+        [sys.executable, script, f"exit {code}", "1s"], check=False, capture_output=True, text=True, timeout=20
     )
-    assert ended.returncode == 7, ended.stderr
+    assert ended.returncode == expected, ended.stderr
     assert "handled\n" not in ended.stdout
 
 

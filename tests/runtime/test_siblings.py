@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.runtime import siblings
 from lbg_runtime.runtime.siblings import USER_MISTAKE, Siblings
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+DRAIN_TIMEOUT_MS = 30_000
 
 MEMBER = """
 import pathlib, signal, sys, time
@@ -44,7 +47,9 @@ async def test_one_that_ends_is_started_again_and_all_leave_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
-    running = asyncio.create_task(Siblings([command(tmp_path, "a"), command(tmp_path, "b", end=70)]).run())
+    running = asyncio.create_task(
+        Siblings([command(tmp_path, "a"), command(tmp_path, "b", end=70)], DRAIN_TIMEOUT_MS).run()
+    )
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 2)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -60,14 +65,16 @@ while not pathlib.Path(sys.argv[1]).exists():
 sys.exit({USER_MISTAKE})
 """
     wrong = [sys.executable, "-c", code, str(tmp_path / "a")]
-    assert await Siblings([command(tmp_path, "a"), wrong]).run() == USER_MISTAKE
+    assert await Siblings([command(tmp_path, "a"), wrong], DRAIN_TIMEOUT_MS).run() == USER_MISTAKE
 
 
 async def test_asked_to_leave_between_two_starts_nobody_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(siblings, "RESTART_MIN_S", 60.0)
-    running = asyncio.create_task(Siblings([command(tmp_path, "a", end=70), command(tmp_path, "b")]).run())
+    running = asyncio.create_task(
+        Siblings([command(tmp_path, "a", end=70), command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run()
+    )
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 1)
     os.kill(os.getpid(), signal.SIGINT)
@@ -78,7 +85,29 @@ async def test_asked_to_leave_between_two_starts_nobody_is_started(
 
 async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) -> None:
     stubborn = [sys.executable, "-c", "import signal, time; signal.pause()"]
-    running = asyncio.create_task(Siblings([stubborn, command(tmp_path, "a")]).run())
+    running = asyncio.create_task(Siblings([stubborn, command(tmp_path, "a")], DRAIN_TIMEOUT_MS).run())
     await until_started(tmp_path, "a", 1)
     os.kill(os.getpid(), signal.SIGTERM)
     assert await running == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("times", "drain_timeout_ms"), [(1, 0), (2, 3_600_000)])
+async def test_one_that_is_stopped_is_killed_after_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, drain_timeout_ms: int
+) -> None:
+    monkeypatch.setattr(siblings, "HURRY_S", 0.5)
+    deaf = MEMBER.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")  # as it may be asked before it stops
+    stopped = deaf.replace("time.sleep(60)", "signal.raise_signal(signal.SIGSTOP)")
+    commands = [[sys.executable, "-c", stopped, "a", str(tmp_path), "0"], command(tmp_path, "b")]
+    with capture_logs() as told:
+        running = asyncio.create_task(Siblings(commands, drain_timeout_ms).run())
+        await until_started(tmp_path, "a", 1)
+        await until_started(tmp_path, "b", 1)
+        for number in range(1, times + 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+            # Two signals of one kind that both wait become one.
+            while sum(each["event"] == "stop_requested" for each in told) < number:  # noqa: ASYNC110  # the log has no event
+                await asyncio.sleep(0)
+        # The other one may be asked again while it is on its way out, when nothing of it listens any more.
+        assert await running in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+    assert [each["event"] for each in told].count("sibling_killed") == 1

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from lbg_runtime.cli.reference.commands import REQUIRED
 from lbg_runtime.cli.reference.table import as_row
-from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.config.duration import duration_text, parse_duration_ms
 from lbg_runtime.config.fields import all_is_none, off_is_none, off_or_address, split_hosts, unlimited_is_none
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.secret import read_secret
@@ -129,7 +129,7 @@ def _kind_text(kind: _Kind) -> str:
 def _plain_kind_text(kind: _Kind) -> str:
     one = kind.type
     if kind.is_duration:
-        return "duration" + _limits(kind, _duration_text)
+        return "duration" + _limits(kind, duration_text)
     if kind.is_made_by(read_secret) or one is SecretStr:
         return "secret"
     if kind.is_made_by(split_hosts):
@@ -171,17 +171,10 @@ def _default_text(field: FieldInfo, kind: _Kind) -> str:
     if isinstance(default, tuple):
         return ", ".join(f"`{each}`" for each in default) or "none"
     if kind.is_duration:
-        return f"`{_duration_text(default)}`"
+        return f"`{duration_text(default)}`"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     return f"`{default.value if isinstance(default, Enum) else default}`"
-
-
-def _duration_text(ms: int) -> str:
-    for unit, length in (("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if ms and ms % length == 0:
-            return f"{ms // length}{unit}"
-    return f"{ms}ms"
 
 
 def _meaning(model: type[BaseModel], name: str, kind: _Kind) -> str:

@@ -1,0 +1,107 @@
+"""The command line as a process: standard streams that are not there, or take nothing more."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests.processes import running
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+
+CONFIG = """
+connection: {transport: embedded, host: "tcp://127.0.0.1:0"}
+group: {name: orders, hash_prefix: h, hash_count: 4, queue_count: 2, provision: create_missing}
+handlers: [shop]
+"""
+
+SHOP = """
+from lbg_runtime import Handlers
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def on_order(message):
+    pass
+"""
+
+LBG = [sys.executable, "-m", "lbg_runtime.cli"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with settings of a member that can start."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+@contextmanager
+def _closed(number):
+    yield {"preexec_fn": lambda: os.close(number)}
+
+
+@contextmanager
+def _full():
+    with open("/dev/full", "w") as full:
+        yield {"stderr": full}
+
+
+@contextmanager
+def _unread():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        yield {"stderr": writing}
+    finally:
+        os.close(writing)
+
+
+STREAMS = {
+    "no input": lambda: _closed(0),
+    "no output": lambda: _closed(1),
+    "no errors": lambda: _closed(2),
+    "errors on a full disk": _full,
+    "errors that nobody reads": _unread,
+}
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+def test_a_member_starts_and_leaves_clean_whatever_its_streams_are(folder, streams):
+    with STREAMS[streams]() as given, running([*LBG, "run", "--journal", "runs"], cwd=folder, **given) as process:
+        while not list((folder / "runs").glob("*.member.jsonl")):
+            assert process.poll() is None, "it ended before it had a journal"
+            time.sleep(0.01)  # a file of another process has no event to wait for
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_publishing_without_an_input_is_no_reason_to_abort(folder):
+    with socket.socket() as bound_only:
+        # Bound and not listening: nobody else can have the port, and nobody answers.
+        bound_only.bind(("127.0.0.1", 0))
+        (folder / "config.yaml").write_text(CONFIG.replace(":0", f":{bound_only.getsockname()[1]}"))
+        command = [*LBG, "publish", "--topic", "orders/new", "--key", "k"]
+        with _closed(0) as given:
+            ended = subprocess.run(command, cwd=folder, stderr=subprocess.PIPE, check=False, timeout=30, **given)
+    assert (ended.returncode, ended.stderr[:21]) == (2, b"lbg: connection.host:")
+
+
+@pytest.mark.parametrize("streams", ["no errors", "errors on a full disk", "errors that nobody reads"])
+def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(folder, streams):
+    with STREAMS[streams]() as given:
+        ended = subprocess.run([*LBG, "run", "--config", "none.yaml"], cwd=folder, check=False, timeout=30, **given)
+    assert ended.returncode == 2
+
+
+def test_what_the_encoding_of_the_output_has_not_is_shown_by_its_number(folder):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LBG_MEMBER_ID": "ü"}
+    ended = subprocess.run(
+        [*LBG, "check"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "name \\xfc" in ended.stdout

@@ -1,0 +1,49 @@
+"""Names of a group that a broker does not take: refused when the settings are read, with the true bound."""
+
+import pytest
+
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import ConfigError
+
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 100, "queue_count": 11}
+
+
+def _parse(**facts):
+    return parse_settings({"group": GROUP | facts}, "config.yaml", {}).group
+
+
+def _problem(**facts):
+    with pytest.raises(ConfigError) as caught:
+        _parse(**facts)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("letter", ["\0", "\n", "\x7f", "\u2028"])
+def test_characters_that_cannot_be_printed_are_refused(letter):
+    expected = "expected characters that can be printed"
+    text = f"a{letter}b"
+    assert _problem(name=text) == f"config.yaml: group.name: {text!r}; {expected}"
+    assert _problem(hash_prefix=text) == f"config.yaml: group.hash_prefix: {text!r}; {expected}"
+
+
+def test_a_name_is_as_long_as_its_queues_may_be_named():
+    # 200 characters with "/10".
+    assert _parse(name="n" * 197).shape().queue_name(10) == "n" * 197 + "/10"
+    assert _problem(name="n" * 198) == (
+        "config.yaml: group.name: 198 characters; expected at most 197, as the names of its queues have at most 200"
+    )
+    assert _parse(name="n" * 198, queue_count=10).shape().queue_count == 10
+
+
+def test_a_topic_is_measured_in_bytes():
+    # 250 bytes with "/99/>".
+    assert _parse(hash_prefix="h" * 245).hash_prefix == "h" * 245
+    assert _problem(hash_prefix="h" * 246) == (
+        f"config.yaml: group.hash_prefix: 251 bytes in {'h' * 246}/99/>; expected at most 250"
+    )
+    # 12 bytes of "lbg-control/".
+    assert _parse(name="ü" * 119).control_topic_name == f"lbg-control/{'ü' * 119}"
+    assert _problem(name="ü" * 120) == (
+        f"config.yaml: group.control_topic: 252 bytes in lbg-control/{'ü' * 120}; expected at most 250"
+    )
+    assert _parse(name="ü" * 120, control_topic="c").control_topic_name == "c"

@@ -1,0 +1,71 @@
+"""What is no YAML, or no value of its kind: one line with the place, and nothing of a text that may be a password."""
+
+import pytest
+
+from lbg_runtime.config.document import read_document
+from lbg_runtime.model.errors import ConfigError
+
+AS_TEXT = "expected valid YAML, with quotes around what is meant as a text"
+
+
+def _problem(folder, text):
+    path = folder / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_document(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(path))
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("2026-13-45", "what stands there is not a date"),
+        ("!!timestamp x", "what stands there is not a date"),
+        ("!!int two", "what stands there is not a whole number"),
+        ("!!int ''", "what stands there is not a whole number"),
+        ("0x_", "what stands there is not a whole number"),
+        ("0b_", "what stands there is not a whole number"),
+        ("9" * 5_000, "what stands there is not a whole number"),
+        ("1" + ":00" * 200 + ".0", "what stands there is not a number"),
+        ("!!float x", "what stands there is not a number"),
+        ("!!bool x", "what stands there is not true or false"),
+    ],
+)
+def test_a_value_that_is_none_of_its_kind_is_one_line(tmp_path, value, found):
+    assert _problem(tmp_path, f"group:\n  name: {value}\n") == f":2: {found}; {AS_TEXT}"
+
+
+@pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "&x [c]"])
+def test_a_key_that_can_be_none_is_one_line(tmp_path, key):
+    assert _problem(tmp_path, f"a: 1\n? {key}\n: 1\n") == ":2: found unhashable key; expected valid YAML"
+
+
+@pytest.mark.parametrize(("text", "line"), [('a:\n  b: "x\\ud800"\n', 2), ('"\\udfff": 1\n', 1)])
+def test_half_a_character_is_refused_wherever_it_stands(tmp_path, text, line):
+    assert _problem(tmp_path, text) == f":{line}: half a character; expected valid YAML"
+
+
+@pytest.mark.parametrize("text", ["x: " + "[" * 3_000 + "]" * 3_000, "x: " + "{a: " * 1_500 + "1" + "}" * 1_500])
+def test_brackets_without_end_are_one_line(tmp_path, text):
+    assert _problem(tmp_path, text) == ": nested too deep; expected sections a few levels deep"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("password: *Secret1", ":1: found undefined alias"),
+        ("{password: *Secret1, username: a}", ":1: found undefined alias"),
+        ("password: !Secret1", ":1: could not determine a constructor for the tag"),
+        ("password: !Secret1'x", ":1: could not determine a constructor for the tag"),
+        ("password: !Secret1!x", ":1: found undefined tag handle"),
+        ("password: !!Secret1", ":1: could not determine a constructor for the tag"),
+    ],
+)
+def test_a_password_without_quotes_is_not_told_for_what_yaml_takes_it_for(tmp_path, text, found):
+    assert _problem(tmp_path, text) == f"{found}; {AS_TEXT}"
+
+
+def test_nor_is_the_name_of_an_anchor(tmp_path):
+    problem = _problem(tmp_path, "a: &Secret1 b\npassword: &Secret1 c")
+    assert problem == ":2: second occurrence; expected valid YAML"
