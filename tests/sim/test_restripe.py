@@ -18,7 +18,7 @@ from lbg_runtime.sim.campaign import Scope, run_seed
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.history import CopySettled
 from lbg_runtime.sim.parts import Parts
-from lbg_runtime.sim.settings import FaultKind, Mode, SimSettings, draw_settings
+from lbg_runtime.sim.settings import Fault, FaultKind, Mode, SimSettings, draw_settings
 from lbg_runtime.sim.simulation import simulate
 from tests.core.restripe.broken_gates import (
     DropsInsteadOfKeeping,
@@ -64,6 +64,15 @@ def test_runs_that_once_broke_a_law_keep_them_all(seed: int) -> None:
     drawn = as_before(draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE))
     # As they were then: members looked at their flows after every change.
     result = simulate(seed, replace(drawn, control=replace(drawn.control, looks_ms_per_thousand=0)))
+    assert result.settings.restripe_to
+    assert result.violations == ()
+
+
+def test_members_that_did_not_hear_of_the_end_hear_of_it_again() -> None:
+    """All who had read it died when they had told who conducts, and nobody else; the queue could not be deleted."""
+    drawn = draw_settings(SeededChance(7763).fork("settings"), Mode.COOPERATIVE)
+    restarts = [Fault(number, at_ms, FaultKind.ROLLING_RESTART) for number, at_ms in enumerate((177, 900))]
+    result = simulate(7763, drawn, faults=(*restarts, Fault(2, 1795, FaultKind.CUT_CONTROL)))
     assert result.settings.restripe_to
     assert result.violations == ()
 

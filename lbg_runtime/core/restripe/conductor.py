@@ -233,8 +233,18 @@ class Conductor:
                     return Wait(f"queue {self.shape.queue_name(full[0])} to be empty")
                 return self._once(StripeEnd(plan.generation, plan.to_count), "the end", sight)
         if needless:
-            return DeleteQueue(needless[-1])
+            return self._delete(needless[-1])
         return Unsubscribe(max(informed), self.topic) if informed else Done()
+
+    def _delete(self, index: int) -> Step:
+        end = StripeEnd(self.plan.generation, self.plan.to_count)
+        if self._waited_for == end and self._looks >= LOOKS_PER_RECORD:
+            # Members still bind the queue: whoever had read the end, and told us, has died before it told them.
+            self._looks = 0
+            return Publish(end)
+        self._looks = self._looks + 1 if self._waited_for == end else 0
+        self._waited_for = end
+        return DeleteQueue(index)
 
     def _has_finished(self, sight: Sight) -> bool:
         finished = sight.striping.finished if sight.striping is not None and self._is_known(sight) else frozenset()

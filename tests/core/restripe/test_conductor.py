@@ -149,6 +149,15 @@ class TestTheSteps:
             Unsubscribe(0, group.topic),
         ]
 
+    def test_the_end_is_published_again_while_a_queue_cannot_be_deleted(self) -> None:
+        """Whoever had read it, and told who conducts, may have died before it told the members that live."""
+        group = Group(2, 1, hash_count=2)
+        conductor = at(group, Publish(StripeEnd(GENERATION, 1)))
+        group.look()
+        looks = [conductor.next_step(group.sight()) for _ in range(2 * LOOKS_PER_RECORD + 4)]
+        assert set(looks) == {DeleteQueue(1), Publish(StripeEnd(GENERATION, 1))}
+        assert looks.count(Publish(StripeEnd(GENERATION, 1))) == 2
+
     def test_only_shards_that_change_their_queue_are_moved_one_after_the_other(self) -> None:
         group = Group(3, 4, hash_count=8)
         conductor = group.conductor()
