@@ -30,6 +30,7 @@ from typing import assert_never
 
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.group.contests import Contests
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
@@ -125,6 +126,7 @@ class MembershipMachine:
         self._claims: Claims = {}
         self._peers: dict[MemberId, Peer] = {}
         self._noted = Noted()
+        self._contests = Contests(settings.suspect_ms)
         self._changed_at_ms = now_ms
         self._peers_heard_ms: int | None = None
         self._complete_at_ms: int | None = None
@@ -391,7 +393,8 @@ class MembershipMachine:
             case Heartbeat():
                 peer.beat(message)
                 news: list[MembershipCommand] = [StripingChanged()] if self.striping.hear(message.striping) else []
-                return news + self._take_flows(peer, message.flows, now_ms)
+                news += self._take_flows(peer, message.flows, now_ms)
+                return news + self._contests.look(peer.member, self._fed_beside(peer), now_ms)
             case StateRequest():
                 self._hurry_heartbeat(now_ms)
                 return []
@@ -411,6 +414,11 @@ class MembershipMachine:
 
     def _take_flows(self, peer: Peer, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[MembershipCommand]:
         return [FlowsReported(peer.member)] if peer.report(flows, now_ms) else []
+
+    def _fed_beside(self, peer: Peer) -> set[QueueName]:
+        """Queues that both say they are fed from. Who still handles what it was given before says so, and counts not."""
+        both = self._claims.keys() & peer.claims.keys()
+        return {queue for queue in both if self._flows[queue].state is peer.flows[queue].state is ReportedFlow.ACTIVE}
 
     def _take_stripes(self, queue_index: int, news: StripesNews, now_ms: int) -> list[MembershipCommand]:
         match news:
