@@ -18,7 +18,7 @@ from lbg_runtime.config.fields import (
     sendable_token,
 )
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.model.topic import subscription_fault
 
 
 def _application_address(value: object) -> object:
@@ -37,15 +37,8 @@ def _has_host(url: str) -> bool:
 
 
 def _subscribed_topic(value: str) -> str:
-    # As for the topics of handlers (`runtime/registry.py`): elsewhere a broker takes these characters for themselves,
-    # and nothing ever comes.
-    *above, last = value.split("/")
-    if not is_valid_topic(value):
-        raise ValueError("a topic subscription of 1 to 250 bytes")
-    if any(">" in level for level in above) or (">" in last and last != ">"):
-        raise ValueError("`>` only as the whole last level")
-    if any("*" in level[:-1] for level in (*above, last)):
-        raise ValueError("`*` only as the last character of a level")
+    if (expected := subscription_fault(value)) is not None:
+        raise ValueError(f"a topic subscription, {expected}")
     return value
 
 

@@ -6,6 +6,21 @@ def is_valid_topic(topic: str) -> bool:
     return bool(topic) and len(topic.encode()) <= 250
 
 
+def subscription_fault(subscription: str) -> str | None:
+    """What a topic subscription would have to be, where the broker would not understand it as it is meant; else None.
+
+    Elsewhere the broker takes a wildcard's character for itself, and nothing ever comes.
+    """
+    *above, last = subscription.split("/")
+    if not is_valid_topic(subscription):
+        return "1 to 250 bytes"
+    if any(">" in level for level in above) or (">" in last and last != ">"):
+        return "`>` only as the whole last level"
+    if any("*" in level[:-1] for level in (*above, last)):
+        return "`*` only as the last character of a level"
+    return None
+
+
 def matches(subscription: str, topic: str) -> bool:
     """Whether a topic subscription attracts a topic. Linear in the number of levels."""
     wanted = subscription.split("/")

@@ -14,7 +14,7 @@ from typing import TypeVar, Unpack
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.model.topic import matches, subscription_fault
 from lbg_runtime.runtime.batches import BatchLimits, read_limits
 from lbg_runtime.runtime.calls import make_call, yields
 from lbg_runtime.runtime.failure_policy import FailureArguments, FailureOptions, read_arguments
@@ -345,14 +345,5 @@ def _check_hook(function: object, where: str) -> None:
 
 
 def _check_subscription(handler: Handler) -> None:
-    subscription = handler.subscription
-    levels = subscription.split("/")
-    if not is_valid_topic(subscription):
-        expected = "1 to 250 bytes"
-    elif any(">" in level for level in levels[:-1]) or (">" in levels[-1] and levels[-1] != ">"):
-        expected = "`>` only as the whole last level"
-    elif any("*" in level[:-1] for level in levels):
-        expected = "`*` only as the last character of a level"
-    else:
-        return
-    raise HandlerError(handler.where, f"topic subscription {subscription!r}", expected)
+    if (expected := subscription_fault(handler.subscription)) is not None:
+        raise HandlerError(handler.where, f"topic subscription {handler.subscription!r}", expected)

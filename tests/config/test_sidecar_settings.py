@@ -135,11 +135,11 @@ def test_handlers_and_a_sidecar_exclude_each_other():
 @pytest.mark.parametrize(
     ("topic", "expected"),
     [
-        (">a", "`>` only as the whole last level"),
-        ("t/>x", "`>` only as the whole last level"),
-        (">/t", "`>` only as the whole last level"),
-        ("t/a*b", "`*` only as the last character of a level"),
-        ("t" * 251, "a topic subscription of 1 to 250 bytes"),
+        (">a", "a topic subscription, `>` only as the whole last level"),
+        ("t/>x", "a topic subscription, `>` only as the whole last level"),
+        (">/t", "a topic subscription, `>` only as the whole last level"),
+        ("t/a*b", "a topic subscription, `*` only as the last character of a level"),
+        ("t" * 251, "a topic subscription, 1 to 250 bytes"),
     ],
 )
 def test_a_subscription_that_never_attracts_anything_is_refused(topic, expected):

@@ -416,7 +416,7 @@ class MembershipMachine:
         return [FlowsReported(peer.member)] if peer.report(flows, now_ms) else []
 
     def _fed_beside(self, peer: Peer) -> set[QueueName]:
-        """Queues that both say they are fed from. Who still handles what it was given before says so, and counts not."""
+        """Queues that both say they are fed from; not those of which one only handles what it was given before."""
         both = self._claims.keys() & peer.claims.keys()
         return {queue for queue in both if self._flows[queue].state is peer.flows[queue].state is ReportedFlow.ACTIVE}
 
