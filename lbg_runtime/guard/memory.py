@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from lbg_runtime.guard.protocol import place_of
+from lbg_runtime.guard.protocol import place_of, refuse_awaitable
 from lbg_runtime.model.message import Message
 
 Value = TypeVar("Value")
@@ -39,5 +39,6 @@ class MemoryGuard(Generic[Value]):
         if token.number <= marks.get(token.publisher, 0):
             return False
         value = effect(None if entry is None else entry.value)
+        refuse_awaitable(value, "in memory")
         self.entries[key] = Entry(value, {**marks, token.publisher: token.number})
         return True

@@ -7,12 +7,15 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of
+from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectSpoiledTransaction, place_of
 from lbg_runtime.model.message import Message
 
 # Any: the connection's rows are of whatever shape its owner chose, and the guard reads none.
 PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
-"""Writes the effect on the connection of the transaction. Must not commit or roll back; what it returns is ignored."""
+"""Writes the effect on the connection of the transaction. Must not commit or roll back; what it returns is ignored.
+
+A statement that may fail, and after which the effect goes on, stands in a savepoint: `async with
+connection.transaction()`."""
 
 Connections = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
 """Lends a connection with no transaction begun: the method `connection` of an open `psycopg_pool.AsyncConnectionPool`,
@@ -66,8 +69,12 @@ class PostgresGuard:
             if marked.rowcount == 0:
                 return False
             await effect(connection)
-            if connection.info.transaction_status is TransactionStatus.IDLE:
+            status = connection.info.transaction_status
+            if status is TransactionStatus.IDLE:
                 raise EffectEndedTransaction(self._scope)
+            if status is not TransactionStatus.INTRANS:
+                # PostgreSQL answers the commit of a failed transaction by rolling it back, as if that were all right.
+                raise EffectSpoiledTransaction(self._scope)
             return True
 
     async def forget(self, older_than_s: int) -> int:

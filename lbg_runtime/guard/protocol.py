@@ -6,6 +6,7 @@ in the order of their numbers (laws L2, L3), so a message at or below the mark i
 came again, or what a former owner of the queue holds on to while the next one is further on.
 """
 
+import inspect
 from typing import Protocol, TypeVar
 
 from lbg_runtime.model.errors import LbgError
@@ -47,6 +48,32 @@ class EffectEndedTransaction(LbgError):
     def __init__(self, scope: str) -> None:
         super().__init__(f"guard {scope}: the effect ended the transaction, which the guard does after it")
         self.scope = scope
+
+
+class EffectSpoiledTransaction(LbgError):
+    """A statement of the effect failed, and the effect went on: the store would undo all of it, and not say so."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(
+            f"guard {scope}: a statement failed and the effect went on; put what may fail into a savepoint of its own"
+        )
+        self.scope = scope
+
+
+class EffectNotRun(LbgError):
+    """The effect is asynchronous, and this guard's are not: it has not run, and is not marked."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"guard {scope}: the effect returned something to be awaited; it must be no `async def`")
+        self.scope = scope
+
+
+def refuse_awaitable(answer: object, scope: str) -> None:
+    """For adapters whose effects are not asynchronous; raises `EffectNotRun`."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+    if inspect.isawaitable(answer) or inspect.isasyncgen(answer):
+        raise EffectNotRun(scope)
 
 
 def place_of(message: Message) -> tuple[str, FencingToken]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of
+from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of, refuse_awaitable
 from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
@@ -69,7 +69,7 @@ class SqliteGuard:
 
     async def _on_thread(self, work: Callable[[], Answer]) -> Answer:
         # No bound here: it is the handler's time that runs, and a thread cannot be stopped.
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _done, work)
 
     # -- on the thread
 
@@ -81,7 +81,7 @@ class SqliteGuard:
             marked = connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
             if marked.rowcount == 0:
                 return False
-            effect(connection)
+            refuse_awaitable(effect(connection), self._scope)
             if not connection.in_transaction:
                 raise EffectEndedTransaction(self._scope)
             connection.execute("COMMIT")
@@ -105,3 +105,11 @@ class SqliteGuard:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _done(work: Callable[[], Answer]) -> Answer:
+    try:
+        return work()
+    except StopIteration as error:
+        # No future takes one, and whoever waits would wait for ever.
+        raise RuntimeError("the effect raised StopIteration") from error

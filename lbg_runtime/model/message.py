@@ -20,6 +20,15 @@ KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
 """User property with the publisher's number of this message within its key, from 1."""
 
 
+def as_payload(value: object) -> bytes:
+    """A payload as bytes of its own; raises `TypeError` for what is none: other buffers count items, not bytes."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray) or (isinstance(value, memoryview) and value.itemsize == 1):
+        return bytes(value)
+    raise TypeError(f"a payload is bytes, and no {type(value).__name__}")
+
+
 @dataclass(frozen=True, slots=True)
 class FencingToken:
     """The place of a message among those that one publisher published under one key.

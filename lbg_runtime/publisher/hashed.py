@@ -22,6 +22,7 @@ from lbg_runtime.model.message import (
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
     PropertyValue,
+    as_payload,
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
@@ -195,6 +196,9 @@ class HashedPublisher:
         """
         if self._phase is not _Phase.OPEN:
             raise PublisherClosed(topic)
+        if type(payload) is not bytes:
+            # Its own bytes: it is sent later, and a buffer may have changed by then.
+            payload = _payload_of(payload)
         if key is None:
             key = self._find_key(topic, payload, properties)
         known = self._keys.get(key)
@@ -373,3 +377,10 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _payload_of(value: object) -> bytes:
+    try:
+        return as_payload(value)
+    except TypeError:
+        raise UserError("payload", type(value).__name__, "bytes") from None

@@ -14,7 +14,7 @@ import uvloop
 
 from lbg_runtime.admin.stored import load_group_settings, watch_of
 from lbg_runtime.config.settings import GroupBackend, Settings
-from lbg_runtime.model.errors import ConfigError, HandlerError
+from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
@@ -79,6 +79,7 @@ class App:
         )
         self._supervisor: Supervisor | None = None
         self._stop_wanted = False
+        self._was_run = False
 
     @property
     def handlers(self) -> Handlers:
@@ -86,7 +87,13 @@ class App:
         return self._handlers
 
     async def run(self) -> StopReport:
-        """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds."""
+        """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds.
+
+        Once: raises `InvariantViolated` for a second time.
+        """
+        if self._was_run:
+            raise InvariantViolated("an App is a member once; make another one")
+        self._was_run = True
         group = self.settings.group
         for warning in shape_warnings(self.settings, self.membership):
             _log.warning("group_uneven", group=group.name, reason=warning)

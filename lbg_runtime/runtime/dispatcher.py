@@ -242,7 +242,11 @@ class Dispatcher:
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
         else:
-            await self._conclude(lane, handling, attempt, failure)
+            try:
+                await self._conclude(lane, handling, attempt, failure)
+            finally:
+                # Its traceback holds this frame, and all that the handler's frames held: no cycle for the collector.
+                failure = None
 
     async def _conclude(
         self, lane: Lane[Handling], handling: Handling, attempt: Attempt, failure: BaseException | None

@@ -6,10 +6,11 @@ One by one, or in a local transaction where the handler asks for it.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from typing import Protocol
 
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Message, as_payload
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.resources import RESOURCES
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
@@ -115,8 +116,10 @@ def published_yields(
     async def iterate_and_publish(message: Message) -> None:
         sending = make_sending(where)
         try:
-            async for each in make(message):
-                await sending.send(each)
+            # Closed in this turn: its clean-up belongs to the handling, and the next of the key waits for it (L2).
+            async with aclosing(make(message)) as results:  # type: ignore[type-var]  # what is called is a generator
+                async for each in results:
+                    await sending.send(each)
             await sending.all()
         finally:
             sending.forget()
@@ -134,6 +137,10 @@ def _messenger() -> Messenger:
 def _checked(message: object, where: str) -> Message:
     if not isinstance(message, Message):
         raise TerminalFailure(f"{where} publishes a {type(message).__name__}, and no Message")
+    try:
+        as_payload(message.payload)
+    except TypeError as error:
+        raise TerminalFailure(f"{where}: {error}") from None
     return message
 
 

@@ -64,6 +64,9 @@ class Receipt:
             self._answer.exception()  # looked at, so that nobody reports it
 
     def _on_loop(self, error: BaseException | None) -> None:
+        if isinstance(error, StopIteration):
+            # No future takes one.
+            error = ReceiptFailed(repr(error))
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:

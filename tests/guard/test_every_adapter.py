@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.guard.protocol import TokenMissing
+from lbg_runtime.guard.memory import MemoryGuard
+from lbg_runtime.guard.protocol import EffectNotRun, TokenMissing
 from lbg_runtime.model.message import Message
 from tests.guard.bench import Bench, Crash, message
 
@@ -70,3 +71,13 @@ async def test_a_message_without_a_token_is_refused(bench: Bench) -> None:
     with pytest.raises(TokenMissing, match="no fencing token on a message of h/0/x"):
         await bench.apply(Message("h/0/x", b"", {"JMSXGroupID": "k"}))
     assert await bench.written() == []
+
+
+async def test_in_memory_too_an_asynchronous_effect_is_refused() -> None:
+    async def effect(before: object) -> object:
+        raise AssertionError("it runs")
+
+    guard: MemoryGuard[object] = MemoryGuard()
+    with pytest.raises(EffectNotRun):
+        await guard.once(message(1), effect)
+    assert guard.entries == {}

@@ -1,12 +1,13 @@
 """The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die."""
 
 import asyncio
+from contextlib import suppress
 
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction
+from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectSpoiledTransaction
 from tests.guard.bench import PostgresBench, message
 
 pytestmark = pytest.mark.real_time
@@ -119,3 +120,23 @@ async def until_somebody_waits_for_a_lock(pool: AsyncConnectionPool) -> None:
             if await found.fetchone() != (0,):
                 return
             await asyncio.sleep(0.01)
+
+
+async def test_an_effect_that_goes_on_after_a_failed_statement_is_found_out(bench: PostgresBench) -> None:
+    async def effect(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'booked')")
+        with suppress(psycopg.errors.DivisionByZero):
+            await connection.execute("SELECT 1 / 0")
+
+    with pytest.raises(EffectSpoiledTransaction):
+        await bench.guard.once(message(1), effect)
+    assert await bench.written() == []
+
+    async def with_savepoint(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'booked')")
+        with suppress(psycopg.errors.DivisionByZero):
+            async with connection.transaction():
+                await connection.execute("SELECT 1 / 0")
+
+    assert await bench.guard.once(message(1), with_savepoint)
+    assert await bench.written() == ["booked"]

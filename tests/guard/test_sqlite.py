@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction
+from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectNotRun
 from lbg_runtime.guard.sqlite import SqliteGuard
 from tests.guard.bench import SqliteBench, message
 from tests.processes import running
@@ -156,3 +156,23 @@ async def test_a_guard_that_was_closed_can_be_used_again(tmp_path: Path) -> None
     await guard.close()
     assert not await guard.once(message(1), lambda _: None)
     await guard.close()
+
+
+@pytest.mark.parametrize("kind", ["async def", "async generator"])
+async def test_an_asynchronous_effect_is_refused_and_not_marked(bench: SqliteBench, kind: str) -> None:
+    async def effect(database: sqlite3.Connection) -> None:
+        raise AssertionError("it runs")
+
+    async def generator(database: sqlite3.Connection) -> AsyncIterator[None]:
+        yield
+
+    with pytest.raises(EffectNotRun):
+        await bench.guard.once(message(1), effect if kind == "async def" else generator)
+    assert await bench.apply(message(1))
+
+
+async def test_an_effect_that_finds_no_row_fails_at_once(bench: SqliteBench) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await bench.guard.once(message(1), lambda database: next(database.execute("SELECT 1 WHERE 0")))
+    assert await bench.apply(message(1))

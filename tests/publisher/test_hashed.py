@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from array import array
 
 import pytest
 from structlog.testing import capture_logs
@@ -104,6 +105,18 @@ async def test_a_message_that_cannot_be_addressed_is_turned_away_with_nothing_se
     assert raised.value.where == where
     assert messenger.sent == []
     assert publisher.counts == PublisherCounts(0, 0, 0, 0)
+
+
+async def test_a_payload_is_bytes_of_its_own(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
+    publisher = make_publisher()
+    for payload in (7, "text", None, array("I", [1])):
+        with pytest.raises(UserError) as raised:
+            await publisher.submit("orders/new", payload, key="k")  # type: ignore[arg-type]  # as nobody may have checked
+        assert raised.value.where == "payload"
+    buffer = bytearray(b"abc")
+    await publisher.submit("orders/new", buffer, key="k")
+    buffer[:] = b"xyz"
+    assert [each.payload for each in messenger.sent] == [b"abc"]
 
 
 async def test_a_publisher_that_hashes_unlike_the_others_does_not_start(

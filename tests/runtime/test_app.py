@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lbg_runtime.model.errors import ConfigError, HandlerError
+from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -26,6 +26,18 @@ async def test_a_member_alone_handles_everything_in_order(trial):
     assert trial.depths() == [0] * 4
     assert task.result().is_clean
     assert task.result().exit_code == 0
+
+
+async def test_an_app_is_a_member_once(trial):
+    app = trial.member(work=_wait)
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        with pytest.raises(InvariantViolated, match="once"):
+            await app.run()
+        app.stop()
+        assert (await task).is_clean
+    with pytest.raises(InvariantViolated, match="once"):
+        await app.run()
 
 
 async def test_a_stop_finishes_what_was_read_and_leaves_the_rest_unflagged(trial):

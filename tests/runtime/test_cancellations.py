@@ -2,8 +2,11 @@
 
 import asyncio
 import contextvars
+import gc
+import weakref
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Outcome
@@ -171,3 +174,30 @@ async def test_values_that_refuse_to_be_compared_are_no_values_of_the_next(rig, 
             made.dispatcher.dispatch(delivery(number))
         await made.until_ended(3, within_s=5)
     assert seen == [None] * 3
+
+
+async def test_a_failed_attempt_leaves_nothing_for_the_collector_of_garbage(rig, delivery):
+    class Held:
+        pass
+
+    held = []
+
+    async def handle(message):
+        local = Held()
+        held.append(weakref.ref(local))
+        if len(held) == 1:
+            raise ValueError("with a frame that holds a local variable")
+
+    made = rig(handle, **BACKOFF)
+    gc.collect()
+    gc.disable()
+    try:
+        with capture_logs() as logs:
+            async with made.running():
+                made.dispatcher.dispatch(delivery(1))
+                await made.until_ended(1, within_s=5)
+        # The error itself is among them.
+        logs.clear()
+        assert [reference() for reference in held] == [None, None]
+    finally:
+        gc.enable()

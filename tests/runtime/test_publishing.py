@@ -125,6 +125,48 @@ async def test_a_handler_is_not_asked_for_more_while_many_are_unconfirmed(rig, d
     assert messenger.most == MAX_UNCONFIRMED
 
 
+async def test_the_clean_up_of_a_generator_is_over_before_the_next_of_its_key_begins(rig, delivery):
+    log = []
+
+    class ErrorQueue:
+        async def take(self, handling, report):
+            log.append(("is moved", handling.message.payload))
+
+    async def handle(message: Message):
+        log.append(("begins", message.payload))
+        try:
+            yield "no message"
+        finally:
+            await asyncio.sleep(1)
+            log.append(("is clean", message.payload))
+
+    made = rig(handle, options={"then": "error_queue"}, error_queue=ErrorQueue())
+    async with MemberResources(_Messenger()).entered(()), made.running():
+        for number in (1, 2):
+            made.dispatcher.dispatch(delivery(number))
+        await made.until_ended(2)
+    assert log == [(what, payload) for payload in (b"1", b"2") for what in ("begins", "is clean", "is moved")]
+
+
+@pytest.mark.parametrize("payload", [None, 7, "text", [1]])
+async def test_a_message_whose_payload_is_none_is_a_terminal_failure(rig, delivery, payload):
+    moved = []
+
+    class ErrorQueue:
+        async def take(self, handling, report):
+            moved.append(report.error)
+
+    async def handle(message: Message):
+        yield Message("out/1", payload)
+
+    made = rig(handle, options={"then": "error_queue"}, error_queue=ErrorQueue())
+    async with MemberResources(_Messenger()).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
+    assert len(moved) == 1
+    assert "a payload is bytes" in moved[0]
+
+
 async def test_nothing_may_be_published_and_anything_else_is_a_terminal_failure(rig, delivery):
     moved = []
 

@@ -6,7 +6,7 @@ from collections import deque
 from lbg_runtime.broker.engine.answers import PublisherFlow
 from lbg_runtime.broker.engine.effects import ClientId, Published
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Message, as_payload
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
@@ -35,6 +35,11 @@ class MemoryPublisher:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not is_valid_topic(message.topic):
             future.set_exception(PublishRefused(message.topic, "a topic has 1 to 250 bytes"))
+            return future
+        try:
+            as_payload(message.payload)
+        except TypeError as error:
+            future.set_exception(PublishRefused(message.topic, str(error)))
             return future
         self._waiting.append((message, future))
         self._publish_waiting()

@@ -6,7 +6,6 @@ was a compiler at hand, compiled_writer.py does the same for all that is usual i
 
 from collections.abc import Callable, Mapping
 from ctypes import (
-    ArgumentError,
     Structure,
     byref,
     c_char_p,
@@ -22,7 +21,13 @@ from ctypes import (
 from typing import Any
 
 from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Message,
+    as_payload,
+)
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.fast_publish_calls import PERSISTENT, PublishCalls
 from lbg_runtime.transport.solace.library import get_last_error_info
@@ -108,8 +113,8 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         destination.name = topic
         if code := set_destination(native, to_destination, destination_bytes):
             raise _failed(code, "set topic")
-        payload = message.payload
-        if code := set_payload(native, payload if type(payload) is bytes else bytes(payload), len(payload)):
+        payload = as_payload(message.payload)
+        if code := set_payload(native, payload, len(payload)):
             raise _failed(code, "set payload")
         if message.message_id is not None and (code := set_message_id(native, _text(message.message_id))):
             raise _failed(code, "set application message id")
@@ -145,8 +150,8 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     def write(native: c_void_p, message: Message, address: int) -> None:
         try:
             fill(native, message, address)
-        # The last three where no type checker saw the message.
-        except (_Unsendable, UnicodeEncodeError, AttributeError, TypeError, ArgumentError) as error:
+        # Where no type checker saw the message it may be anything; others wait behind it.
+        except Exception as error:
             raise PublishRefused(message.topic, str(error)) from error
 
     return write

@@ -1,5 +1,6 @@
 """A message is written whole into a native one, whatever that was used for before, or refused."""
 
+from array import array
 from collections.abc import Callable, Iterator
 from ctypes import Structure, addressof, byref, c_uint32, c_void_p, create_string_buffer, string_at
 from typing import Any
@@ -152,6 +153,12 @@ def test_what_cannot_be_sent_is_refused_and_the_next_is_not(native: Native, mess
     assert native.message() == FULL
 
 
+def test_a_payload_in_another_buffer_of_bytes_is_written_whole(native: Native) -> None:
+    for payload in (bytearray(b"abc"), memoryview(b"xabcx")[1:4]):
+        native.put(Message("t", payload, STAMPS))  # type: ignore[arg-type]  # as nobody may have checked
+        assert native.message() == Message("t", b"abc", STAMPS)
+
+
 @pytest.mark.parametrize(
     ("topic", "payload", "properties", "message_id"),
     [
@@ -161,6 +168,11 @@ def test_what_cannot_be_sent_is_refused_and_the_next_is_not(native: Native, mess
         ("t", b"", {"half a character": "\ud800"}, None),
         ("t", "text", {}, None),
         ("t", None, {}, None),
+        ("t", 1 << 63, {}, None),
+        ("t", -5, {}, None),
+        ("t", [1, 300], {}, None),
+        ("t", array("I", [1, 2, 3]), {}, None),
+        ("t", memoryview(array("I", [1, 2, 3])), {}, None),
         (None, b"", {}, None),
         ("t", b"", {}, 7),
         ("t", b"", None, None),
