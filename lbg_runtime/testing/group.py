@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.partition_line import partition_of
 from lbg_runtime.config.settings import GroupBackend, Settings
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import shard_of
 from lbg_runtime.model.ids import MemberId
@@ -253,8 +254,9 @@ class Group:
         await self._messenger.close()
 
     def left(self) -> set[tuple[str, int]]:
-        """Key and number of the messages that lie on a queue of the group."""
-        messages = [message for queue in self.shape.queue_names() for message in self.broker.left_on(queue)]
+        """Key and number of the messages that lie on a queue of the group, or parked beside one."""
+        parked = [parking_queue(self.shape.name, index) for index in range(self.shape.queue_count)]
+        messages = [each for queue in (*self.shape.queue_names(), *parked) for each in self.broker.left_on(queue)]
         return {(message.key or "", message.key_sequence or 0) for message in messages}
 
     # -- parts

@@ -183,6 +183,18 @@ async def test_what_was_handled_is_compared_key_by_key(handlers) -> None:
     ]
 
 
+async def test_what_is_parked_when_the_test_ends_is_not_lost(handlers) -> None:
+    async def fail(message):
+        if message.key == "bad":
+            raise ValueError("poison")
+
+    async with running(handlers(fail, attempts=1, then="park")) as group:
+        await group.publish("orders/new", "1", "2", "3", key="bad")
+        await group.publish("orders/new", "1", key="good")
+        await group.settled()
+        assert {number for key, number in group.left() if key == "bad"} == {1, 2, 3}
+
+
 async def test_a_message_whose_attempts_are_used_up_is_in_the_error_queue(handlers) -> None:
     async def fail(message):
         raise ValueError("never")
