@@ -34,7 +34,7 @@ async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violatio
         config = config_file(tmp_path, f"tcp://{broker.host}:{broker.port}", journals)
         async with lbg("run", config, "--member-id", "a") as a, lbg("run", config, "--member-id", "b") as b:
             await until(lambda: sorted(owners(broker).values()) == [2, 2])
-            load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--duration", "5")
+            load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", "1000")
             async with lbg("publish", config, *load, "--ledger", str(journals)) as publisher:
                 await until(lambda: handled(journals, "a") >= 100)
                 (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
