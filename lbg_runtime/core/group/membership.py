@@ -30,7 +30,6 @@ from typing import assert_never
 
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.commands import Note
-from lbg_runtime.core.group.contests import Contests
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
@@ -76,6 +75,7 @@ from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
 from lbg_runtime.core.group.view import Claims, GroupView, MemberView, owners_by_claims, updated_claims
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.core.standstill import StandstillWatch
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
@@ -126,7 +126,6 @@ class MembershipMachine:
         self._claims: Claims = {}
         self._peers: dict[MemberId, Peer] = {}
         self._noted = Noted()
-        self._contests = Contests(settings.suspect_ms)
         self._changed_at_ms = now_ms
         self._peers_heard_ms: int | None = None
         self._complete_at_ms: int | None = None
@@ -383,7 +382,8 @@ class MembershipMachine:
         """The record of the sender, which has just been heard; a new one for a new life."""
         peer = self._peers.get(header.member)
         if peer is None or header.life > peer.life:
-            peer = Peer(header.member, header.life, header.sequence, now_ms)
+            watch = StandstillWatch[QueueName](self._settings.suspect_ms)
+            peer = Peer(header.member, header.life, header.sequence, now_ms, watch)
             self._peers[header.member] = peer
         peer.hear(header, now_ms)
         return peer
@@ -394,7 +394,10 @@ class MembershipMachine:
                 peer.beat(message)
                 news: list[MembershipCommand] = [StripingChanged()] if self.striping.hear(message.striping) else []
                 news += self._take_flows(peer, message.flows, now_ms)
-                return news + self._contests.look(peer.member, self._fed_beside(peer), now_ms)
+                for queue, lasts_ms in peer.look_for_contests(self._flows, now_ms):
+                    facts: dict[str, str | int] = {"queue": queue, "other": peer.member, "for_ms": lasts_ms}
+                    news.append(Note("queue_fed_to_two", facts))
+                return news
             case StateRequest():
                 self._hurry_heartbeat(now_ms)
                 return []
@@ -414,11 +417,6 @@ class MembershipMachine:
 
     def _take_flows(self, peer: Peer, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[MembershipCommand]:
         return [FlowsReported(peer.member)] if peer.report(flows, now_ms) else []
-
-    def _fed_beside(self, peer: Peer) -> set[QueueName]:
-        """Queues that both say they are fed from; not those of which one only handles what it was given before."""
-        both = self._claims.keys() & peer.claims.keys()
-        return {queue for queue in both if self._flows[queue].state is peer.flows[queue].state is ReportedFlow.ACTIVE}
 
     def _take_stripes(self, queue_index: int, news: StripesNews, now_ms: int) -> list[MembershipCommand]:
         match news:

@@ -4,8 +4,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lbg_runtime.core.group.control_messages import FlowReport, Header, Heartbeat, Life
+from lbg_runtime.core.group.control_messages import FlowReport, Header, Heartbeat, Life, ReportedFlow
 from lbg_runtime.core.group.view import Claims, MemberView, tell_something_else, updated_claims
+from lbg_runtime.core.standstill import Standing as StandingAt
+from lbg_runtime.core.standstill import StandstillWatch
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
@@ -47,6 +49,8 @@ class Peer:
     """The highest heard."""
     heard_at_ms: int
     """When something new was heard of it, or later: when we came to be able to hear again."""
+    contested: StandstillWatch[QueueName]
+    """Queues that it says it is fed from, and so do we, at one heartbeat after the other."""
     standing: Standing = Standing.ANNOUNCED
     gone_at_ms: int = 0
     """When it became DEAD or LEFT, or later, as above."""
@@ -94,6 +98,20 @@ class Peer:
         self.flows = flows
         self.claims = updated_claims(self.claims, flows, now_ms)
         return is_news
+
+    def look_for_contests(self, ours: Mapping[QueueName, FlowReport], now_ms: int) -> tuple[tuple[QueueName, int], ...]:
+        """After its heartbeat: queues that both of us have said for too long that we are fed from, and for how many ms.
+
+        For a moment two may say so, as one of them does not know yet. For longer only where the broker feeds both: the
+        queue is not exclusive any more, and no order is kept. Who only handles what it was given before counts not.
+        """
+        active = ReportedFlow.ACTIVE
+        fed = [
+            StandingAt(queue, None, None)
+            for queue in self.claims
+            if queue in ours and ours[queue].state is self.flows[queue].state is active
+        ]
+        return self.contested.look(fed, now_ms).began
 
     def go(self, standing: Standing, now_ms: int) -> None:
         """It is DEAD or LEFT; what it owned is not its own any more."""
