@@ -64,8 +64,8 @@ class Receipt:
             self._answer.exception()  # looked at, so that nobody reports it
 
     def _on_loop(self, error: BaseException | None) -> None:
-        if isinstance(error, StopIteration):
-            # No future takes one.
+        if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
+            # No future takes the first; the others would end whoever waits, and it is one attempt that has failed.
             error = ReceiptFailed(repr(error))
         try:
             is_here = asyncio.get_running_loop() is self._loop

@@ -79,9 +79,10 @@ async def test_one_that_fails_is_tried_again_and_may_be_terminal(rig, delivery):
         made.dispatcher.dispatch(delivery(1))
         (await desk.next()).fail("no stock")
         (await desk.next()).fail(StopIteration())
+        (await desk.next()).fail(KeyboardInterrupt())
         (await desk.next()).fail(TerminalFailure("no such customer"))
         await made.until_ended(1)
-    assert moved == [(3, "TerminalFailure: no such customer")]
+    assert moved == [(4, "TerminalFailure: no such customer")]
 
 
 async def test_a_settlement_after_the_timeout_is_late_and_another_attempt_runs(rig, delivery):
