@@ -152,7 +152,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
             fill(native, message, address)
         # Where no type checker saw the message it may be anything; others wait behind it.
         except Exception as error:
-            raise PublishRefused(message.topic, str(error)) from error
+            raise PublishRefused(message.topic, str(error) or type(error).__name__) from error
 
     return write
 
