@@ -15,15 +15,14 @@ _frames_of = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 class LogOutput:
-    """A stream for a log: what it cannot write is lost and counted, and nothing is raised for it.
+    """A stream for a log: what it cannot write raises nothing, and is told of in the log when it can be written again.
 
     Lines are written in the middle of what handles messages. A reader that went away or a full disk must not end that.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.lost_count = 0
-        """Writes that failed."""
         self._stream = stream
+        self._failed_count = 0
 
     def write(self, text: str) -> None:
         """Write a whole line, at once."""
@@ -31,14 +30,18 @@ class LogOutput:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):  # the second where the stream is closed
-            self.lost_count += 1
+            self._failed_count += 1
+            return
+        if self._failed_count:
+            failed_count, self._failed_count = self._failed_count, 0
+            structlog.get_logger(__name__).error("log_writes_failed", count=failed_count)
 
     def flush(self) -> None:
         """Nothing is kept back."""
 
 
-def configure_log(*, as_json: bool | None = None) -> LogOutput:
-    """Set structlog up for this process; where its lines go. `as_json` None: unless standard error is a terminal."""
+def configure_log(*, as_json: bool | None = None) -> None:
+    """Set structlog up for this process. `as_json` None: unless standard error is a terminal."""
     from lbg_runtime.runtime.log_facts import add_handling
 
     output = LogOutput(sys.stderr)
@@ -67,7 +70,6 @@ def configure_log(*, as_json: bool | None = None) -> LogOutput:
         # Of a stream it needs no more than `write` and `flush`.
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, output)),
     )
-    return output
 
 
 def _as_items(exc_info: structlog.typing.ExcInfo) -> object:

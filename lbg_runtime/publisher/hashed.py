@@ -191,8 +191,8 @@ class HashedPublisher:
 
         The message gets its place in its key when this is called, not when it is sent: concurrent callers are served
         in order. `properties` are the user's; those that this class stamps win over them. Raises `UserError` for a
-        message without a key, or with a key, a topic or a payload that cannot be used, and `PublisherClosed`; nothing was sent
-        then. A caller cancelled while it waits has sent nothing.
+        message without a key, or with a key, a topic or a payload that cannot be used, and `PublisherClosed`; nothing
+        was sent then. A caller cancelled while it waits has sent nothing.
         """
         if self._phase is not _Phase.OPEN:
             raise PublisherClosed(topic)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.cli.log import LogOutput
 
@@ -75,19 +76,33 @@ def _closed():
 
 
 @pytest.mark.parametrize("make", [_FullDisk, _GoneReader, _closed])
-def test_what_cannot_be_written_is_counted_and_raises_nothing(make):
+def test_what_cannot_be_written_raises_nothing(make):
     output = LogOutput(make())
     output.write("one\n")
     output.write("two\n")
     output.flush()
-    assert output.lost_count == 2
+
+
+def test_what_could_not_be_written_is_told_of_once_when_it_can_be(monkeypatch):
+    stream = io.StringIO()
+    output = LogOutput(stream)
+    with monkeypatch.context() as full, capture_logs() as logs:
+        full.setattr(stream, "write", _FullDisk().write)
+        output.write("one\n")
+        output.write("two\n")
+        assert logs == []
+        full.undo()
+        output.write("three\n")
+        output.write("four\n")
+    assert stream.getvalue() == "three\nfour\n"
+    assert [(line["event"], line["count"]) for line in logs] == [("log_writes_failed", 2)]
 
 
 def test_a_line_that_can_be_written_is_there_at_once():
     stream = io.StringIO()
     output = LogOutput(stream)
     output.write("one\n")
-    assert (stream.getvalue(), output.lost_count) == ("one\n", 0)
+    assert stream.getvalue() == "one\n"
 
 
 def test_no_line_of_a_log_on_a_full_disk_raises_whoever_writes_it():
