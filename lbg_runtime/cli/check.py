@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME, client_name
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
@@ -84,12 +84,9 @@ def _examine(
 
 
 def check_client_name(settings: "Settings", member: str) -> None:
-    """Raise `ConfigError` where the broker would refuse the name that a member's client gets, made as `App` does it."""
-    import os
-    import socket
-
+    """Raise `ConfigError` where the broker would refuse the name that a member's client gets."""
     name = settings.group.name
-    length = len(f"{name}/{member}/{socket.gethostname()}/{os.getpid()}")
+    length = len(client_name(name, member))
     if settings.connection.client_name is None and length > LARGEST_CLIENT_NAME:
         largest = max(0, LARGEST_CLIENT_NAME - length + len(name))
         raise ConfigError(

@@ -1,5 +1,8 @@
 """Whether a broker takes the names that are made of a group's settings."""
 
+import os
+import socket
+
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.model.group import GroupShape
 
@@ -7,6 +10,11 @@ LARGEST_QUEUE_NAME = 200
 LARGEST_TOPIC_BYTES = 250
 LARGEST_CLIENT_NAME = 160
 """What PubSub+ takes; of topics so many bytes of UTF-8, of names so many characters."""
+
+
+def client_name(group: str, member: str) -> str:
+    """What the client of a member in this process is called where the settings do not say: unique on the broker."""
+    return f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
 
 
 def check_names(shape: GroupShape, control_topic: str) -> None:

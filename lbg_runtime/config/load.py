@@ -17,13 +17,12 @@ from lbg_runtime.config.environment import UnsetVariable, interpolate
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSource, Settings
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.keys import KEY_RULES
 
 SECRET_KEYS = frozenset({"password", "key_password", "status_token", "token", "application_token"})
 
 MAX_DEPTH = 6
 """Of nested sections; the deepest setting lies three deep."""
-
-KEY_FORM = "topic, topic_level:NUMBER, property:NAME or json:/POINTER"
 
 _EXPECTED_TYPES = {
     "int_parsing": "a whole number",
@@ -37,7 +36,7 @@ _EXPECTED_TYPES = {
     "string_too_short": "a text that is not empty",
     "too_short": "at least one entry",
     "string_pattern_mismatch": "an address such as tcp://broker:55555",
-    "dataclass_type": KEY_FORM,
+    "dataclass_type": KEY_RULES,
 }
 
 

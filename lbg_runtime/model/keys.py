@@ -14,6 +14,10 @@ _POINTER = re.compile(r"(/([^~/]|~[01])*)+")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
+KEY_RULES = "topic, topic_level:NUMBER, property:NAME or json:/POINTER"
+"""The written forms."""
+
+
 class KeyOrigin(Enum):
     """The places a key can be read from."""
 
@@ -48,7 +52,7 @@ class KeySource:
             "json": _POINTER.fullmatch(argument) is not None,
         }
         if not valid.get(name, False):
-            raise UserError("key", repr(text), "topic, topic_level:NUMBER, property:NAME or json:/POINTER")
+            raise UserError("key", repr(text), KEY_RULES)
         return cls(KeyOrigin(name), argument)
 
     def extract(self, topic: str, properties: Mapping[str, PropertyValue], payload: bytes) -> str | None:

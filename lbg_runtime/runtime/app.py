@@ -13,6 +13,7 @@ import structlog
 import uvloop
 
 from lbg_runtime.admin.stored import load_group_settings, watch_of
+from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
@@ -230,11 +231,8 @@ class App:
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:
         if self._session is None:
-            group, member = self.settings.group.name, self.membership.member
-            client_name = f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
-            async with open_session(
-                self.settings.connection, client_name, self.settings.transport.client_path
-            ) as session:
+            name = client_name(self.settings.group.name, self.membership.member)
+            async with open_session(self.settings.connection, name, self.settings.transport.client_path) as session:
                 yield session
             return
         await self._session.open()
