@@ -5,8 +5,10 @@ and leaves when they have. Each of them is an ordinary member of the group, and 
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -75,7 +77,7 @@ class Siblings:
         self._kill_after(HURRY_S if self._is_leaving.is_set() else self._drain_timeout_s + HURRY_S)
         self._is_leaving.set()
         for process in self._running():
-            process.send_signal(signal.SIGTERM)
+            _signal(process, signal.SIGTERM)
 
     def _kill_after(self, bound_s: float) -> None:
         """Kill who is there then; whoever is asked again and again is not given longer for it."""
@@ -89,7 +91,7 @@ class Siblings:
     def _kill_all(self) -> None:
         for process in self._running():
             _log.error("sibling_killed", pid=process.pid, reason="it did not leave when it was asked to")
-            process.kill()
+            _signal(process, signal.SIGKILL)
 
     def _running(self) -> list[asyncio.subprocess.Process]:
         processes = (sibling.process for sibling in self._siblings)
@@ -124,3 +126,10 @@ class Siblings:
 def _as_exit_code(returncode: int) -> int:
     """As a shell has it: 128 and the signal for who was killed by one."""
     return 128 - returncode if returncode < 0 else returncode
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    # Not `send_signal`: it looks whether the process has ended, and takes its exit code from the loop, which then
+    # says 255 (CPython issue 87744).
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, number)
