@@ -81,6 +81,8 @@ ALARMING_NOTES = frozenset(
 GIVEN_UP_IN_GOOD_ORDER = frozenset({ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP})
 """Causes for which an active flow drains; by any other it is lost."""
 
+UNANSWERED = "the broker did not answer the unbind"
+
 # Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
 _ACCEPTED = Outcome.ACCEPTED
 
@@ -126,6 +128,7 @@ class FlowRunner:
         "_transport",
         "_turns",
         "handled",
+        "is_unheard",
         "left_behind",
         "machine",
         "queue_index",
@@ -167,6 +170,8 @@ class FlowRunner:
         """Deliveries that were settled as accepted."""
         self.left_behind = 0
         """Deliveries that ended without a settlement since a stop was asked for; they come again, to somebody."""
+        self.is_unheard = False
+        """The broker did not answer the last unbind, so what was settled shortly before may come again."""
         self.unanswered = 0
         """Deliveries whose end has not been taken from the dispatcher."""
         self._transport = transport
@@ -360,12 +365,21 @@ class FlowRunner:
                 FlowState.DRAINING,
             ):
                 self._record("inactive")
-            case UnbindFinished():
-                self._record("released", cause)
+            case UnbindFinished(_, is_confirmed):
+                self._take_release(cause, is_confirmed=is_confirmed)
             case _:
                 pass
         self._record_state(before)
         self._carry_out(commands, children)
+
+    def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
+        self.is_unheard = not is_confirmed
+        # Of a handle that lost its activity nothing is claimed in any case.
+        if is_confirmed or cause is ReleaseCause.INACTIVE:
+            self._record("released", cause)
+        else:
+            self._journal.flow_changed(self.queue_index, self.machine, "down", UNANSWERED)
+            _log.warning("unbind_unanswered", **self._facts(), cause=cause.value if cause else None)
 
     def _take_end(self, handling: Handling, children: asyncio.TaskGroup, now: int) -> None:
         self.unanswered -= 1
@@ -521,8 +535,8 @@ class FlowRunner:
         if self._parking is not None:
             # First, so that the next owner finds it free; and what is replayed is of this epoch.
             await self._parking.leave(epoch)
-        await self._bound_flow().unbind()
-        self.post(UnbindFinished(epoch))
+        is_confirmed = await self._bound_flow().unbind()
+        self.post(UnbindFinished(epoch, is_confirmed))
 
     def _bound_flow(self) -> BoundFlow:
         # Replaced by the next bind only: orders of a batch in which the handle died still find it, and do nothing.

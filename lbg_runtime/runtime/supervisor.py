@@ -79,7 +79,7 @@ class StopReport:
     left_behind: int
     """Deliveries that were begun or read and not settled; they come again, to another member or the next life."""
     still_bound: int
-    """Flows that were not unbound in time."""
+    """Flows that were not unbound in time, or without an answer of the broker."""
 
     @property
     def is_clean(self) -> bool:
@@ -271,7 +271,8 @@ class Supervisor:
                         await self._has_left.wait()
                     raise
                 finally:
-                    still_bound = sum(not flow.done() for flow in self._flows)
+                    unheard = sum(runner.is_unheard for runner in self.runners)
+                    still_bound = unheard + sum(not flow.done() for flow in self._flows)
                     for task in (*self._flows, *helpers):
                         task.cancel()
         finally:

@@ -135,7 +135,7 @@ class SimHandle:
             case HandleState.AWAY | HandleState.DEAD:
                 # Without a connection the held settlements are lost with the handle.
                 self.state = HandleState.DEAD
-                self._process.after_beside(0, lambda: self._tell(UnbindFinished(self.name.epoch)))
+                self._process.after_beside(0, lambda: self._tell(UnbindFinished(self.name.epoch, is_confirmed=False)))
             case HandleState.UNBINDING:
                 pass
             case _:
@@ -168,7 +168,7 @@ class SimHandle:
                     self.unbind()
             case HandleState.UNBINDING:
                 self.state = HandleState.DEAD
-                self._tell(UnbindFinished(self.name.epoch))
+                self._tell(UnbindFinished(self.name.epoch, is_confirmed=False))
             case HandleState.AWAY | HandleState.DEAD:
                 pass
             case _:

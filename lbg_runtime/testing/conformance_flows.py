@@ -148,8 +148,17 @@ class FlowConformance:
         flow, recorder = await bind(transport)
         await publish(transport, *numbers(300))
         settle(flow, await recorder.until_received(300))
-        await flow.unbind()
+        assert await flow.unbind()
         assert await left_on_queue(harness) == []
+
+    async def test_an_unbind_in_an_outage_is_not_known_to_have_arrived(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a")
+        settle(flow, await recorder.until_received(1))
+        await harness.begin_outage()
+        assert not await flow.unbind()
+        await harness.end_outage()
 
     async def test_nothing_is_reported_after_unbind(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)

@@ -52,11 +52,12 @@ class BoundFlow(Protocol):
         """
         ...
 
-    async def unbind(self) -> None:
+    async def unbind(self) -> bool:
         """Flush settlements and give the handle up; idempotent, never raises for a dead handle or a lost connection.
 
-        After it returns the sink is not called again for this epoch, and what was delivered and not settled is back
-        on the queue, flagged. Runs to its end even when the caller is cancelled.
+        After it returns the sink is not called again for this epoch. True: the broker has taken the settlements, and
+        what was delivered and not settled is back on the queue, flagged. False: that is not known, as the handle or the
+        connection was lost meanwhile or before. The handle is given up even when the caller is cancelled.
         """
         ...
 

@@ -54,6 +54,29 @@ async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violatio
     assert {move.cause for move in verdict.moves} >= {"inactive"}
 
 
+async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(tmp_path: Path) -> None:
+    journals = tmp_path / "journals"
+    async with asyncio.timeout(BOUND_S), BrokerServer(port=0) as broker:
+        config = config_file(tmp_path, f"tcp://{broker.host}:{broker.port}", journals)
+        async with lbg("run", config, "--member-id", "a") as a, lbg("run", config, "--member-id", "b") as b:
+            await until(lambda: sorted(owners(broker).values()) == [2, 2])
+            load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", "400")
+            async with lbg("publish", config, *load, "--ledger", str(journals)) as publisher:
+                await until(lambda: handled(journals, "a") >= 50)
+                (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
+                broker.faults.stall(cut_off)
+                a.send_signal(signal.SIGTERM)
+                assert await publisher.wait() == 0
+            assert await a.wait() == 1
+            await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
+            b.send_signal(signal.SIGTERM)
+            assert await b.wait() == 0
+    verdict = validate(read_run(journals))
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.published == verdict.accounts.handled_first == 400
+    assert 0 < verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+
+
 def config_file(folder: Path, host: str, journals: Path) -> Path:
     settings = {
         "connection": {"transport": "solace", "host": host},

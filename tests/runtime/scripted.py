@@ -28,6 +28,7 @@ class ScriptedTransport:
         self.binds = asyncio.Queue()
         self.refusals = []
         self.sink = None
+        self.unbinds_are_answered = True
         self._awaited_count = 0
         self._reached = asyncio.Event()
 
@@ -72,6 +73,7 @@ class ScriptedFlow:
     async def unbind(self):
         self._log.append(("unbind", self._epoch))
         await asyncio.sleep(0.001)
+        return self._transport.unbinds_are_answered
 
 
 class ScriptedWriter:

@@ -96,6 +96,19 @@ async def test_an_unbind_comes_after_every_settlement(flow_trial, delivery):
     assert trial.flow_changes() == [("bound", ""), ("active", ""), ("draining", "stop"), ("released", "stop")]
 
 
+async def test_an_unbind_that_nobody_answered_is_no_release(flow_trial, delivery):
+    trial = flow_trial(_return)
+    trial.transport.unbinds_are_answered = False
+    async with trial.running() as task:
+        await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, "k")))
+        await trial.transport.settled(1)
+        trial.runner.stop()
+        await task
+    assert trial.runner.is_unheard
+    assert trial.flow_changes()[-2:] == [("draining", "stop"), ("down", "the broker did not answer the unbind")]
+
+
 async def test_a_refused_bind_is_tried_again(flow_trial):
     trial = flow_trial(_return)
     trial.transport.refusals = [BindFailed(QUEUE, "timeout"), BindFailed(QUEUE, "Unknown Queue", permanent=True)]

@@ -148,7 +148,8 @@ class _Flow:
         self.is_open = True
         self.progress.set()
 
-    async def unbind(self) -> None: ...
+    async def unbind(self) -> bool:
+        return True
 
 
 class _Transport:

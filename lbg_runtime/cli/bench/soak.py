@@ -199,6 +199,9 @@ async def _take_step(group: LiveGroup, course: Course, step: str, chance: random
             await group.play_on(chance.uniform(0, 3))
             await group.start_member(index)
         case "leave":
+            # Who leaves without a connection cannot know that its settlements arrived, and says so by its exit code.
+            cut_ns = max((latest_ns for member, _, latest_ns in course.cuts if member == name), default=0)
+            await group.play_on(max(0.0, CUT_EXPLAINS_MS / 1_000 - (time.monotonic_ns() - cut_ns) / 1e9))
             await group.stop(name)
             await group.play_on(chance.uniform(0, 3))
             await group.start_member(index)

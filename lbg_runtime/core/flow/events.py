@@ -68,6 +68,8 @@ class UnbindFinished:
     """The `Unbind` of this epoch is done: the handle is gone, whatever happened on the way."""
 
     epoch: Epoch
+    is_confirmed: bool = True
+    """Whether the broker is known to have taken it, and the settlements before it; for records, not for the machine."""
 
 
 @dataclass(frozen=True, slots=True)

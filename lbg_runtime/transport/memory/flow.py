@@ -88,13 +88,14 @@ class MemoryFlow:
             held, self._held = self._held, []
             self._post(self._engine.settle(self.flow_id, held))
 
-    async def unbind(self) -> None:
+    async def unbind(self) -> bool:
         """See `BoundFlow.unbind`. Has no suspension point, so a cancellation cannot cut it short."""
         self.flush()
         flow_id = self.flow_id
         self.die()
         if flow_id is not None:
             self._post(self._engine.unbind(flow_id))
+        return flow_id is not None
 
     # -- for the transport
 

@@ -105,10 +105,8 @@ def bind_failed(queue: str, error: BaseException) -> BindFailed:
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:
     """Why a message was not confirmed: refused where the broker answered so, else its fate is unknown."""
-    subcode, reason = subcode_and_reason(error)
-    if not subcode or subcode in _FATE_UNKNOWN:
-        return PublishFailed(topic, reason)
-    return PublishRefused(topic, reason)
+    _, reason = subcode_and_reason(error)
+    return PublishRefused(topic, reason) if is_answer(error) else PublishFailed(topic, reason)
 
 
 def is_commit_refused(error: BaseException) -> bool:
@@ -118,6 +116,12 @@ def is_commit_refused(error: BaseException) -> bool:
     committed before, and is told that there is nothing.
     """
     return type(error).__name__ == "TransactionRollbackError" and getattr(error, "sub_code", None) != _NOTHING_THERE
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether it is the broker that refused something, and not the connection that failed."""
+    subcode, _ = subcode_and_reason(error)
+    return bool(subcode) and subcode not in _FATE_UNKNOWN
 
 
 def request_failed(what: str, error: BaseException) -> TransportError:

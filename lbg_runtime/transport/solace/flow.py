@@ -1,6 +1,7 @@
 """One flow handle on the client: a persistent receiver, from its start on a control thread to its termination there."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any
 
@@ -69,6 +70,7 @@ class SolaceFlow:
     __slots__ = (
         "_end_reason",
         "_ending",
+        "_has_read",
         "_inbox",
         "_intake_open",
         "_is_flush_due",
@@ -90,12 +92,15 @@ class SolaceFlow:
         epoch: Epoch,
         sink: FlowSink,
         make_path: MakePath,
+        has_read: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`has_read`: whether the broker has read what the session sent until now, as far as anybody knows."""
         self.queue = queue
         self.epoch = epoch
         self._inbox = inbox
         self._threads = threads
         self._sink = sink
+        self._has_read = has_read
         self._path = make_path(inbox, self)
         self._state = HandleState.BINDING
         self._intake_open = False
@@ -196,13 +201,14 @@ class SolaceFlow:
         self._is_flush_due = False
         self._apply_intake()
 
-    async def unbind(self) -> None:
-        """See `BoundFlow.unbind`."""
-        if self._state is not HandleState.DEAD:
-            self._state = HandleState.DEAD
+    async def unbind(self) -> bool:
+        """See `BoundFlow.unbind`. The client does not wait for the broker's answer, so that is asked for here."""
+        was_live, self._state = self.is_live, HandleState.DEAD
+        if was_live:
             self._ending = self._threads.begin(self.terminate)
         if self._ending is not None:
             await wait_to_the_end(self._ending)
+        return was_live and await self._has_read()
 
     # -- for the transport
 

@@ -43,6 +43,7 @@ with _without_logging_setup():
         SOLCLIENT_OK,
         SOLCLIENT_PROP_DISABLE_VAL,
         SOLCLIENT_PROP_ENABLE_VAL,
+        SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM,
     )
     from solace.messaging.config._sol_constants import _SolClientFlowEvent as FlowEventCode
     from solace.messaging.config._solace_message_constants import FLOW_RESUME_FAILURE
@@ -97,7 +98,15 @@ _PARTS = (
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
     (_InboundMessage, ("message_id", "solace_message")),
     (native, ("end_point_provision", "topic_endpoint_subscribe", "nack_message", "pause", "resume")),
-    (CORE, ("solClient_msg_setSenderTimestamp", "solClient_flow_destroy")),
+    (
+        CORE,
+        (
+            "solClient_msg_setSenderTimestamp",
+            "solClient_flow_destroy",
+            "solClient_session_getProperty",
+            "solClient_session_topicSubscribeExt",
+        ),
+    ),
 )
 
 
@@ -132,6 +141,7 @@ __all__ = [
     "SOLCLIENT_NOT_FOUND",
     "SOLCLIENT_OK",
     "SOLCLIENT_PROP_ENABLE_VAL",
+    "SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM",
     "START_METHOD",
     "ClientOutcome",
     "ClientSession",

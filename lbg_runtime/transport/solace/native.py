@@ -1,13 +1,13 @@
 """What the client's Python layer does to a flow but has no public method for.
 
-Only `provision_queue`, `destroy` and `release` block. `library.missing_parts` has checked, when the transport was
-opened, that all of it is there. A `handle` is a receiver's `flow_p` itself: the client empties it when it has freed the
-flow, and its functions then do nothing and say so. A copied number could be another flow's by then.
+Only `provision_queue`, `repeat_inbox`, `destroy` and `release` block. `library.missing_parts` has checked, when the
+transport was opened, that all of it is there. A `handle` is a receiver's `flow_p` itself: the client empties it when it
+has freed the flow, and its functions then do nothing and say so. A copied number could be another flow's by then.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_int64, c_uint64
+from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
 from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any
@@ -24,6 +24,7 @@ from lbg_runtime.transport.solace.library import (
     SOLCLIENT_ENDPOINT_PROP_QUEUE,
     SOLCLIENT_OK,
     SOLCLIENT_PROP_ENABLE_VAL,
+    SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM,
     START_METHOD,
     ClientOutcome,
     FlowEventCode,
@@ -32,6 +33,11 @@ from lbg_runtime.transport.solace.library import (
     native,
     prepare_array,
 )
+
+INBOX_PROPERTY = b"SESSION_REPLY_TO_DEFAULT_DEST"
+"""Names the topic of a session's own inbox."""
+
+MOST_BYTES_OF_A_TOPIC = 250
 
 WATERMARK = 1
 """Any value will do: it only says when the handlers that do nothing are called."""
@@ -158,6 +164,20 @@ def forget_failed(receiver: Any) -> None:
 def set_sender_timestamp(outbound: Any, sent_at_ms: int) -> None:
     """Stamp a message to be published; milliseconds since the epoch."""
     CORE.solClient_msg_setSenderTimestamp(outbound.solace_message.msg_p, c_int64(sent_at_ms))
+
+
+def repeat_inbox(service: Any) -> None:
+    """Have the broker answer: subscribe once more below the session's own inbox, which is its already.
+
+    Blocks until it has, for 10 s at most; raises the client's errors.
+    """
+    session = service.session_pointer
+    inbox = create_string_buffer(MOST_BYTES_OF_A_TOPIC + 1)
+    code = CORE.solClient_session_getProperty(session, INBOX_PROPERTY, inbox, c_size_t(len(inbox)))
+    if code == SOLCLIENT_OK:
+        code = CORE.solClient_session_topicSubscribeExt(session, SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM, inbox)
+    if code != SOLCLIENT_OK:
+        raise get_last_error_info(code, "subscribe to the inbox")
 
 
 def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import DirectSink
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.credentials import TokenFile
-from lbg_runtime.transport.solace.errors import connect_failed, request_failed, subcode_and_reason
+from lbg_runtime.transport.solace.errors import connect_failed, is_answer, request_failed, subcode_and_reason
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_message
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import (
@@ -125,6 +125,14 @@ class SolaceSession:
             _log.warning("token_not_renewed", file=source.path, reason=str(error))
         except CLIENT_ERRORS as error:
             _log.warning("token_not_renewed", file=source.path, reason=subcode_and_reason(error)[1])
+
+    def is_heard(self) -> bool:
+        """Whether the broker has answered to something sent now, and so has read what was sent before it."""
+        try:
+            native.repeat_inbox(self.service)
+        except CLIENT_ERRORS as error:
+            return is_answer(error)
+        return True
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """Create a queue and its subscriptions where missing; raises `TransportError`."""

@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, T
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink
+from lbg_runtime.transport.solace.barrier import Barrier
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -52,6 +53,8 @@ class SolaceTransport:
         self._make_path: MakePath | None = None
         self._make_publisher: MakePublisher | None = None
         self._session: SolaceSession | None = None
+        self._barrier: Barrier | None = None
+        """Of the session."""
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
         self._restoring: asyncio.TimerHandle | None = None
@@ -138,7 +141,7 @@ class SolaceTransport:
         session, inbox, make_path = self._session, self._inbox, self._make_path
         if session is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, "not connected")
-        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path)
+        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session.service)
@@ -249,6 +252,7 @@ class SolaceTransport:
             await self._threads.run(session.disconnect)
             raise
         self._session = session
+        self._barrier = Barrier(self._threads, session.is_heard)
         self._is_up()
         held, self._held = self._held, []
         for message, future in held:
@@ -281,7 +285,17 @@ class SolaceTransport:
         if self._watcher is not None:
             self._watcher(True)
 
+    async def _has_read(self) -> bool:
+        if self._barrier is None or not self._connected.is_set():
+            return False
+        answer = self._barrier.ask()
+        # It is others' as well, so a cancellation must not reach it.
+        await asyncio.wait([answer])
+        return answer.result()
+
     def _disconnected(self) -> None:
+        if self._barrier is not None:
+            self._barrier.fall()
         if self._connected.is_set() and self._watcher is not None:
             self._watcher(False)
         self._connected.clear()

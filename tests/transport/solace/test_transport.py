@@ -104,6 +104,31 @@ async def test_what_was_not_confirmed_when_the_session_ended_fails(
 
 
 @PUBLIC_ONLY
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_an_unbind_waits_until_the_broker_has_read_it(
+    broker: BrokerServer, make_transport: MakeTransport, *, goes_on: bool
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    recorder = FlowRecorder()
+    flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
+    await publish(transport, 1)
+    [delivery] = await recorder.until_received(1)
+    broker.faults.stall("first")
+    flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+    unbinding = asyncio.ensure_future(flow.unbind())
+    # The client is done with it as soon as it is sent.
+    await asyncio.wait([unbinding], timeout=0.2)
+    assert not unbinding.done()
+    if not goes_on:
+        broker.faults.drop("first")
+    broker.faults.stall("first", on=False)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await unbinding is goes_on
+
+
+@PUBLIC_ONLY
 async def test_the_client_cannot_open_a_window_that_was_closed(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,50 @@
+"""Finding out whether the broker has read what a session sent: the client does not wait for the answer to an unbind."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from lbg_runtime.transport.solace.threads import ControlThreads
+
+
+class Barrier:
+    """Of one session; used on the loop's thread.
+
+    One question is under way at a time. Who asks meanwhile shares the next one, which begins behind what they sent.
+    """
+
+    def __init__(self, threads: ControlThreads, question: Callable[[], bool]) -> None:
+        """`question` runs on a control thread: whether the broker has answered to something sent by it."""
+        self._threads = threads
+        self._question = question
+        self._under_way: asyncio.Future[bool] | None = None
+        self._next: asyncio.Future[bool] | None = None
+
+    def ask(self) -> "asyncio.Future[bool]":
+        """Whether the broker has read what was sent until now; shared, so nobody may cancel it."""
+        if self._under_way is None:
+            return self._begin(asyncio.get_running_loop().create_future())
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return self._next
+
+    def fall(self) -> None:
+        """The connection is gone: of what was asked nobody will know."""
+        for answer in (self._under_way, self._next):
+            if answer is not None and not answer.done():
+                answer.set_result(False)
+        self._under_way = self._next = None
+
+    def _begin(self, answer: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
+        self._under_way = answer
+        self._threads.begin(self._question).add_done_callback(partial(self._answered, answer))
+        return answer
+
+    def _answered(self, answer: "asyncio.Future[bool]", asked: "asyncio.Future[bool]") -> None:
+        if answer is not self._under_way:
+            return
+        self._under_way = None
+        answer.set_result(asked.result())
+        following, self._next = self._next, None
+        if following is not None:
+            self._begin(following)
