@@ -18,10 +18,12 @@ def client_name(group: str, member: str) -> str:
 
 
 def check_names(shape: GroupShape, control_topic: str) -> None:
-    """Raise `SettingProblem` for a name or a hash prefix of which no queue or topic can be made."""
+    """Raise `SettingProblem` where no queue or topic can be made of a name, a hash prefix or a control topic."""
     for setting, text in (("name", shape.name), ("hash_prefix", shape.hash_prefix)):
         if not text.isprintable():
             raise SettingProblem((setting,), repr(text), "characters that can be printed")
+    if any(letter in control_topic for letter in "*>"):
+        raise SettingProblem(("control_topic",), repr(control_topic), "a topic without wildcards")
     largest = LARGEST_QUEUE_NAME - (len(shape.queue_name(shape.queue_count - 1)) - len(shape.name))
     if len(shape.name) > largest:
         expected = f"at most {largest}, as the names of its queues have at most {LARGEST_QUEUE_NAME}"

@@ -22,6 +22,8 @@ class GroupShape:
     def __post_init__(self) -> None:
         if not self.name or any(c in self.name for c in "*>?'<&;"):
             raise UserError("group.name", repr(self.name), "a queue name prefix without any of * > ? ' < & ;")
+        if "" in self.name.split("/"):
+            raise UserError("group.name", repr(self.name), "levels that are not empty, as a broker asks of queue names")
         if not self.hash_prefix or "/" in self.hash_prefix or any(c in self.hash_prefix for c in "*>"):
             raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
         if self.queue_count < 1:

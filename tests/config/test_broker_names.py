@@ -26,6 +26,19 @@ def test_characters_that_cannot_be_printed_are_refused(letter):
     assert _problem(hash_prefix=text) == f"config.yaml: group.hash_prefix: {text!r}; {expected}"
 
 
+@pytest.mark.parametrize("name", ["/orders", "orders/", "a//b"])
+def test_a_queue_name_has_no_empty_level(name):
+    expected = "levels that are not empty, as a broker asks of queue names"
+    assert _problem(name=name) == f"config.yaml: group.name: {name!r}; expected {expected}"
+
+
+@pytest.mark.parametrize("topic", ["control/*", "control/>"])
+def test_members_talk_on_one_topic(topic):
+    assert _problem(control_topic=topic) == (
+        f"config.yaml: group.control_topic: {topic!r}; expected a topic without wildcards"
+    )
+
+
 def test_a_name_is_as_long_as_its_queues_may_be_named():
     # 200 characters with "/10".
     assert _parse(name="n" * 197).shape().queue_name(10) == "n" * 197 + "/10"
