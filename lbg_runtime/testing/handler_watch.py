@@ -29,13 +29,15 @@ def identity_of(message: Message) -> MessageIdentity | None:
     return None if token is None or key is None else (key, token)
 
 
-def _delivery_of(message: Message) -> DeliveryName | None:
+def _called_for(message: Message) -> tuple[DeliveryName | None, int]:
+    """The delivery, and which of its attempts in the runtime."""
     handling = CURRENT_HANDLING.get(None)
-    if handling is None or identity_of(handling.delivery.message) != identity_of(message):
-        return None
+    # Without an identity it is what middleware made of the one that was delivered; with another, one that was put off.
+    if handling is None or identity_of(message) not in (None, identity_of(handling.delivery.message)):
+        return None, 0
     # A replay of what is parked is recorded as of its own queue.
     queue = QueueName(handling.queue.removeprefix(PARKING_PREFIX))
-    return queue, handling.epoch, handling.delivery.delivery_id
+    return (queue, handling.epoch, handling.delivery.delivery_id), handling.attempts
 
 
 @dataclass(eq=False, slots=True)
@@ -53,6 +55,8 @@ class Attempt:
     """The process's real clock, which the runtime's own records have."""
     delivery: DeliveryName | None
     """The one that it was called for; None where a wrapper called it for a message that it had put off."""
+    runtime_attempt: int = 0
+    """Which of the delivery's attempts, from 1; in one of them a handler is called once."""
     error: BaseException | None = None
     """What the handler raised; a time-out, a stop and a hand-back past its time are a `CancelledError`."""
     end_ns: int | None = None
@@ -113,8 +117,8 @@ class HandlerWatch:
                 # Called in the very step in which the process was killed: no bound, as nothing of it goes on.
                 await asyncio.get_running_loop().create_future()
             start_ns = self._moments.next_ns()
-            delivery = _delivery_of(message)
-            attempt = Attempt(self._member, message, self, start_ns / 1e9, start_ns, monotonic_ns(), delivery)
+            called_for = _called_for(message)
+            attempt = Attempt(self._member, message, self, start_ns / 1e9, start_ns, monotonic_ns(), *called_for)
             self.attempts.append(attempt)
             self._on_change()
             try:

@@ -5,7 +5,7 @@ every run. They differ from those of a real run's files in three ways, each beca
 
 - A handling begins and ends with the user's function, not with what is wrapped around it: a wrapper that puts messages
   off, lets go of them early, or hands them on twice, is found.
-- A message that still lies on its queue is not lost.
+- A message that still lies on its queue is not lost, nor is one that was moved without a call of its handler.
 - What a member that the test has cut off did before it could know is not held against it (`cut_offs`).
 """
 
@@ -96,10 +96,13 @@ def _dispatches(life: Life, cut_offs: CutOffs, shape: GroupShape) -> Iterator[_R
 
 
 def _handlings(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
-    """The calls of one delivery's handler: one list, or one for each good end where it was called again."""
+    """The calls of one delivery's handler: one list, or one for each good end where it was called again.
+
+    Not where the runtime tried again, as something around the handler failed after its good end.
+    """
     found: list[list[Attempt]] = [[]]
     for attempt in attempts:
-        if found[-1] and found[-1][-1].is_good:
+        if found[-1] and found[-1][-1].is_good and found[-1][-1].runtime_attempt == attempt.runtime_attempt:
             found.append([])
         found[-1].append(attempt)
     return found

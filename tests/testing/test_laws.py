@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from lbg_runtime.broker.engine.effects import Deliver
+from lbg_runtime.model.message import Message
 from lbg_runtime.testing import LawsBroken, NotReached, running
 from lbg_runtime.validator.findings import Law
 
@@ -183,6 +184,50 @@ async def test_a_failed_test_is_told_of_broken_laws_as_well(handlers) -> None:
     assert failure.value.__notes__ == [
         "the laws of the runtime are broken as well:\n  loss:\n    publisher/k: 1 confirmed, never handled to an end"
     ]
+
+
+async def test_what_is_moved_without_a_call_of_its_handler_is_not_lost(handlers) -> None:
+    registered = handlers(attempts=1, then="error_queue")
+
+    @registered.middleware
+    async def refuse(message, proceed):
+        if message.payload == b"2":
+            raise ValueError("refused")
+        await proceed(message)
+
+    async with running(registered) as group:
+        await group.publish("orders/new", "1", "2", "3", key="k")
+        await group.settled()
+        assert [moved.payload for moved in group.error_queue()] == [b"2"]
+
+
+async def test_what_middleware_made_of_a_message_is_that_message(handlers) -> None:
+    registered = handlers()
+
+    @registered.middleware
+    async def decrypt(message, proceed):
+        await proceed(Message(message.topic, message.payload[::-1]))
+
+    async with running(registered) as group:
+        await group.publish("orders/new", "12", "34", key="k")
+        await group.settled()
+        assert [handled.payload for handled in group.handled()] == [b"21", b"43"]
+
+
+async def test_what_is_tried_again_because_of_middleware_is_no_duplicate(handlers) -> None:
+    registered = handlers()
+    failures = [ValueError("no commit")] * 2
+
+    @registered.middleware
+    async def commit(message, proceed):
+        await proceed(message)
+        if failures:
+            raise failures.pop()
+
+    async with running(registered) as group:
+        await group.publish("orders/new", "1", "2", key="k")
+        await group.settled()
+        assert len(group.attempts("k", number=1)) == 3
 
 
 async def test_a_failed_wait_is_not_hidden_by_the_laws(handlers) -> None:
