@@ -29,11 +29,12 @@ from lbg_runtime.model.errors import (
     GroupMissing,
     GroupRefused,
     SempError,
-    SempUnreachable,
+    SempRefused,
     UserError,
 )
 from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX, Then
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
@@ -105,18 +106,22 @@ class GroupAdmin:
         """
         _refuse(plan.problems)
         made: dict[Ref, Attributes] = {}
+        in_doubt: Ref | None = None
         try:
             for step in plan.steps:
                 on_step(step)
-                try:
-                    await self._executor.do(step)
-                except (SempUnreachable, asyncio.CancelledError):
-                    made = state_after(made, step)  # It may have been done all the same.
-                    raise
-                made = state_after(made, step)
+                in_doubt = step.ref
+                await self._executor.do(step)
+                made, in_doubt = state_after(made, step), None
         except (SempError, asyncio.CancelledError) as error:
+            if isinstance(error, SempRefused) and not _may_be_ours(error):
+                in_doubt = None
             _log.warning("group_creation_failed", reason=str(error) or "interrupted", objects=len(made))
-            await self._undo(made)
+            # What was being made may be there all the same.
+            await self._undo(made if in_doubt is None else state_after(made, step))
+            if in_doubt is not None and not isinstance(error, SempRefused):
+                expected = "if the broker makes it yet, `lbg group apply` or `delete` ends it"
+                _log.warning("group_creation_in_doubt", object=str(in_doubt), expected=expected)
             raise
 
     async def delete(self, spec: GroupSpec, *, force: bool = False, on_step: OnStep = lambda _: None) -> list[Ref]:
@@ -134,14 +139,20 @@ class GroupAdmin:
         if not force:
             # Before anything is touched, so that a refusal disturbs nobody; and again when nothing more can come.
             await self._check_unused(gone)
-        for step in plan_quiet(gone):
-            on_step(step)
-            await self._executor.do(step)
-        if not force:
-            await self._check_still_unused(gone)
-        for step in plan_delete(_quiet(gone)):
-            on_step(step)
-            await self._executor.do(step)
+        try:
+            for step in plan_quiet(gone):
+                on_step(step)
+                await self._executor.do(step)
+            if not force:
+                await self._check_still_unused(gone)
+            for step in plan_delete(_quiet(gone)):
+                on_step(step)
+                await self._executor.do(step)
+        except (SempError, asyncio.CancelledError) as error:
+            if not isinstance(error, GroupInUse):
+                expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
+                _log.error("group_deletion_interrupted", reason=str(error) or "interrupted", expected=expected)
+            raise
         return kept
 
     async def fills(self, queues: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -230,6 +241,11 @@ def _login(account: AccountSettings | None) -> Login | None:
 def _refuse(problems: tuple[UserError, ...]) -> None:
     if problems:
         raise GroupRefused(problems)
+
+
+def _may_be_ours(refused: SempRefused) -> bool:
+    """Whether what exists already may have been made by the very request, when it was sent the first time."""
+    return refused.is_repeated and refused.code == SempCode.ALREADY_EXISTS
 
 
 def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:

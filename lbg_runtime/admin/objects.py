@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_runtime.admin.queues import Permission, QueueAccess, attributes_of_new_queue
+from lbg_runtime.admin.queues import KEEPS_ALL, Permission, QueueAccess, attributes_of_new_queue
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec
+from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import Segment
 from lbg_runtime.semp.answer import Json
@@ -126,11 +127,11 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     subscriptions = {queue: spec.shape.subscriptions(index) for index, queue in enumerate(spec.shape.queue_names())}
     subscriptions |= {queue: (queue,) for queue in spec.aside}
     for queue, topics in subscriptions.items():
+        # What lies in an error queue may have a time to live, as whoever empties it likes.
+        is_ordered = not queue.startswith(ERROR_TOPIC_PREFIX)
         state[Ref(ObjectKind.QUEUE, queue)] = {
-            **attributes_of_new_queue(access),
-            "maxMsgSpoolUsage": spec.queue_spool_mb,
-            # It would take messages out of the order of their keys.
-            "respectMsgPriorityEnabled": False,
+            **attributes_of_new_queue(access, spec.queue_spool_mb),
+            **(KEEPS_ALL if is_ordered else {}),
         }
         for topic in topics:
             state[Ref(ObjectKind.SUBSCRIPTION, topic, queue)] = {}

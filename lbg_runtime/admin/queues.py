@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.account import open_semp, semp_missing
 from lbg_runtime.admin.spec import SHARED_USERNAME
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import QueueInUse, QueueMissing, QueueUnfit, SempRefused
@@ -70,27 +70,29 @@ class QueueAccess:
     permission: Permission = Permission.CONSUME
 
 
-_FIT: Mapping[str, Json] = {
-    "accessType": "exclusive",
-    "partitionCount": 0,
+KEEPS_ALL: Mapping[str, Json] = {
     "maxRedeliveryCount": 0,
     "respectTtlEnabled": False,
     "respectMsgPriorityEnabled": False,
 }
-"""What a queue must be for every message to stay in its place until it is settled."""
+"""With these a queue keeps every message in its place until it is settled; else it throws some away, by itself."""
+
+_FIT: Mapping[str, Json] = {"accessType": "exclusive", "partitionCount": 0, **KEEPS_ALL}
 
 
 class SempQueueAdmin:
     """`QueueAdmin` over SEMP. A queue that exists keeps its owner, its permission and its sizes.
 
+    A new one may hold `spool_mb` megabytes.
+
     A refused message of a publisher is told to it by the queues made here, also while they take none
     (`rejectMsgToSenderOnDiscardBehavior`), so nothing is lost without a word.
     """
 
-    def __init__(self, client: SempClient, vpn: str, access: QueueAccess) -> None:
+    def __init__(self, client: SempClient, vpn: str, access: QueueAccess, spool_mb: int) -> None:
         self._client = client
         self._vpn = vpn
-        self._access = access
+        self._new_queue = {**attributes_of_new_queue(access, spool_mb), **KEEPS_ALL}
 
     async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
         try:
@@ -116,9 +118,7 @@ class SempQueueAdmin:
     async def create_queue(self, queue: QueueName) -> None:
         """Raises `QueueUnfit` for one that exists and is not exclusive; what is disabled of it is enabled."""
         try:
-            await self._client.create(
-                ("msgVpns", self._vpn, "queues"), {"queueName": queue, **attributes_of_new_queue(self._access)}
-            )
+            await self._client.create(("msgVpns", self._vpn, "queues"), {"queueName": queue, **self._new_queue})
         except SempRefused as refused:
             if refused.code != SempCode.ALREADY_EXISTS:
                 raise
@@ -198,8 +198,8 @@ class SempQueueAdmin:
                 raise
 
 
-def attributes_of_new_queue(access: QueueAccess) -> dict[str, Json]:
-    """What a queue of a group is made with, its sizes apart."""
+def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Json]:
+    """What a queue is made with, whether for a group or for what its members set aside."""
     return {
         "accessType": "exclusive",
         "owner": access.owner,
@@ -207,6 +207,7 @@ def attributes_of_new_queue(access: QueueAccess) -> dict[str, Json]:
         "rejectMsgToSenderOnDiscardBehavior": "always",
         "ingressEnabled": True,
         "egressEnabled": True,
+        "maxMsgSpoolUsage": spool_mb,
     }
 
 
@@ -219,8 +220,11 @@ async def open_queue_admin(settings: Settings) -> AsyncIterator[SempQueueAdmin]:
     `ConfigError` where `semp` is not set, `SempError` where the broker does not answer.
     """
     vpn, owner = settings.connection.vpn, settings.connection.username
+    if settings.semp is None:
+        raise semp_missing()
     async with open_semp(settings) as client:
-        yield SempQueueAdmin(client, vpn, QueueAccess(owner, await _permission_of_others(client, vpn, owner)))
+        access = QueueAccess(owner, await _permission_of_others(client, vpn, owner))
+        yield SempQueueAdmin(client, vpn, access, settings.semp.queue_spool_mb)
 
 
 async def _permission_of_others(client: SempClient, vpn: str, owner: str) -> Permission:

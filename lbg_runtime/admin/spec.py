@@ -146,7 +146,7 @@ class GroupSpec:
         for key, login in (("PU", self.publisher), ("DU", self.conductor)):
             if login is not None:
                 settings[key] = login.username
-        return json.dumps(settings, separators=(",", ":"), ensure_ascii=False)
+        return _written(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +220,11 @@ def read_marker(marker_name: str, text: str) -> StoredGroup | None:
         return None
 
 
+def with_queue_count(marker: str, queue_count: int) -> str:
+    """Stored settings that `read_marker` can read, with another number of queues."""
+    return _written({**json.loads(marker), "QC": queue_count})
+
+
 def profile_name_of(group: str) -> str:
     """A name for profiles that only this group gets: profiles have short names of letters, digits, `-` and `_`."""
     name = "lbg-" + re.sub(r"[^A-Za-z0-9_-]", "-", group)
@@ -227,6 +232,10 @@ def profile_name_of(group: str) -> str:
         return name
     check = f"-{crc32(group.encode()):08x}"
     return name[: _LARGEST_PROFILE_NAME - len(check)] + check
+
+
+def _written(settings: Mapping[str, object]) -> str:
+    return json.dumps(settings, separators=(",", ":"), ensure_ascii=False)
 
 
 def _text(value: object) -> str:

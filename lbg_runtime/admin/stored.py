@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker
+from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with_queue_count
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import GroupSettings, GroupSource, Settings
 from lbg_runtime.core.chance import RandomSource
@@ -60,6 +60,22 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
         "hash_function": stored.hash_function.value,
         "key": stored.key,
     }
+
+
+async def store_queue_count(settings: Settings, queue_count: int) -> None:
+    """Write into the stored settings how many queues the group has now; nothing where none of this version are stored.
+
+    Else members that start from them would leave the queues alone that are new. Raises `SempError`.
+    """
+    from lbg_runtime.admin.account import open_semp
+
+    name = MARKER_PREFIX + settings.group.name
+    text = await _read_text(settings)
+    if text is None or (stored := read_marker(name, text)) is None or stored.shape.queue_count == queue_count:
+        return
+    async with open_semp(settings) as client:
+        path = ("msgVpns", settings.connection.vpn, "jndiQueues", name)
+        await client.update(path, {"physicalName": with_queue_count(text, queue_count)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lbg_runtime.model.errors import GroupMissing
+from lbg_runtime.model.errors import ConfigError, GroupMissing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -132,10 +132,15 @@ def evict(
     For a member that hangs and cannot be asked. It comes back if it can, behind the others.
     """
     from lbg_runtime.admin.sight import disconnect
+    from lbg_runtime.runtime.membership import checked_id
 
+    checked_id("MEMBER", member)
     settings = _load(config)
-    # As runtime/app.py names it: group, member, host, process.
-    pattern = settings.connection.client_name or f"{settings.group.name}/{member}/*"
+    if (client_name := settings.connection.client_name) is not None:
+        expected = "none: it is not known which member has it, and the broker's administration can end that client"
+        raise ConfigError("connection.client_name", client_name, expected)
+    # As config/broker_names.py names it: group, member, host, process.
+    pattern = f"{settings.group.name}/{member}/*"
     ended = _run(settings, lambda _, client: disconnect(client, settings.connection.vpn, pattern))
     if json:
         _print_json({"member": member, "disconnected": ended})

@@ -28,6 +28,7 @@ def restripe(
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.settings import GroupSource
 
     configure_log()
     settings = load_group_settings(config)
@@ -53,7 +54,7 @@ def restripe(
         return
     how = f"{moved} shards moved in {seconds} s" if done is not None else "there is nothing to do"
     print(f"{settings.group.name} has {queues} queues: {how}")
-    if settings.group.queue_count != queues:
+    if settings.group.queue_count != queues and settings.group.source is GroupSource.FILE:
         print(f"now set group.queue_count to {queues} in the settings, for members that start from here on")
 
 
@@ -75,7 +76,10 @@ class _Teller:
 
 
 async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> "Progress | None":
+    from lbg_runtime.admin.stored import store_queue_count
     from lbg_runtime.runtime.restriper import open_restriper
 
     async with open_restriper(settings, on_progress) as restriper:
-        return await restriper.run(queues)
+        done = await restriper.run(queues)
+        await store_queue_count(settings, queues)
+        return done

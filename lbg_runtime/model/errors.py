@@ -199,16 +199,20 @@ class SempUnreachable(SempError):
 class SempRefused(SempError):
     """The broker understood and said no. Branch on `code`; `status` and `description` are for people, and may change.
 
-    `code` is 0 where the answer had no SEMP error in it; `http_status` tells the rest.
+    `code` is 0 where the answer had no SEMP error in it; `http_status` tells the rest. `is_repeated`: the request had
+    been sent before and answered with 503, and may have been carried out by that.
     """
 
-    def __init__(self, request: str, http_status: int, code: int, status: str, description: str) -> None:
+    def __init__(
+        self, request: str, http_status: int, code: int, status: str, description: str, *, is_repeated: bool = False
+    ) -> None:
         super().__init__(f"{request}: {status} ({code}): {description}")
         self.request = request
         self.http_status = http_status
         self.code = code
         self.status = status
         self.description = description
+        self.is_repeated = is_repeated
 
 
 class QueueMissing(SempError):

@@ -93,14 +93,19 @@ def find_membership(
     return Membership(counted_member(index), place)
 
 
+def checked_id(where: str, given: str) -> MemberId:
+    """A member's name that somebody has written; raises `ConfigError` for what is none."""
+    if not _ID.fullmatch(given):
+        raise ConfigError(where, ascii(given), "1 to 100 letters, digits and any of _ . : -")
+    return MemberId(given)
+
+
 def _discovered_id(
     argument: str | None, settings: MembershipSettings, environ: Mapping[str, str], host_name: str, pid: int
 ) -> MemberId:
     for where, given in (("member id", argument), (f"environment {ID_VARIABLE}", environ.get(ID_VARIABLE))):
         if given:
-            if not _ID.fullmatch(given):
-                raise ConfigError(where, ascii(given), "1 to 100 letters, digits and any of _ . : -")
-            return MemberId(given)
+            return checked_id(where, given)
     # In a container both are the same in every life; where several members share a host, the process tells them apart.
     return MemberId(settings.id or f"{host_name[:90]}-{pid}")
 

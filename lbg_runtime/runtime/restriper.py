@@ -317,6 +317,7 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     for where, (found, expected) in refusals.items():
         raise ConfigError(where, found, expected)
     name = f"lbg-restriper-{group.name}"
-    opening = open_session(settings.outside_connection, name, settings.transport.client_path)
+    # Who was replaced must not come back and replace the other in its turn: both would give up.
+    opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_queue_admin(settings) as queues, opening as session:
         yield Restriper(settings, queues, session, on_progress)

@@ -22,14 +22,18 @@ class Session(Transport, Messenger, Browser, Protocol):
 
 @asynccontextmanager
 async def open_session(
-    settings: ConnectionSettings, client_name: str, client_path: ClientPathChoice = ClientPathChoice.AUTO
+    settings: ConnectionSettings,
+    client_name: str,
+    client_path: ClientPathChoice = ClientPathChoice.AUTO,
+    *,
+    reconnects: bool = True,
 ) -> AsyncIterator[Session]:
-    """Connect, and close at the end.
+    """Connect, and close at the end. Without `reconnects` a lost connection is the end as well.
 
     Raises `ConfigError` where nobody answers, the port is taken, or a file that the settings name is of no use.
     """
     if settings.transport is TransportKind.SOLACE:
-        async with _open_solace(settings, settings.host, client_name, client_path) as session:
+        async with _open_solace(settings, settings.host, client_name, client_path, reconnects=reconnects) as session:
             yield session
         return
     # Imported here, because a member of a group on PubSub+ has no use for a broker.
@@ -39,13 +43,18 @@ async def open_session(
     async with BrokerServer(host, port) as server:
         address = f"tcp://{server.host}:{server.port}"
         _log.info("embedded_broker_started", host=address)
-        async with _open_solace(settings, (address,), client_name, client_path) as session:
+        async with _open_solace(settings, (address,), client_name, client_path, reconnects=reconnects) as session:
             yield session
 
 
 @asynccontextmanager
 async def _open_solace(
-    settings: ConnectionSettings, hosts: tuple[str, ...], client_name: str, client_path: ClientPathChoice
+    settings: ConnectionSettings,
+    hosts: tuple[str, ...],
+    client_name: str,
+    client_path: ClientPathChoice,
+    *,
+    reconnects: bool,
 ) -> AsyncIterator[Session]:
     # Imported here, because the client starts a thread when it is imported.
     from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
@@ -74,6 +83,7 @@ async def _open_solace(
             client_certificate=certificate,
             token_file=token_file,
             client_path=client_path,
+            reconnects=reconnects,
         )
     )
     try:

@@ -70,7 +70,7 @@ class SempAnswer:
 
 
 def read_answer(url: str, body: bytes) -> SempAnswer | None:
-    """The answer in a body, or None where it is not SEMP's."""
+    """The answer in a body, or None where it is not SEMP's; raises `SempUnreachable` where it leads nowhere."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -83,7 +83,7 @@ def read_answer(url: str, body: bytes) -> SempAnswer | None:
         return SempAnswer(
             failure=SempFailure(code, str(error.get("status", "")), _one_line(error.get("description", "")))
         )
-    return SempAnswer(_objects(url, document.get("data"), document.get("collections")), None, _next_query(meta))
+    return SempAnswer(_objects(url, document.get("data"), document.get("collections")), None, _next_query(url, meta))
 
 
 def _objects(url: str, data: Json, collections: Json) -> tuple[SempObject, ...]:
@@ -107,11 +107,16 @@ def _counts(collections: Json) -> dict[str, int]:
     }
 
 
-def _next_query(meta: dict[str, Json]) -> str | None:
+def _next_query(url: str, meta: dict[str, Json]) -> str | None:
     # Not `cursorQuery`, which some brokers give encoded and others plain.
     paging = meta.get("paging")
     uri = paging.get("nextPageUri") if isinstance(paging, dict) else None
-    return urlsplit(uri).query if isinstance(uri, str) else None
+    if not isinstance(uri, str):
+        return None
+    try:
+        return urlsplit(uri).query
+    except ValueError:
+        raise SempUnreachable(url, f"the next page is to be at {uri!r}") from None
 
 
 def _one_line(text: object) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.admin.executor import PAUSES_S
 from lbg_runtime.admin.group import GroupAdmin, spec_of
@@ -126,6 +127,28 @@ async def test_a_created_group_is_as_planned_and_known(client):
     assert [group.to_spec().marker() for group in await admin.stored_groups()] == [SPEC.marker()]
 
 
+@pytest.mark.parametrize("queue", ["orders/1", "lbg-parked/orders/0"])
+@pytest.mark.parametrize(
+    "unfit", [{"maxRedeliveryCount": 1}, {"respectTtlEnabled": True}, {"respectMsgPriorityEnabled": True}]
+)
+async def test_a_queue_that_may_throw_messages_away_is_not_as_it_should_be(client, queue, unfit):
+    spec = replace(SPEC, aside=PARKING)
+    admin = await create(client, spec)
+    await client.update(("msgVpns", "default", "queues", queue), unfit)
+    plan = await admin.plan(spec)
+    assert [(step.ref.name, dict(step.before)) for step in plan.steps] == [(queue, unfit)]
+    await admin.apply(plan)
+    assert (await admin.plan(spec)).is_clean
+
+
+async def test_what_lies_in_an_error_queue_may_end_there(client):
+    errors = QueueName("lbg-errors/orders")
+    spec = replace(SPEC, aside=(errors,))
+    admin = await create(client, spec)
+    await client.update(("msgVpns", "default", "queues", errors), {"respectTtlEnabled": True, "maxTtl": 60})
+    assert (await admin.plan(spec)).is_clean
+
+
 async def test_a_group_of_the_shared_username_has_no_account(broker, client):
     admin = await create(client, SHARED)
     assert (await admin.plan(SHARED)).is_clean
@@ -173,6 +196,31 @@ async def test_a_creation_that_is_interrupted_is_taken_back(broker, client):
     async with broker.client() as failing:
         with pytest.raises(asyncio.CancelledError):
             await create(failing)
+    assert await everything(client) == before
+
+
+class Gateway(httpx.AsyncBaseTransport):
+    """Passes one change on to the broker, and says that nobody was there."""
+
+    def __init__(self, inner, number):
+        self._inner = inner
+        self._left = number
+
+    async def handle_async_request(self, request):
+        answer = await self._inner.handle_async_request(request)
+        if request.method == "POST":
+            self._left -= 1
+            if self._left == 0:
+                return httpx.Response(503, text="<html>")
+        return answer
+
+
+async def test_what_was_made_by_a_request_that_had_to_be_repeated_is_taken_back(broker, client):
+    before = await everything(client)
+    broker.transport = Gateway(broker.transport, 12)
+    async with broker.client() as unlucky:
+        with pytest.raises(SempRefused, match="queues: ALREADY_EXISTS"):
+            await create(unlucky)
     assert await everything(client) == before
 
 
@@ -244,6 +292,17 @@ async def test_who_may_not_write_is_told_before_the_first_write(broker):
 
 
 # -- drift
+
+
+async def test_a_deletion_that_is_interrupted_says_that_the_queues_are_closed(broker, client):
+    await create(client)
+    broker.transport = Wire(broker.transport, 3, httpx.ReadTimeout("gone"))
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises(SempUnreachable):
+            await GroupAdmin(failing, "default").delete(SPEC)
+    assert told[-1]["event"] == "group_deletion_interrupted"
+    await GroupAdmin(client, "default").apply(await GroupAdmin(client, "default").plan(SPEC))
+    assert (await GroupAdmin(client, "default").plan(SPEC)).is_clean
 
 
 async def test_drift_is_found_and_mended(broker, client):

@@ -144,7 +144,7 @@ async def test_the_documents_accept_every_request(broker: Broker, recorder: Reco
     await read_backlog(client, "default", "orders")
     assert await disconnect(client, "default", "an*") == ["ann"]
     # What a re-striping does to queues.
-    queues = SempQueueAdmin(client, "default", QueueAccess("members"))
+    queues = SempQueueAdmin(client, "default", QueueAccess("members"), 100)
     await queues.create_queue(fresh)
     await queues.ensure_fit(fresh)
     await queues.subscribe(fresh, "orders-hash/2/>")

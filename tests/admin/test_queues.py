@@ -10,6 +10,7 @@ from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, QueueInUse, QueueMissing, QueueUnfit, SempRefused
 from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempAccount, SempClient
 
 QUEUE = QueueName("orders/0")
@@ -19,7 +20,7 @@ GROUP = {"name": "orders", "hash_prefix": "orders-hash", "hash_count": 8, "queue
 
 @pytest.fixture
 def admin(client):
-    return SempQueueAdmin(client, "default", QueueAccess("members"))
+    return SempQueueAdmin(client, "default", QueueAccess("members"), 100)
 
 
 class Traffic:
@@ -54,8 +55,14 @@ async def test_a_new_queue_is_ready_for_a_group(broker, admin):
     assert settings.reject_on_discard is RejectOnDiscard.ALWAYS
 
 
+async def test_a_new_queue_is_as_large_as_the_settings_say(client):
+    await SempQueueAdmin(client, "default", QueueAccess("members"), 50).create_queue(QUEUE)
+    there = await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", QUEUE))
+    assert there.attributes["maxMsgSpoolUsage"] == 50
+
+
 async def test_a_queue_can_be_closed_to_everybody_but_its_owner(broker, client):
-    admin = SempQueueAdmin(client, "default", QueueAccess("members", Permission.NO_ACCESS))
+    admin = SempQueueAdmin(client, "default", QueueAccess("members", Permission.NO_ACCESS), 100)
     await admin.create_queue(QUEUE)
     assert broker.engine.queue_status("default", QUEUE).settings.permission is EnginePermission.NO_ACCESS
 
@@ -184,7 +191,7 @@ async def test_a_message_that_comes_between_look_and_deletion_saves_the_queue(br
     broker.transport = BetweenLooks(broker.transport, traffic.publish)
     async with broker.client() as client:
         with pytest.raises(QueueInUse):
-            await SempQueueAdmin(client, "default", QueueAccess("members")).delete_queue(QUEUE)
+            await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
     settings = broker.engine.queue_status("default", QUEUE).settings
     assert (settings.ingress_enabled, settings.egress_enabled) == (True, True)
     traffic.publish()
@@ -201,7 +208,7 @@ async def test_a_publisher_is_told_when_a_queue_is_about_to_go(admin, client, tr
 
 async def test_an_administrator_of_the_vpn_is_enough(broker):
     async with broker.operator() as client:
-        admin = SempQueueAdmin(client, "default", QueueAccess("members"))
+        admin = SempQueueAdmin(client, "default", QueueAccess("members"), 100)
         await admin.create_queue(QUEUE)
         await admin.subscribe(QUEUE, TOPIC)
         await admin.delete_queue(QUEUE)
@@ -209,7 +216,7 @@ async def test_an_administrator_of_the_vpn_is_enough(broker):
 
 async def test_other_refusals_are_passed_on(broker):
     async with broker.operator() as client:
-        admin = SempQueueAdmin(client, "elsewhere", QueueAccess("members"))
+        admin = SempQueueAdmin(client, "elsewhere", QueueAccess("members"), 100)
         for call in (admin.create_queue(QUEUE), admin.subscriptions(QUEUE), admin.unsubscribe(QUEUE, "a")):
             with pytest.raises(SempRefused, match="UNAUTHORIZED"):
                 await call

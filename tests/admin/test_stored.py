@@ -12,7 +12,15 @@ import pytest
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.group import GroupAdmin, spec_of
 from lbg_runtime.admin.spec import StoredGroup, read_marker
-from lbg_runtime.admin.stored import LOOK_S, Difference, StoredGroupWatch, ask_broker, differences, watch_of
+from lbg_runtime.admin.stored import (
+    LOOK_S,
+    Difference,
+    StoredGroupWatch,
+    ask_broker,
+    differences,
+    store_queue_count,
+    watch_of,
+)
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.server import SempServer
@@ -55,6 +63,25 @@ async def made_on(server: SempServer) -> None:
     async with open_semp(settings) as client:
         admin = GroupAdmin(client, "default")
         await admin.create(await admin.plan(spec_of(settings), is_new=True))
+
+
+@pytest.mark.real_time
+async def test_a_restriped_group_is_stored_with_its_new_count() -> None:
+    async with serve() as server:
+        await made_on(server)
+        made_of = {"group": GROUP, "semp": {"url": server.url, "password": "admin"}}
+        settings = parse_settings(made_of, "test", {})
+        before = await anyio.to_thread.run_sync(ask_broker, settings)
+        for _ in range(2):
+            await store_queue_count(settings, 5)
+        assert await anyio.to_thread.run_sync(ask_broker, settings) == {**before, "queue_count": 5}
+
+
+@pytest.mark.real_time
+async def test_what_is_not_stored_need_not_be_counted() -> None:
+    async with serve() as server:
+        made_of = {"group": GROUP, "semp": {"url": server.url, "password": "admin"}}
+        await store_queue_count(parse_settings(made_of, "test", {}), 5)
 
 
 def serve() -> SempServer:

@@ -180,6 +180,13 @@ def test_without_an_administrator_there_is_nothing_to_do(stage: Stage) -> None:
 
 
 @pytest.mark.real_time
+def test_only_the_member_that_is_named_is_evicted(stage: Stage) -> None:
+    assert "MEMBER: '*'; expected 1 to 100 letters" in str(stage.group("evict", "*").exception)
+    stage.settings["connection"]["client_name"] = "only-me"
+    assert "connection.client_name: only-me; expected none" in str(stage.group("evict", "a").exception)
+
+
+@pytest.mark.real_time
 @pytest.mark.end_to_end
 @pytest.mark.timeout(240)  # Half a dozen processes, one after another.
 def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> None:

@@ -142,6 +142,14 @@ async def test_pages_without_an_end_are_an_error():
             await client.find_all(SempApi.CONFIG, QUEUES)
 
 
+@pytest.mark.parametrize("uri", ["http://[bad", "http://broker/?cursor=\x00"])
+async def test_a_next_page_that_is_nowhere_is_an_error(uri):
+    broker = Broker(ok([{"n": 1}], paging={"nextPageUri": uri}))
+    async with broker.client() as client:
+        with pytest.raises(SempUnreachable):
+            await client.find_all(SempApi.CONFIG, QUEUES)
+
+
 async def test_the_code_of_an_error_counts_and_not_the_http_status():
     async with Broker(refusal(6), refusal(6, status=404)).client() as client:
         for status in (400, 404):

@@ -27,6 +27,8 @@ class SolaceSettings:
     """For each host; the first connection is tried once."""
     reconnect_wait_ms: int = 1_000
     """Between attempts to come back, which never end. At most 60 000."""
+    reconnects: bool = True
+    """False: with its first lost connection the session is over, for whom a second client of its name has replaced."""
     keep_alive_interval_ms: int = 3_000
     keep_alive_limit: int = 3
     """Unanswered keep-alives after which the connection counts as lost."""
@@ -49,7 +51,7 @@ class SolaceSettings:
             **self._authentication(),
             "solace.messaging.transport.connection-attempts-timeout": self.connect_timeout_ms,
             "solace.messaging.transport.connection-retries": 0,
-            "solace.messaging.transport.reconnection-attempts": -1,
+            "solace.messaging.transport.reconnection-attempts": -1 if self.reconnects else 0,
             "solace.messaging.transport.reconnection-attempts-wait-interval": self.reconnect_wait_ms,
             "solace.messaging.transport.keep-alive-interval": self.keep_alive_interval_ms,
             "solace.messaging.transport.keep-alive-without-response-limit": self.keep_alive_limit,

@@ -43,7 +43,8 @@ class SolaceTransport:
     """`Transport` and `Messenger`. All methods are called on one loop, that of `open`.
 
     Outages are the client's business: it retries for ever and binds the flows again. Where a session ends for good all
-    the same, its flows get `FlowDown` and a new session is made, again and again until there is one or `close`.
+    the same, its flows get `FlowDown` and a new session is made, again and again until there is one or `close`; none
+    where the settings want no reconnects.
     """
 
     def __init__(self, settings: SolaceSettings) -> None:
@@ -311,7 +312,8 @@ class SolaceTransport:
         for flow in flows:
             flow.session_ended(reason)
         self._threads.begin(session.disconnect)
-        self._renewal = asyncio.get_running_loop().create_task(self._renew())
+        if self._settings.reconnects:
+            self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
     async def _follow_token(self, source: TokenFile) -> None:
         """Have the client know the newest token before it needs it: it comes back from an outage by itself."""

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,6 +71,32 @@ async def test_a_session_that_ended_for_good_is_replaced(
     assert again.payloads[3:] == [b"first", b"second"]
     transport.send_direct(Message("events/heard", b""))
     assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).topic == "events/heard"
+
+
+async def test_who_was_replaced_and_does_not_reconnect_leaves_the_other_alone(broker: BrokerServer) -> None:
+    settings = SolaceSettings((f"tcp://{broker.host}:{broker.port}",), "the only one", reconnects=False)
+    first, second = SolaceTransport(settings), SolaceTransport(settings)
+    told: dict[SolaceTransport, list[bool]] = {first: [], second: []}
+    lost = asyncio.Event()
+
+    def note(transport: SolaceTransport, is_up: bool) -> None:
+        told[transport].append(is_up)
+        if not is_up:
+            lost.set()
+
+    try:
+        await first.open()
+        first.watch_connection(partial(note, first))
+        await second.open()
+        second.watch_connection(partial(note, second))
+        await asyncio.wait_for(lost.wait(), PATIENCE_S)
+        with pytest.raises(PublishFailed, match="not connected"):
+            await asyncio.wait_for(first.send(Message("orders/new", b"")), PATIENCE_S)
+        await publish(second, 3)
+        assert told == {first: [True, False], second: [True]}
+    finally:
+        await first.close()
+        await second.close()
 
 
 @pytest.mark.usefixtures("no_reconnects")
