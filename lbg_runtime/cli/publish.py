@@ -16,7 +16,7 @@ import typer
 
 from lbg_runtime.cli.lines import read_lines
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
@@ -106,6 +106,8 @@ def publish(
         raise UserError("--key-from", f"given with --key {key}", "one of the two")
     if is_load and key_from is not None:
         raise UserError("--key-from", "given for generated messages", "--key or --keys, or lines on standard input")
+    if key is not None and not is_sendable(key):
+        raise UserError("--key", ascii(key), "text that UTF-8 can carry")
     if key is not None and keys is not None:
         raise UserError("--keys", f"given with --key {key}", "one of the two")
     settings = load_group_settings(config)

@@ -82,14 +82,16 @@ def _as_key(value: object) -> str | None:
 
 
 def _sendable(key: str | None) -> str | None:
-    """JSON can spell halves of characters, which no property, topic or record can hold: such a text is no key."""
-    if key is None:
-        return None
+    return key if key is not None and is_sendable(key) else None
+
+
+def is_sendable(text: str) -> bool:
+    """Whether a property, topic or record can hold it: JSON and command lines can spell halves of characters."""
     try:
-        key.encode()
+        text.encode()
     except UnicodeEncodeError:
-        return None
-    return key
+        return False
+    return True
 
 
 def _follow_pointer(payload: bytes, pointer: str) -> object:

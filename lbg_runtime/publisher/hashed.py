@@ -15,7 +15,7 @@ from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefu
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hash_vectors import verify_hashing
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
     NO_PROPERTIES,
@@ -201,6 +201,8 @@ class HashedPublisher:
             payload = _payload_of(payload)
         if key is None:
             key = self._find_key(topic, payload, properties)
+        elif type(key) is not str:
+            key = _text_of("key", key)
         known = self._keys.get(key)
         if known is None:
             known = self._add_key(key)
@@ -243,12 +245,14 @@ class HashedPublisher:
         return key
 
     def _add_key(self, key: str) -> _Key:
-        if not _is_text(key):
+        if not is_sendable(key):
             raise UserError("key", ascii(key), "text that UTF-8 can carry")
         known = self._keys[key] = _Key(shard_of(self._hash_function, key, self._group.hash_count))
         return known
 
     def _hashed_topic(self, shard: int, topic: str) -> str:
+        if type(topic) is not str:
+            topic = _text_of("topic", topic)
         hashed_topic = self._group.hashed_topic(shard, topic)
         try:
             if topic and is_valid_topic(hashed_topic):
@@ -263,18 +267,18 @@ class HashedPublisher:
         """Stamp the message and hand it to the transport, in one go: nobody can come in between."""
         number, key_sequence, size_bytes = self._sent_count + 1, known.sequence + 1, len(payload)
         message_id = f"{self.publisher_id}-{number}"
-        stamped: dict[str, PropertyValue] = {
-            **properties,
-            PARTITION_KEY_PROPERTY: key,
-            PUBLISHER_PROPERTY: self.publisher_id,
-            KEY_SEQUENCE_PROPERTY: key_sequence,
-        }
         span = None
-        if self._spans is not None:
-            span = self._spans.begin_publish(
-                topic, key=key, shard=known.shard, message_id=message_id, size_bytes=size_bytes, properties=stamped
-            )
         try:
+            stamped: dict[str, PropertyValue] = {
+                **properties,
+                PARTITION_KEY_PROPERTY: key,
+                PUBLISHER_PROPERTY: self.publisher_id,
+                KEY_SEQUENCE_PROPERTY: key_sequence,
+            }
+            if self._spans is not None:
+                span = self._spans.begin_publish(
+                    topic, key=key, shard=known.shard, message_id=message_id, size_bytes=size_bytes, properties=stamped
+                )
             answer = self._messenger.send(make_message(topic, payload, stamped, message_id, self._clock_us() // 1000))
         except BaseException as error:
             _end_span(span, error)
@@ -370,13 +374,10 @@ def _end_span(span: "Span | None", error: BaseException | None) -> None:
         end_publish(span, error)
 
 
-def _is_text(text: str) -> bool:
-    """Whether UTF-8 can carry it: JSON can smuggle in half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _text_of(where: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UserError(where, f"{type(value).__name__} {ascii(value)[:100]}", "a str")
+    return value
 
 
 def _payload_of(value: object) -> bytes:

@@ -99,7 +99,7 @@ class Messenger(Protocol):
 
         Fails with `PublishRefused` (the broker said no) or `PublishFailed` (it may or may not be spooled). Survives a
         reconnect: unconfirmed messages are sent again and the broker drops what it already has. Never blocks: the
-        caller bounds how many are unconfirmed.
+        caller bounds how many are unconfirmed. One whose future is cancelled before it has left may never be sent.
         """
         ...
 

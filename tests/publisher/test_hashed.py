@@ -89,6 +89,11 @@ async def test_a_key_given_wins_over_the_key_source(
         ("", "k", HashFunction.CRC32, "topic"),
         ("\udc00", "k", HashFunction.CRC32, "topic"),
         ("t" * 250, "k", HashFunction.CRC32, "topic"),
+        (b"orders/new", "k", HashFunction.CRC32, "topic"),
+        (5, "k", HashFunction.CRC32, "topic"),
+        ("t", 4711, HashFunction.CRC32, "key"),
+        ("t", b"k", HashFunction.CRC32, "key"),
+        ("t", ["k"], HashFunction.CRC32, "key"),
     ],
 )
 async def test_a_message_that_cannot_be_addressed_is_turned_away_with_nothing_sent(
@@ -234,6 +239,17 @@ async def test_a_send_that_raises_leaves_no_gap_in_the_key_and_no_room_taken(
     with pytest.raises(UserError):
         await publisher.submit("t", b"", key="k")
     messenger.failing_send = None
+    await publisher.submit("t", b"", key="k")
+    assert [message.key_sequence for message in messenger.sent] == [1]
+
+
+async def test_properties_that_are_none_take_no_room(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher(max_unconfirmed=1)
+    for wrong in (None, ["name"], 5):
+        with pytest.raises(TypeError):
+            await publisher.submit("t", b"", key="k", properties=wrong)  # type: ignore[arg-type]  # as nobody may check
     await publisher.submit("t", b"", key="k")
     assert [message.key_sequence for message in messenger.sent] == [1]
 

@@ -140,6 +140,9 @@ class FastPublisher(SolacePublisher):
         batch: list[tuple[int, Sending]] = []
         while waiting and room and len(batch) < BATCH:
             sending = waiting.popleft()
+            if sending[1].cancelled():
+                # Nobody wants it any more, and what is sent behind it may be the same once more.
+                continue
             place = room[0]
             try:
                 write(natives[len(batch)], sending[0], first_tag + place * TAG_BYTES)
