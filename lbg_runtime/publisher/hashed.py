@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -157,6 +158,8 @@ class HashedPublisher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._phase = _Phase.OPEN
+        self._thread = 0
+        """That of the first message; nothing here is safe to be used by two."""
         self._ledger_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -191,11 +194,14 @@ class HashedPublisher:
 
         The message gets its place in its key when this is called, not when it is sent: concurrent callers are served
         in order. `properties` are the user's; those that this class stamps win over them. Raises `UserError` for a
-        message without a key, or with a key, a topic or a payload that cannot be used, and `PublisherClosed`; nothing
-        was sent then. A caller cancelled while it waits has sent nothing.
+        message without a key, or with a key, a topic or a payload that cannot be used, and for a call from another
+        thread than the first one; and `PublisherClosed`. Nothing was sent then. A caller cancelled while it waits has
+        sent nothing.
         """
         if self._phase is not _Phase.OPEN:
             raise PublisherClosed(topic)
+        if get_ident() != self._thread:
+            self._insist_on_one_thread()
         if type(payload) is not bytes:
             # Its own bytes: it is sent later, and a buffer may have changed by then.
             payload = _payload_of(payload)
@@ -237,6 +243,11 @@ class HashedPublisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _insist_on_one_thread(self) -> None:
+        if self._thread:
+            raise UserError("publisher", "a call from another thread", "calls from its event loop's thread alone")
+        self._thread = get_ident()
 
     def _find_key(self, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]) -> str:
         key = None if self._key_source is None else self._key_source.extract(topic, properties, payload)

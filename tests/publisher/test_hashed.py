@@ -243,6 +243,14 @@ async def test_a_send_that_raises_leaves_no_gap_in_the_key_and_no_room_taken(
     assert [message.key_sequence for message in messenger.sent] == [1]
 
 
+async def test_another_thread_is_turned_away(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
+    publisher = make_publisher()
+    await publisher.submit("t", b"", key="k")
+    with pytest.raises(UserError, match="another thread"):
+        await asyncio.to_thread(asyncio.run, publisher.publish("t", b"", key="k"))
+    assert len(messenger.sent) == 1
+
+
 async def test_properties_that_are_none_take_no_room(
     make_publisher: MakePublisher, messenger: ScriptedMessenger
 ) -> None:
