@@ -11,12 +11,13 @@ import typer
 
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
-from lbg_runtime.model.errors import LandingWriteFailed, UserError
+from lbg_runtime.model.errors import LandingError, UserError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from lbg_runtime.pipeline.landing.log import LandingLog
+    from lbg_runtime.pipeline.landing.prune import Unpruned
 
 landing = typer.Typer(no_args_is_help=True, help="The landing log that `lbg land` writes.")
 
@@ -86,21 +87,20 @@ def prune(
 ) -> None:
     """Remove segments whose rows have all landed longer ago; their ids stay for a week, to know late copies by.
 
-    May be done while members land and readers read.
+    May be done while members land and readers read. Exit code 1 where a lane is damaged, of which the rest stays.
     """
+    from lbg_runtime.pipeline.landing.prune import Unpruned, wall_us
     from lbg_runtime.pipeline.landing.prune import prune as prune_log
-    from lbg_runtime.pipeline.landing.prune import wall_us
 
     try:
         keep_ms = parse_duration_ms(keep)
     except ValueError:
         raise UserError("--keep", repr(keep), DURATION_FORM) from None
-    log = _open(directory)
-    before_us = wall_us() - keep_ms * 1_000
-    try:
-        pruned = list(prune_log(log.path, before_us, is_dry=dry_run))
-    except OSError as error:
-        raise LandingWriteFailed(str(error.filename or directory), str(error.strerror)) from None
+    failures: list[Unpruned] = []
+    with readable(directory):
+        log = _open(directory)
+        pruned = list(prune_log(log.path, wall_us() - keep_ms * 1_000, is_dry=dry_run, failures=failures))
+    unpruned = [_told(each, directory) for each in failures]
     size = sum(each.bytes for each in pruned)
     if json:
         _print(
@@ -111,12 +111,16 @@ def prune(
                     {"lane": each.lane, "first_row": each.first_row, "rows": each.rows, "bytes": each.bytes}
                     for each in pruned
                 ],
+                "failures": [{"path": path, "what": what} for path, what in unpruned],
             }
         )
-        return
-    for each in pruned:
-        print(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}")
-    print(f"{len(pruned)} segments, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
+    else:
+        for each in pruned:
+            print(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}")
+        print(f"{len(pruned)} segments, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
+        for path, what in unpruned:
+            print(f"lbg: {path}: {what}; what lies behind it in its lane stays", file=sys.stderr)
+    raise typer.Exit(1 if unpruned else 0)
 
 
 @contextmanager
@@ -138,6 +142,14 @@ def _open(directory: Path) -> "LandingLog":
     from lbg_runtime.pipeline.landing.log import LandingLog
 
     return LandingLog(directory)
+
+
+def _told(failure: "Unpruned", directory: Path) -> tuple[str, str]:
+    """Of which file, and what is wrong with it."""
+    error = failure.error
+    if isinstance(error, LandingError):
+        return error.path, error.what
+    return str(error.filename or directory / failure.lane), str(error.strerror or error)
 
 
 def _lane_object(log: "LandingLog", name: str) -> dict[str, object]:

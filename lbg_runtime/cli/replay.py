@@ -12,6 +12,7 @@ import typer
 
 from lbg_runtime.cli.landing import readable
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def replay(
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
+    # Here too, so that a dry run refuses it as well.
+    if not _is_topic(to_topic):
+        raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
     try:
         import pyarrow as _  # noqa: F401
     except ImportError:
@@ -66,6 +70,9 @@ def replay(
         raise UserError("--to", f"{to} is not after --from {from_}", "a later time")
     with readable(directory):
         log = LandingLog(directory)
+    shards = log.group.hash_count
+    if shard is not None and shard >= shards:
+        raise UserError("--shard", str(shard), f"0 to {shards - 1}, as the group of {directory} has {shards} shards")
     is_stopped = False
     if dry_run:
         with readable(directory):
@@ -142,6 +149,13 @@ def _progress(replayed: "Replayed") -> Iterator[Callable[[], None]]:
             bar.update(task, description=f"{replayed.sent} sent, {replayed.confirmed} confirmed")
 
         yield show
+
+
+def _is_topic(text: str) -> bool:
+    try:
+        return is_valid_topic(text)
+    except UnicodeEncodeError:
+        return False  # half of a surrogate pair
 
 
 def _time_us(option: str, text: str | None) -> int | None:

@@ -131,14 +131,18 @@ async def test_nothing_follows_a_failure(
         (("--from", "soon"), "--from: 'soon'; expected a time such as"),
         (("--from", "2026-01-02T00:00:00Z", "--to", "2026-01-01T00:00:00Z"), "a later time"),
         (("--key", "k", "--shard", "1"), "one of the two"),
+        (("--shard", "8"), "--shard: 8; expected 0 to 7, as the group of "),
+        (("--to-topic", ""), "--to-topic: ''; expected 1 to 250 bytes"),
+        (("--to-topic", "x" * 251), "expected 1 to 250 bytes"),
     ],
 )
 def test_options_that_cannot_be_are_the_users_mistake(
     landed: LogOnDisk, options: tuple[str, ...], problem: str
 ) -> None:
-    ended = CliRunner().invoke(app, ["replay", str(landed.root), "--to-topic", "again", *options])
-    assert isinstance(ended.exception, UserError)
-    assert problem in str(ended.exception)
+    for dry_run in ((), ("--dry-run",)):
+        ended = CliRunner().invoke(app, ["replay", str(landed.root), "--to-topic", "again", *options, *dry_run])
+        assert isinstance(ended.exception, UserError)
+        assert problem in str(ended.exception)
 
 
 def test_a_dry_run_needs_no_broker(landed: LogOnDisk) -> None:

@@ -15,7 +15,7 @@ from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, StepStuck
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
-from lbg_runtime.pipeline.landing.layout import parts_of, read_lane_note
+from lbg_runtime.pipeline.landing.layout import find_lane_note, parts_of
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment
 
@@ -209,8 +209,9 @@ async def _one_that_lands(group: LiveGroup, root: Path, names: Sequence[str], ch
 
 
 def _lanes_of(root: Path, member: str) -> list[Path]:
-    found = [path for path in root.glob("queue=*/lane=*") if read_lane_note(path).member == member]
-    return sorted(found, key=lambda path: read_lane_note(path).began_us)
+    # One without a note has just been removed, as nothing landed in it.
+    notes = [(note, path) for path in root.glob("queue=*/lane=*") if (note := find_lane_note(path)) is not None]
+    return [path for note, path in sorted(notes, key=lambda each: each[0].began_us) if note.member == member]
 
 
 def _landed_by(root: Path, member: str) -> int:

@@ -24,7 +24,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
-from lbg_runtime.pipeline.landing.prune import prune, wall_us
+from lbg_runtime.pipeline.landing.prune import Unpruned, prune, wall_us
 from lbg_runtime.pipeline.landing.room import Room
 from lbg_runtime.pipeline.landing.usage import used_bytes
 from lbg_runtime.runtime.app import App
@@ -119,6 +119,8 @@ class Lander:
         self._options = options
         self._clock_us = clock_us
         self._born_us = clock_us()
+        self._is_measured = True
+        """Whether the last look at what the log holds has gone well."""
         self._room = Room(options.quota_bytes)
         self._lanes: dict[tuple[QueueName, Epoch], OpenLane] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -133,17 +135,22 @@ class Lander:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
         if self._options.quota_bytes is not None:
             await self._measure()
-        chores = []
-        if self._options.quota_bytes is not None:
-            chores.append(asyncio.create_task(self._every(MEASURE_S, self._measure)))
-        if self._options.retention_ms is not None:
-            chores.append(asyncio.create_task(self._every(PRUNE_S, self._prune)))
         try:
-            yield
+            async with asyncio.TaskGroup() as group:
+                chores = []
+                if self._options.quota_bytes is not None:
+                    chores.append(group.create_task(self._every(MEASURE_S, self._measure)))
+                if self._options.retention_ms is not None:
+                    chores.append(group.create_task(self._every(PRUNE_S, self._prune)))
+                yield
+                for each in chores:
+                    each.cancel()
+        except BaseExceptionGroup as failed:
+            # What went wrong in the member is told as without chores.
+            if len(failed.exceptions) > 1:
+                raise
+            raise failed.exceptions[0] from None
         finally:
-            for each in chores:
-                each.cancel()
-            await asyncio.gather(*chores, return_exceptions=True)
             self._room.close()
             for lane in self._lanes.values():
                 await lane.close()
@@ -231,6 +238,7 @@ class Lander:
     # -- chores
 
     async def _every(self, interval_s: float, chore: Callable[[], Awaitable[None]]) -> None:
+        # What the disk refuses is the chore's to catch: any other error of it ends the member.
         while True:
             await asyncio.sleep(interval_s)
             await chore()
@@ -240,15 +248,26 @@ class Lander:
             self._room.count(self._room.used_bytes + size_bytes)
 
     async def _measure(self) -> None:
-        found = await asyncio.to_thread(used_bytes, self._options.root)
-        self._room.count(found)
+        try:
+            found = await asyncio.to_thread(used_bytes, self._options.root)
+        except OSError as error:
+            # The last figure stays, and grows by what this member writes. Said once, as the next look is soon.
+            if self._is_measured:
+                _log.warning("landing_not_measured", reason=str(error), used_bytes=self._room.used_bytes)
+            self._is_measured = False
+        else:
+            self._is_measured = True
+            self._room.count(found)
 
     async def _prune(self) -> None:
         before_us = self._clock_us() - (self._options.retention_ms or 0) * 1_000
+        failures: list[Unpruned] = []
         try:
-            pruned = await asyncio.to_thread(lambda: list(prune(self._options.root, before_us)))
-        except (LandingError, OSError) as error:
+            pruned = await asyncio.to_thread(lambda: list(prune(self._options.root, before_us, failures=failures)))
+        except OSError as error:
             _log.error("prune_failed", reason=str(error))
             return
+        if failures:
+            _log.error("prune_failed", lanes=len(failures), lane=failures[0].lane, reason=str(failures[0].error))
         if pruned:
             _log.info("landing_pruned", segments=len(pruned), bytes=sum(each.bytes for each in pruned))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lbg_runtime.model.errors import InvariantViolated, LandingWriteFailed
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.layout import (
     LANE_NOTE,
     LaneNote,
@@ -24,7 +25,7 @@ from lbg_runtime.pipeline.landing.layout import (
     read_lane_note,
     write_note,
 )
-from lbg_runtime.pipeline.landing.segment import SegmentWriter, sync_folder
+from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, sync_folder
 
 SEGMENT_BYTES = 64 << 20
 """A segment that has so many is the last one's last flush; the next goes into a new one."""
@@ -44,10 +45,14 @@ class LaneWriter:
         is_synced: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """Begin the lane. Raises `LandingWriteFailed`, and as `read_lane_note` for those that are there."""
+        """Begin the lane; where that fails, nothing of it stays.
+
+        Raises `LandingWriteFailed`, and as `read_lane_note` for those that are there.
+        """
         self._is_synced = is_synced
         self._segment_bytes = segment_bytes
         self._segment: SegmentWriter | None = None
+        self._lock: int | None = None
         self._rows = 0
         self.bytes = 0
         """Written to its segments so far."""
@@ -59,14 +64,7 @@ class LaneWriter:
             orders = [_order_of(root / name) for name in lane_names(root, queue)]
             note = LaneNote(queue, member, epoch, 1 + max(orders, default=0), clock_us(), socket.gethostname())
             self._folder = folder / f"lane={member}-{epoch}.{note.began_us:x}"
-            draft = folder / f".{self._folder.name}"
-            draft.mkdir()
-            write_note(draft / LANE_NOTE, note)
-            self._lock: int | None = _lock(draft / LANE_NOTE)
-            # Fails where there is such a lane with anything in it.
-            draft.rename(self._folder)
-            sync_folder(folder)
-            sync_folder(root)
+            self._make_folder(note)
         except OSError as error:
             raise LandingWriteFailed(str(folder), error.strerror or str(error)) from error
 
@@ -83,7 +81,7 @@ class LaneWriter:
     def append(self, batch: pa.RecordBatch) -> int:
         """Flush rows; on return they are durable. The number of rows of the lane.
 
-        Raises `LandingWriteFailed`; the lane is closed then.
+        Raises `LandingWriteFailed`; the lane is closed then, and removed where nothing has landed in it.
         """
         if self._lock is None:
             raise InvariantViolated(f"{self._folder} was written after its end")
@@ -96,6 +94,9 @@ class LaneWriter:
             self._rows = self._segment.append(batch)
             self.bytes += self._segment.bytes - before
         except BaseException:
+            # A disk that refuses is tried again every few seconds, each time with a new lane.
+            if not self._may_have_rows():
+                _discard(self._folder)
             self.close()
             raise
         return self._rows
@@ -108,6 +109,36 @@ class LaneWriter:
         if lock is not None:
             with suppress(OSError):
                 os.close(lock)
+
+    def _make_folder(self, note: LaneNote) -> None:
+        """Have it appear, with its note in it, and take its lock. Raises `OSError`; it is gone again then."""
+        queue = self._folder.parent
+        made = queue / f".{self._folder.name}"
+        made.mkdir()
+        try:
+            write_note(made / LANE_NOTE, note)
+            self._lock = _lock(made / LANE_NOTE)
+            # Fails where there is such a lane with anything in it.
+            made.rename(self._folder)
+            made = self._folder
+            sync_folder(queue)
+            sync_folder(queue.parent)
+        except BaseException:
+            _discard(made)
+            self.close()
+            raise
+
+    def _may_have_rows(self) -> bool:
+        """Whether a row of it was acknowledged, or may have been seen by a reader."""
+        if self._rows:
+            return True
+        try:
+            # A flush that failed after its entry was written is there for readers, though nobody acknowledges it.
+            return Segment(self._folder, 0).index_path.stat().st_size >= 2 * ENTRY_BYTES
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
 
 
 def is_being_written(folder: Path) -> bool:
@@ -126,7 +157,15 @@ def remove_lane(folder: Path) -> None:
     """Remove a lane with all that is in it. Raises `OSError`."""
     gone = folder.with_name(f".gone-{folder.name}")
     folder.rename(gone)
+    # Before anything in it goes: under its name, a lane without its note is a damaged one.
+    sync_folder(folder.parent)
     shutil.rmtree(gone)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a lane in which nothing has landed, or its draft; what the disk does not let go is left to pruning."""
+    with suppress(OSError):
+        remove_lane(folder)
 
 
 def _order_of(folder: Path) -> int:

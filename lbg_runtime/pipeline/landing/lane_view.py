@@ -14,7 +14,7 @@ from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW, Entries, IndexRead
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LaneNote, parts_among, parts_of
 from lbg_runtime.pipeline.landing.pruned_ids import PrunedSegment, read_pruned
-from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, segment_name
 
 _KEPT_BYTES = 1 << 16
 """Of an index: a thousand flushes."""
@@ -63,6 +63,8 @@ class LaneView:
         """What was in its folder then."""
         self._parts: Mapping[str, list[int]] = {INDEX_SUFFIX: [], IDS_SUFFIX: []}
         """And what that was."""
+        self._unindexed: Sequence[int] = ()
+        """Of these, first rows of data files without an index."""
         self._planned: tuple[int, IndexRead] | None = None
         """First row of the segment that flushes were last told of, and its index, where that is not large."""
 
@@ -86,6 +88,9 @@ class LaneView:
             names = os.listdir(self._folder)
             if names != self._names:
                 self._names, self._parts = names, parts_among(names)
+                self._unindexed = unindexed(self._parts)
+            for first in self._unindexed:
+                check_unindexed(self._folder, first)
             segments = self._parts[INDEX_SUFFIX]
             if not segments:
                 # Nothing has landed, or all is pruned.
@@ -132,6 +137,8 @@ class LaneView:
         try:
             extent = self.extent()
         except FileNotFoundError:
+            if start_row == end_row:
+                return
             raise LandingRowsPruned(self._folder, self.name, start_row, end_row) from None
         if start_row < extent.first_row:
             raise LandingRowsPruned(self._folder, self.name, start_row, extent.first_row)
@@ -212,6 +219,25 @@ class LaneView:
 
     def _missing(self, row: int) -> LandingDamaged:
         return LandingDamaged(self._folder, f"the segment of row {row} is missing", DAMAGE_REMEDY)
+
+
+def unindexed(parts: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """First rows of the data files of a lane beside which no index was seen, ascending."""
+    return sorted(set(parts[DATA_SUFFIX]).difference(parts[INDEX_SUFFIX]))
+
+
+def check_unindexed(folder: Path | str, first_row: int) -> None:
+    """Raises `LandingDamaged` where a data file has rows and has lost its index.
+
+    A process that dies leaves one without an index, but without rows then, where it wrote, or with the ids beside it,
+    where it pruned.
+    """
+    segment = Segment(folder, first_row)
+    index, ids = f"{folder}/{segment_name(first_row)}{INDEX_SUFFIX}", f"{folder}/{segment_name(first_row)}{IDS_SUFFIX}"
+    # In this order: a writer writes rows after it has made the index. Who prunes removes the index after the ids are
+    # written, and the ids after the data is gone.
+    if segment.has_rows() and not os.path.exists(index) and not os.path.exists(ids) and segment.has_rows():
+        raise LandingDamaged(index, "it is missing, and its data file has rows", DAMAGE_REMEDY)
 
 
 def _flushes(entries: Entries) -> list[Flush]:

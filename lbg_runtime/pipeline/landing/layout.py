@@ -75,15 +75,15 @@ def lane_names(root: Path, queue: int) -> list[str]:
     """The lanes of a queue, `queue=003/lane=...`, in no order that means something. Raises `OSError`."""
     folder = queue_folder(queue)
     try:
-        names = os.listdir(f"{root}/{folder}")
-    except FileNotFoundError:
+        names = _folders_in(f"{root}/{folder}")
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return [f"{folder}/{name}" for name in sorted(names) if _LANE_FOLDER.fullmatch(name)]
 
 
 def queues_of(root: Path) -> list[int]:
     """The queues of which anything was landed. Raises `OSError`."""
-    found = [_QUEUE_FOLDER.fullmatch(name) for name in os.listdir(root)]
+    found = [_QUEUE_FOLDER.fullmatch(name) for name in _folders_in(root)]
     return sorted(int(each[1]) for each in found if each is not None)
 
 
@@ -111,11 +111,11 @@ def foreign_files(root: Path) -> Iterator[Path]:
             yield path
     for queue in queues_of(root):
         folder = root / queue_folder(queue)
-        yield from (each for each in sorted(folder.iterdir()) if not _LANE_FOLDER.fullmatch(each.name))
+        for path in sorted(folder.iterdir()):
+            if not (path.is_dir() and _LANE_FOLDER.fullmatch(path.name)):
+                yield path
         for lane in lane_names(root, queue):
-            for part in sorted((root / lane).iterdir()):
-                if part.name != LANE_NOTE and not _PART_NAME.fullmatch(part.name):
-                    yield part
+            yield from _foreign_parts(root / lane)
 
 
 def read_group_note(root: Path) -> GroupNote:
@@ -170,6 +170,25 @@ def read_lane_note(folder: Path | str) -> LaneNote:
         raise _damaged(path) from None
 
 
+def find_lane_note(folder: Path | str) -> LaneNote | None:
+    """The note of a lane; None where there is no such lane, or none any more.
+
+    Raises as `read_lane_note`, and `LandingDamaged` where parts of a lane lie there without it.
+    """
+    try:
+        return read_lane_note(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    # The folder of a lane comes with its note and goes in one step, so it is not on its way.
+    try:
+        has_parts = any(parts_of(folder).values())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if has_parts:
+        raise LandingDamaged(f"{folder}/{LANE_NOTE}", "it is missing, and parts of a lane are there", DAMAGE_REMEDY)
+    return None
+
+
 def write_note(path: Path, note: GroupNote | LaneNote) -> None:
     """Write it so that it is there as a whole or not at all; raises `OSError`."""
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
@@ -179,6 +198,22 @@ def write_note(path: Path, note: GroupNote | LaneNote) -> None:
         os.fsync(file.fileno())
     draft.replace(path)
     sync_folder(path.parent)
+
+
+def _folders_in(path: Path | str) -> list[str]:
+    """Their names; a file is no part of a log, whatever its name."""
+    with os.scandir(path) as entries:
+        return [each.name for each in entries if each.is_dir()]
+
+
+def _foreign_parts(lane: Path) -> list[Path]:
+    try:
+        names = sorted(os.listdir(lane))
+    except FileNotFoundError:
+        # Removed since it was listed.
+        return []
+    foreign = [name for name in names if name != LANE_NOTE and not _PART_NAME.fullmatch(name)]
+    return [lane] if foreign == names else [lane / name for name in foreign]
 
 
 def _read(path: Path | str) -> dict[str, object]:

@@ -12,11 +12,11 @@ from lbg_runtime.model.errors import InvariantViolated, LandingRowsPruned
 from lbg_runtime.pipeline.landing.lane_view import LaneExtent, LaneView
 from lbg_runtime.pipeline.landing.layout import (
     GroupNote,
+    find_lane_note,
     lane_names,
     queue_of,
     queues_of,
     read_group_note,
-    read_lane_note,
 )
 from lbg_runtime.pipeline.landing.merge import merged
 
@@ -207,9 +207,8 @@ class LandingLog:
             self._views.pop(name, None)
             if queue_of(name) is None:
                 return None
-            try:
-                note = read_lane_note(f"{self.path}/{name}")
-            except (FileNotFoundError, NotADirectoryError):
+            note = find_lane_note(f"{self.path}/{name}")
+            if note is None:
                 return None
             view = self._views[name] = LaneView(self.path, name, note)
         return view

@@ -39,10 +39,12 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets) -> Iterator[
         first, last = start.get(lane.name, 0), end.get(lane.name, 0)
         if first >= last:
             continue
+        # Not those of which nothing is earlier: such a one may be gone by now, as nobody has asked for rows of it.
         others = [
-            (each, max(start.get(each.name, 0), end.get(each.name, 0) if number < position else 0))
+            (each, rows)
             for number, each in enumerate(lanes)
             if each is not lane
+            and (rows := max(start.get(each.name, 0), end.get(each.name, 0) if number < position else 0))
         ]
         earlier = _Earlier(list(lane.all_flushes(first, last)) if others else (), others)
         for batch in lane.read_checked(first, last):

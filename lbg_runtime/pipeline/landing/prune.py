@@ -15,20 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lbg_runtime.pipeline.landing.index import read_last_entry
+from lbg_runtime.model.errors import LandingError, LandingRowsPruned
 from lbg_runtime.pipeline.landing.lane import is_being_written, remove_lane
-from lbg_runtime.pipeline.landing.lane_view import LaneView
+from lbg_runtime.pipeline.landing.lane_view import LaneView, unindexed
 from lbg_runtime.pipeline.landing.layout import (
     IDS_SUFFIX,
     LANE_NOTE,
+    find_lane_note,
     lane_names,
     parts_of,
     queue_folder,
     queues_of,
-    read_lane_note,
 )
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned, write_pruned
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, sync_folder
+from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment, sync_folder
 
 IDS_KEPT_US = 7 * 24 * 3_600 * 1_000_000
 IDS_KEPT = 1_000_000
@@ -49,38 +49,65 @@ class Pruned:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unpruned:
+    """A lane of which something old may have stayed."""
+
+    lane: str
+    error: LandingError | OSError
+
+
 def wall_us() -> int:
     """Microseconds since the epoch."""
     return time.time_ns() // 1_000
 
 
 def prune(
-    root: Path, before_us: int, *, clock_us: Callable[[], int] = wall_us, is_dry: bool = False
+    root: Path,
+    before_us: int,
+    *,
+    clock_us: Callable[[], int] = wall_us,
+    is_dry: bool = False,
+    failures: list[Unpruned] | None = None,
 ) -> Iterator[Pruned]:
     """Remove the segments whose last row landed before a time, one after another; told when it is done.
 
-    Any process may, also several at a time, and beside those that write and read. `is_dry`: remove nothing. Raises
-    `LandingDamaged`, where ids cannot be kept because they cannot be read, and `LandingVersionUnknown`, `OSError`.
+    Any process may, also several at a time, and beside those that write and read. `is_dry`: remove nothing.
+
+    Nothing is removed that is damaged, as its ids cannot be kept: of a lane with `LandingDamaged`,
+    `LandingVersionUnknown` or `OSError`, that segment and what follows it stay. The other lanes are gone on with; this
+    one is added to `failures`, or, where there is no such list, the first error is raised at the end. Raises `OSError`
+    where the folders cannot be listed.
     """
+    failed = [] if failures is None else failures
     for queue in queues_of(root):
         for name in lane_names(root, queue):
-            with suppress(FileNotFoundError):
-                # Another process prunes too.
+            try:
                 yield from _prune_lane(root, name, before_us, clock_us(), is_dry=is_dry)
+            except (FileNotFoundError, LandingRowsPruned):
+                # Another process prunes too.
+                pass
+            except (LandingError, OSError) as error:
+                failed.append(Unpruned(name, error))
         if not is_dry:
             _remove_drafts(root / queue_folder(queue))
+    if failures is None and failed:
+        raise failed[0].error
 
 
 def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: bool) -> Iterator[Pruned]:
     folder = root / name
-    view = LaneView(root, name, read_lane_note(folder))
+    note = find_lane_note(folder)
+    if note is None:
+        return
+    view = LaneView(root, name, note)
     # Before the files are looked at: a lane that is not written now never is again.
     is_live = is_being_written(folder)
     lane_rows = view.extent().rows
     segments = parts_of(folder)[INDEX_SUFFIX]
     for first in segments[:-1] if is_live else segments:
         segment = Segment(folder, first)
-        last = read_last_entry(segment.index_path)
+        last = segment.last_entry()
         if last is not None and last.t_land >= before_us:
             break
         rows = first if last is None else last.rows
@@ -105,6 +132,13 @@ def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, 
 def _remove_rests(folder: Path, now_us: int, *, is_live: bool) -> None:
     parts = parts_of(folder)
     segments, pruned = parts[INDEX_SUFFIX], parts[IDS_SUFFIX]
+    # What a process left behind that died between two steps.
+    left = [first for first in unindexed(parts) if not is_live or (segments and first < segments[-1])]
+    for first in left:
+        Segment(folder, first).data_path.unlink(missing_ok=True)
+    if left:
+        # Before the ids, by which rows without an index are known as pruned ones.
+        sync_folder(folder)
     old = [first for first in pruned if read_pruned(folder, first).pruned_us <= now_us - IDS_KEPT_US]
     if not is_live and not segments and old == pruned:
         note_age_us = now_us - int((folder / LANE_NOTE).stat().st_mtime_ns // 1_000)
@@ -116,14 +150,12 @@ def _remove_rests(folder: Path, now_us: int, *, is_live: bool) -> None:
         old = [first for first in old if first != pruned[-1]]
     for first in old:
         (folder / read_pruned(folder, first).path.name).unlink(missing_ok=True)
-    for first in parts[DATA_SUFFIX]:
-        # What a process left behind that died between two steps.
-        if first not in segments and (not is_live or (segments and first < segments[-1])):
-            Segment(folder, first).data_path.unlink(missing_ok=True)
 
 
 def _remove_drafts(folder: Path) -> None:
     with os.scandir(folder) as entries:
         for each in entries:
-            if each.name.startswith((".lane=", ".gone-")) and each.stat().st_mtime < time.time() - DRAFT_KEPT_S:
-                shutil.rmtree(each.path, ignore_errors=True)
+            # One that is gone since it was listed is done.
+            with suppress(FileNotFoundError):
+                if each.name.startswith((".lane=", ".gone-")) and each.stat().st_mtime < time.time() - DRAFT_KEPT_S:
+                    shutil.rmtree(each.path, ignore_errors=True)

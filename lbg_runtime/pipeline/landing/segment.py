@@ -25,6 +25,7 @@ from lbg_runtime.pipeline.landing.index import (
     FlushEntry,
     IndexRead,
     SegmentHeader,
+    read_header,
     read_index,
     read_last_entry,
 )
@@ -36,6 +37,9 @@ INDEX_SUFFIX = ".index"
 _MAPPED_BYTES = 1 << 18
 """Smaller parts of a file are copied: that costs less than a map, of which each also keeps a file open for as long as
 anything of it is used."""
+
+_MESSAGE_MARK = b"\xff\xff\xff\xff"
+"""Before the length of an Arrow message, of four bytes."""
 
 _SCHEMA_BUFFER = LANDING_SCHEMA.serialize()
 _SCHEMA_BYTES = _SCHEMA_BUFFER.to_pybytes()
@@ -145,8 +149,26 @@ class Segment:
         return Path(self._stem + INDEX_SUFFIX)
 
     def last_entry(self) -> FlushEntry | None:
-        """As `read_last_entry`, which says what it raises."""
-        return read_last_entry(self._stem + INDEX_SUFFIX)
+        """As `read_last_entry`; raises `LandingDamaged` also where there are rows and the index has no header."""
+        last = read_last_entry(self._stem + INDEX_SUFFIX)
+        if last is None and self.has_rows():
+            # Looked at after the rows: none is written before the header is durable, so by now it is there.
+            read_header(self.index_path)
+        return last
+
+    def has_rows(self) -> bool:
+        """Whether the data file goes on behind its schema, be it with rows of a torn flush; False where it is gone."""
+        try:
+            file = os.open(self._stem + DATA_SUFFIX, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            begin, size = os.pread(file, 8, 0), os.fstat(file).st_size
+        finally:
+            os.close(file)
+        # Its length as it is told there: another version of Arrow may write the same schema in more bytes.
+        is_whole = len(begin) == 8 and begin.startswith(_MESSAGE_MARK)
+        return size > (8 + int.from_bytes(begin[4:], "little") if is_whole else len(_SCHEMA_BYTES))
 
     def index(self) -> IndexRead:
         """As `read_index`, which says what it raises."""

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from lbg_runtime.model.errors import LandingError
-from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header, read_last_entry
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, foreign_files, parts_of
+from lbg_runtime.model.errors import LandingError, LandingRowsPruned
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header
+from lbg_runtime.pipeline.landing.lane_view import check_unindexed, unindexed
+from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, foreign_files, lane_names, parts_of
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned
 from lbg_runtime.pipeline.landing.schema import may_have_copies
@@ -54,15 +55,12 @@ def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] =
     for path in foreign_files(log.path):
         yield Finding(Grade.NOTE, str(path), "no part of a landing log")
     for queue in log.queues():
-        try:
-            lanes = log.lanes(queue)
-        except LandingError as error:
-            yield _damage(error)
-            continue
-        for name in lanes:
-            walked.lanes += 1
+        for name in lane_names(log.path, queue):
             try:
                 yield from _verify_lane(log, name, queue, walked, on_progress)
+            except LandingRowsPruned:
+                # Gone since it was listed.
+                pass
             except LandingError as error:
                 yield _damage(error)
 
@@ -72,24 +70,30 @@ def _verify_lane(
 ) -> Iterator[Finding]:
     folder = log.path / name
     view = log.view(name)
+    walked.lanes += 1
     parts = parts_of(folder)
     hashes = array("q")
     expected: int | None = None
     is_damaged = False
     for first in parts[IDS_SUFFIX]:
+        if first in parts[INDEX_SUFFIX]:
+            # Who pruned it died before its rows were removed.
+            continue
         pruned = read_pruned(folder, first)
         hashes.extend(hash(each) for each in pruned.ids().to_pylist())
         expected = pruned.rows
     for number, first in enumerate(parts[INDEX_SUFFIX]):
         segment = Segment(folder, first)
         try:
-            if not any(segment.index_path.read_bytes()[:ENTRY_BYTES]):
+            last = segment.last_entry()
+            if last is None and not _has_header(segment):
                 yield Finding(Grade.NOTE, str(segment.index_path), "an index without a header: its writer died early")
+                # So nothing follows it.
+                expected = first
                 continue
             if expected is not None and first != expected and (number or first < expected):
                 yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
                 is_damaged = True
-            last = read_last_entry(segment.index_path)
             expected = first if last is None else last.rows
             yield from _verify_segment(segment, queue, expected, walked, hashes)
             yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
@@ -99,12 +103,17 @@ def _verify_lane(
             is_damaged = True
             yield _damage(error)
         except FileNotFoundError as error:
-            if view.extent().first_row <= first:
+            if segment.index_path.exists():
                 is_damaged = True
                 yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
             # Else it was pruned meanwhile.
-    for first in parts[DATA_SUFFIX]:
-        if first not in parts[INDEX_SUFFIX]:
+    for first in unindexed(parts):
+        try:
+            check_unindexed(folder, first)
+        except LandingError as error:
+            is_damaged = True
+            yield _damage(error)
+        else:
             path = Segment(folder, first).data_path
             yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
     if view.note.queue != queue:
@@ -114,6 +123,11 @@ def _verify_lane(
     twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
     if twice is not None:
         yield Finding(Grade.DAMAGE, str(folder), f"id {twice} is in it twice")
+
+
+def _has_header(segment: Segment) -> bool:
+    header = segment.index_path.read_bytes()[:ENTRY_BYTES]
+    return len(header) == ENTRY_BYTES and any(header)
 
 
 def _verify_segment(segment: Segment, queue: int, rows: int, walked: Walked, hashes: "array[int]") -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.landing.landed import LogOnDisk
+from tests.pipeline.landing.trial import Trial
 
 
 @pytest.fixture
@@ -14,3 +15,9 @@ def log_on_disk(tmp_path: Path) -> Iterator[LogOnDisk]:
     log = LogOnDisk(tmp_path / "log")
     yield log
     log.close()
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    """Without a member yet."""
+    return Trial(tmp_path / "log")

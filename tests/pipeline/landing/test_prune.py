@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from lbg_runtime.model.errors import LandingRowsPruned
+from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
 from lbg_runtime.pipeline.landing import lane_view, merge
 from lbg_runtime.pipeline.landing import prune as prune_module
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
-from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, prune
+from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
 
 
@@ -37,6 +37,21 @@ def test_segments_go_whose_rows_are_all_older(log_on_disk: LogOnDisk) -> None:
     assert log.lanes()[lane] == LaneExtent(2, 5)
     assert ids_of(log.read(lane, 2, 5)) == [id_of("k", number) for number in (3, 4, 5)]
     assert pruned(log_on_disk, 300) == []
+
+
+def test_a_damaged_lane_stays_from_its_damage_on_and_keeps_no_other_from_being_pruned(log_on_disk: LogOnDisk) -> None:
+    damaged, whole = filled(log_on_disk, "a"), filled(log_on_disk, "b")
+    data = log_on_disk.root / damaged / "000000000001.arrow"
+    data.write_bytes(data.read_bytes()[:-8] + b"\xff" * 8)
+    failures: list[Unpruned] = []
+    gone = [(each.lane, each.first_row) for each in prune(log_on_disk.root, 400, clock_us=int, failures=failures)]
+    assert gone == [(damaged, 0), (whole, 0), (whole, 1), (whole, 2)]
+    assert [(each.lane, type(each.error)) for each in failures] == [(damaged, LandingDamaged)]
+    assert data.exists()
+    # Without a list the others are pruned too before it is told.
+    with pytest.raises(LandingDamaged):
+        pruned(log_on_disk, 500)
+    assert LandingLog(log_on_disk.root).lanes()[whole].first_row == 4
 
 
 def test_the_last_segment_stays_while_its_writer_lives(log_on_disk: LogOnDisk) -> None:

@@ -156,6 +156,20 @@ def test_another_schema_is_told_by_name(tmp_path: Path, monkeypatch: pytest.Monk
         list(Segment(tmp_path, 0).read(0, 1))
 
 
+def test_a_segment_that_was_begun_with_a_longer_schema_has_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LANDING_SCHEMA.append(pa.field("colour", pa.string()))
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_module, "_SCHEMA_BYTES", other.serialize().to_pybytes())
+        writer = SegmentWriter(tmp_path, 0, is_synced=False)
+    segment = Segment(tmp_path, 0)
+    assert not segment.has_rows()
+    writer.append(rows([id_of("k", 1)]))
+    writer.close()
+    assert segment.has_rows()
+
+
 @pytest.mark.parametrize("at_sync", [1, 2])
 def test_a_flush_that_cannot_be_synced_ends_the_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_sync: int

@@ -63,7 +63,7 @@ def test_damage_does_not_hide_what_lies_behind_it(log_on_disk: LogOnDisk, lane: 
 
 def test_a_missing_segment_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
     (lane / "000000000002.index").unlink()
-    assert damage(log_on_disk) == ["begins with row 4, not 2"]
+    assert damage(log_on_disk) == ["begins with row 4, not 2", "it is missing, and its data file has rows"]
 
 
 def test_an_id_that_is_in_a_lane_twice_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
@@ -94,15 +94,15 @@ def test_what_the_dead_leave_behind_is_noted(log_on_disk: LogOnDisk, lane: Path)
     ]
 
 
-def run(*command: str) -> tuple[int, str]:
+def run(*command: str) -> tuple[int, str, str]:
     ended = CliRunner().invoke(app, ["landing", *command])
     if isinstance(ended.exception, UserError):
         raise ended.exception
-    return ended.exit_code, ended.stdout
+    return ended.exit_code, ended.stdout, ended.stderr
 
 
 def test_ls_shows_every_lane(log_on_disk: LogOnDisk, lane: Path) -> None:
-    code, text = run("ls", str(log_on_disk.root))
+    code, text, _ = run("ls", str(log_on_disk.root))
     assert code == 0
     assert text.startswith("queue=003/lane=m-1.1: 6 rows, ")
     assert "1970-01-01T00:00:01.000+00:00 to 1970-01-01T00:00:05.000+00:00 (being written)" in text
@@ -111,22 +111,50 @@ def test_ls_shows_every_lane(log_on_disk: LogOnDisk, lane: Path) -> None:
 
 
 def test_verify_ends_with_1_where_something_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
-    code, text = run("verify", str(log_on_disk.root))
+    code, text, _ = run("verify", str(log_on_disk.root))
     assert (code, text) == (0, "whole: 6 rows in 3 segments of 1 lanes\n")
     (lane / "000000000000.arrow").write_bytes(b"")
-    code, text = run("verify", str(log_on_disk.root), "--json")
+    code, text, _ = run("verify", str(log_on_disk.root), "--json")
     told = json.loads(text)
     assert (code, told["whole"], told["findings"][0]["grade"]) == (1, False, "damage")
 
 
 def test_prune_says_what_would_go_before_it_goes(log_on_disk: LogOnDisk, lane: Path) -> None:
-    code, text = run("prune", str(log_on_disk.root), "--keep", "1h", "--dry-run")
+    code, text, _ = run("prune", str(log_on_disk.root), "--keep", "1h", "--dry-run")
     assert code == 0
     assert "\n2 segments, " in text
     assert text.endswith(", would go\n")
     told = json.loads(run("prune", str(log_on_disk.root), "--keep", "1h", "--json")[1])
     assert [each["first_row"] for each in told["segments"]] == [0, 2]
     assert not (lane / "000000000000.arrow").exists()
+
+
+def test_prune_goes_on_with_other_lanes_and_says_what_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
+    other = log_on_disk.lane("other", segment_bytes=1)
+    for number in (1, 2):
+        other.append(rows([id_of("q", number)], t_land=number * 1_000_000))
+    note = lane / "lane.json"
+    note.write_text("{")
+    code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h", "--dry-run")
+    assert (code, text.endswith(", would go\n")) == (1, True)
+    code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
+    assert code == 1
+    assert text.startswith(f"{other.name}: rows 0 to 0, ")
+    assert errors == f"lbg: {note}: not as it was written; what lies behind it in its lane stays\n"
+    assert (lane / "000000000000.arrow").exists()
+    code, text, _ = run("prune", str(log_on_disk.root), "--keep", "1h", "--json")
+    told = json.loads(text)
+    assert (code, told["segments"]) == (1, [])
+    assert told["failures"] == [{"path": str(note), "what": "not as it was written"}]
+
+
+def test_what_prune_cannot_read_is_told_in_words_of_a_reader(log_on_disk: LogOnDisk, lane: Path) -> None:
+    note = lane / "lane.json"
+    note.unlink()
+    note.mkdir()
+    code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
+    assert (code, text) == (1, "0 segments, 0 B, removed\n")
+    assert errors == f"lbg: {lane}: Is a directory; what lies behind it in its lane stays\n"
 
 
 @pytest.mark.parametrize("command", [("ls",), ("verify",), ("prune", "--keep", "1h")])
