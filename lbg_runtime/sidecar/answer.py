@@ -30,6 +30,8 @@ class Answer:
 
 
 SUCCESS = Answer(Status.SUCCESS)
+NO_ROUTE = Answer(Status.DROP, "HTTP 404")
+"""The one answer of this kind: it may be asked whether the route is still wanted."""
 
 
 def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answer:
@@ -40,7 +42,7 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
     frameworks). Everything else that cannot be read is tried again. 404: dropped. Any other code: tried again.
     """
     if http_status == 404:
-        return Answer(Status.DROP, "HTTP 404")
+        return NO_ROUTE
     if not 200 <= http_status <= 299:
         return Answer(Status.RETRY, f"HTTP {http_status}")
     if body is not None and not body.strip():
@@ -61,7 +63,7 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
 def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[str]) -> dict[str, Answer]:
     """The answers to the entries of a bulk, each by its id. What the application says nothing of is tried again."""
     if http_status == 404:
-        return dict.fromkeys(entry_ids, Answer(Status.DROP, "HTTP 404"))
+        return dict.fromkeys(entry_ids, NO_ROUTE)
     if not 200 <= http_status <= 299:
         return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status}"))
     try:

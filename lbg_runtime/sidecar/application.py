@@ -6,6 +6,8 @@ from io import BytesIO
 from typing import NamedTuple, Protocol
 
 import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from lbg_runtime.config.sidecar_settings import SidecarSettings
@@ -76,6 +78,33 @@ class Application(Protocol):
         ...
 
 
+class _FreshConnections(aiohttp.BaseConnector):
+    """Lends no connection on which an answer lies already: it would be taken for that to what is asked next.
+
+    An event would count as accepted that the application has not even received. The library looks for it only when a
+    connection is given back.
+    """
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        """See `BaseConnector.connect`."""
+        # Each kept one is met once, and a new one has had no time to receive anything.
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+
+class _TcpConnector(_FreshConnections, aiohttp.TCPConnector):
+    pass
+
+
+class _UnixConnector(_FreshConnections, aiohttp.UnixConnector):
+    pass
+
+
 class HttpApplication:
     """Made on the loop that uses it."""
 
@@ -88,10 +117,10 @@ class HttpApplication:
         # No limit: there is never more than one request for each runner.
         if path != address:
             self._base, self._socket = "http://localhost", path
-            connector = aiohttp.UnixConnector(path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            connector = _UnixConnector(path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
         else:
             self._base, self._socket = address, ""
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            connector = _TcpConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         token = settings.application_token
         self._session = aiohttp.ClientSession(
             connector=connector,

@@ -27,6 +27,11 @@ class ApplicationHealth:
         self._interval_ms = interval_ms
         self._failures = 0
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may have been started anew since it was last seen to be there."""
+        return self.state is ApplicationState.AWAY or self._failures > 0
+
     def probe_passed(self, now_ms: int) -> bool:
         """It answered well."""
         self._failures = 0

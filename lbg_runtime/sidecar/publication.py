@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -22,6 +23,10 @@ RAW_PARAMETER = "metadata.rawPayload"
 
 _BINARY_PREFIX = "ce-"
 _KEY_ATTRIBUTE = "partitionkey"
+
+_TEXT_EXPECTED = "text in UTF-8, percent-encoded"
+_TOKEN = re.compile(r"[^\s,:]")
+"""Where a member's name, its value or the end of the object begins, in what is known to be JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ def read_publication(headers: Mapping[str, str], query: Mapping[str, str], body:
     else:
         if not is_raw:
             attributes = {
-                name.removeprefix(_BINARY_PREFIX): unquote(value)
+                name.removeprefix(_BINARY_PREFIX): _header_text(name, value)
                 for name, value in headers.items()
                 if name.startswith(_BINARY_PREFIX)
             }
@@ -67,18 +72,33 @@ def _check_attribute(name: str, value: object) -> None:
 def _key(headers: Mapping[str, str], query: Mapping[str, str], attributes: Mapping[str, object]) -> str | None:
     said = headers.get(KEY_HEADER)
     if said is not None:
-        return unquote(said)
+        return _header_text(KEY_HEADER, said)
     for parameter in (KEY_PARAMETER, DAPR_KEY_PARAMETER):
         if parameter in query:
+            # Bytes that are no text have come to this: different keys, and one for all of them.
+            if "\ufffd" in query[parameter]:
+                raise UserError(parameter, "bytes that are no text", _TEXT_EXPECTED)
             return query[parameter]
     key = attributes.get(_KEY_ATTRIBUTE)
     return key if isinstance(key, str) and key else None
 
 
+def _header_text(name: str, value: str) -> str:
+    """What `header_text` made a header of; a raw one in UTF-8 would be read as another text than was meant."""
+    try:
+        if value.isascii():
+            return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise UserError(f"header {ascii(name)[:80]}", "bytes that are no text", _TEXT_EXPECTED)
+
+
 def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
     try:
+        text = body.decode(json.detect_encoding(body))
         # Not orjson, which makes floats of integers that are too long for a machine.
-        told = json.loads(body)
+        told = _READER.decode(text)
+        written = _member_text(text, "data") if isinstance(told, dict) else ""
     except (ValueError, RecursionError):
         raise UserError("body", "no JSON", f"an event, as content-type {STRUCTURED_TYPE} says") from None
     if not isinstance(told, dict) or told.get("specversion") != "1.0":
@@ -94,7 +114,36 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
         return told, b""
     if not isinstance(content_type, str):
         told[CONTENT_TYPE_ATTRIBUTE] = "application/json"
-    return told, _encoded(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    return told, written.encode()
+
+
+def _member_text(text: str, name: str) -> str:
+    """The value of an object's member as it is written, of the last one of that name; the object has been read before.
+
+    What is read and written again is not the same: numbers lose digits, names that are there twice go.
+    """
+    found = ""
+    at = _token(text, text.index("{") + 1)
+    while text[at] != "}":
+        key, after = _READER.raw_decode(text, at)
+        begin = _token(text, after)
+        _, end = _READER.raw_decode(text, begin)
+        if key == name:
+            found = text[begin:end]
+        at = _token(text, end)
+    return found
+
+
+def _token(text: str, begin: int) -> int:
+    found = _TOKEN.search(text, begin)
+    return len(text) if found is None else found.start()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_READER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _encoded(text: str) -> bytes:

@@ -1,6 +1,7 @@
 """Events for an application that pulls: each on the stream with the most room, until it is settled."""
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
@@ -33,13 +34,14 @@ class PulledEvents:
         self._gate = gate
         self._timeout_ms = timeout_ms
         self._on_ready = on_ready
-        self._streams = Streams()
+        self._streams = Streams(secrets.token_hex(4))
         self._outboxes: dict[int, _Outbox] = {}
         """By stream."""
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Who waits for room, in order."""
-        self._is_closed = False
+        self.closed = asyncio.Event()
+        """Set when the sidecar ends."""
 
     # -- Receiver
 
@@ -57,9 +59,13 @@ class PulledEvents:
         outbox.put(event_id, _line(event_id, event))
         try:
             async with asyncio.timeout(self._timeout_ms / 1_000):
-                return await answer
+                settled = await answer
         except TimeoutError:
+            stream.is_overdue = True
             raise ApplicationFailed(f"not settled within {self._timeout_ms} ms") from None
+        else:
+            stream.is_overdue = False
+            return settled
         finally:
             del self._answers[event_id]
             outbox.withdraw(event_id)
@@ -72,7 +78,7 @@ class PulledEvents:
         """The lines of a new stream, until its reader goes or the sidecar ends; then what is open on it has failed."""
         stream = self._streams.open(capacity)
         outbox = self._outboxes[stream.number] = _Outbox()
-        if self._is_closed:
+        if self.closed.is_set():
             outbox.end()
         else:
             self._gate.open()
@@ -98,7 +104,7 @@ class PulledEvents:
 
     def close(self) -> None:
         """End every stream, and those to come at once."""
-        self._is_closed = True
+        self.closed.set()
         for outbox in self._outboxes.values():
             outbox.end()
 
@@ -127,7 +133,8 @@ class PulledEvents:
             raise
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._waiting.remove(turn)
+                with suppress(ValueError):  # passed over already, by a `_wake` since then
+                    self._waiting.remove(turn)
             else:
                 self._wake()  # it was ours, and is another one's now
             raise

@@ -18,17 +18,21 @@ class Stream:
     open_ids: set[str] = field(default_factory=set)
     """Given out on it and not settled."""
     given: int = 0
+    is_overdue: bool = False
+    """Something given out on it was not settled in time, and nothing has been since: its reader may be frozen."""
 
     @property
     def room(self) -> int:
-        """How many more it may be given now."""
-        return self.capacity - len(self.open_ids)
+        """How many more it may be given now; where it is overdue, one at a time shows whether it still is."""
+        return (1 if self.is_overdue else self.capacity) - len(self.open_ids)
 
 
 class Streams:
     """Which stream gets the next event, and whose an event id is."""
 
-    def __init__(self) -> None:
+    def __init__(self, life: str) -> None:
+        """`life`: another one in each life of the sidecar, so that a word on an event of a former one finds none."""
+        self._life = life
         self._streams: dict[int, Stream] = {}
         self._owners: dict[str, Stream] = {}
         self._opened = 0
@@ -56,12 +60,16 @@ class Streams:
         return lost
 
     def give(self) -> tuple[Stream, str] | None:
-        """Open an event on the stream with the most room, and its id there; None where there is no room."""
-        stream = max(self._streams.values(), key=lambda each: each.room, default=None)
-        if stream is None or stream.room <= 0:
+        """Open an event on the stream with the most room, and its id there; None where there is no room.
+
+        One that is overdue is given only what no other one has room for.
+        """
+        with_room = [stream for stream in self._streams.values() if stream.room > 0]
+        if not with_room:
             return None
+        stream = max(with_room, key=lambda each: (not each.is_overdue, each.room))
         stream.given += 1
-        event_id = f"{stream.number}-{stream.given}"
+        event_id = f"{self._life}-{stream.number}-{stream.given}"
         stream.open_ids.add(event_id)
         self._owners[event_id] = stream
         return stream, event_id

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
 from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.runtime.clock import now_ms
-from lbg_runtime.sidecar.answer import Answer, read_answer
+from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, read_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, binary, facts, structured
@@ -39,7 +40,9 @@ class PushedEvents:
         self._health = ApplicationHealth(settings.health.interval_ms, now_ms())
         self._gate = gate
         self._look = asyncio.Event()
-        """The health has changed, so its deadline has."""
+        """The health has changed, so its deadline has; or there are doubts."""
+        self._doubts: list[asyncio.Future[None]] = []
+        """Who waits until the application has said anew what it wants."""
         self._subscriptions = Subscriptions(())
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -54,27 +57,45 @@ class PushedEvents:
         return self._gate.is_open
 
     async def deliver(self, event: Event) -> Answer:
-        """See `Receiver.deliver`."""
+        """See `Receiver.deliver`.
+
+        Before an event is dropped because its route is unknown, or fails because it has none, the application is asked
+        again what it wants: it may have been started anew, and nobody has seen it.
+        """
+        is_sent_anew = False
         while True:
             if not self._gate.is_open:
                 await self._gate.passed(event)
             subscription = self._subscriptions.find(event.topic)
-            if subscription is None:
-                raise EventUnwanted(event.topic)
             try:
-                return await self._send(event, subscription)
+                if subscription is not None:
+                    answer = await self._send(event, subscription)
+                    if answer is not NO_ROUTE or subscription.is_configured:
+                        return answer
+                await self._asked_again()
             except ApplicationUnreachable as error:
                 self._not_reached(error)
+                continue
+            if self._subscriptions.find(event.topic) == subscription:
+                if subscription is None:
+                    raise EventUnwanted(event.topic)
+                return NO_ROUTE
+            if is_sent_anew:
+                # Once in an attempt, so that there is a backoff between all further ones.
+                raise ApplicationFailed("its subscriptions change from answer to answer")
+            is_sent_anew = True
 
     async def run(self) -> None:
         """Watch the application until cancelled."""
         async with asyncio.TaskGroup() as self._tasks:
             while True:
                 self._look.clear()
-                try:
-                    async with asyncio.timeout((self._health.deadline_ms - now_ms()) / 1_000):
-                        await self._look.wait()
-                except TimeoutError:
+                # Doubts that came during a probe are for the next one: the answer may have been on its way.
+                if not self._doubts:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout((self._health.deadline_ms - now_ms()) / 1_000):
+                            await self._look.wait()
+                if self._doubts or self._health.deadline_ms <= now_ms():
                     await self._probe()
 
     # -- sending
@@ -103,29 +124,54 @@ class PushedEvents:
 
     # -- health
 
+    async def _asked_again(self) -> None:
+        """Return when the application has said what it wants, asked after this call.
+
+        Raises `ApplicationUnreachable`, or `ApplicationFailed` where it does not say.
+        """
+        doubt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._doubts.append(doubt)
+        self._look.set()
+        try:
+            # Bound by the time for two probes with their answers; `run` ends after whoever delivers.
+            await doubt
+        except SubscriptionsRefused as error:
+            raise ApplicationFailed(str(error)) from None
+
     async def _probe(self) -> None:
+        doubts, self._doubts = self._doubts, []
+        failure: LbgError | None = None
         try:
             await self._application.probe()
-            if self._health.state is ApplicationState.AWAY:
+            if doubts or self._health.is_in_doubt:
                 # It may be another one than before, with other wishes.
-                self._subscriptions = await self._ask_subscriptions()
+                await self._ask_subscriptions()
         except (ApplicationUnreachable, ApplicationFailed, SubscriptionsRefused) as error:
+            failure = error
             self._health.probe_failed(now_ms())
-            self._follow(error)
         else:
             self._health.probe_passed(now_ms())
-            self._follow(None)
+        self._follow(failure)
+        for doubt in doubts:
+            if doubt.done():
+                continue  # taken back meanwhile
+            if failure is None:
+                doubt.set_result(None)
+            else:
+                doubt.set_exception(failure)
 
-    async def _ask_subscriptions(self) -> Subscriptions:
+    async def _ask_subscriptions(self) -> None:
         told = await self._application.subscriptions()
         asked, remarks = ([], []) if told is None else read_subscriptions(told)
-        found = [*configured(self._settings.subscriptions), *asked]
+        found = (*configured(self._settings.subscriptions), *asked)
         if not found:
             raise SubscriptionsRefused("no subscription, and none in sidecar.subscriptions")
+        if found == self._subscriptions.subscriptions:
+            return
         for remark in remarks:
             _log.warning("subscription_remark", remark=remark)
         _log.info("subscriptions_read", topics=[each.topic for each in found])
-        return Subscriptions(found)
+        self._subscriptions = Subscriptions(found)
 
     def _not_reached(self, error: ApplicationUnreachable) -> None:
         if self._health.not_reached(now_ms()):

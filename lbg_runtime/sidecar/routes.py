@@ -33,6 +33,9 @@ DEFAULT_OPEN = 16
 MAX_OPEN = 1_000
 """Events that a stream may have open."""
 
+LAST_LINES_S = 0.5
+"""For clients to read the end of their stream when the member leaves; less than the server gives to all requests."""
+
 _DAPR_ERROR = "ERR_PUBSUB_PUBLISH_MESSAGE"
 
 _log = structlog.get_logger(__name__)
@@ -111,7 +114,7 @@ class SidecarRoutes:
         capacity = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
         if not 1 <= capacity <= MAX_OPEN:
             raise UserError("max", ascii(text)[:80], f"a whole number from 1 to {MAX_OPEN}")
-        return EventStream(pulled.stream(capacity))
+        return EventStream(pulled.stream(capacity), pulled.closed)
 
     async def _settle(self, request: Request) -> Response:
         pulled = self._pulled()
@@ -153,15 +156,18 @@ class SidecarRoutes:
 class EventStream(Response):
     """Lines as they come, until they end or the client goes, which ends them at once."""
 
-    def __init__(self, lines: AsyncGenerator[bytes]) -> None:
+    def __init__(self, lines: AsyncGenerator[bytes], closed: asyncio.Event) -> None:
+        """`lines` end soon after `closed` is set; then whoever does not read is left."""
         super().__init__(media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._lines = lines
+        self._closed = closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - by its protocol
         """See `Response`."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
+            tasks.start_soon(self._until_closed, tasks.cancel_scope)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             # So that the client sees the stream begin, whenever the first event comes.
             await send({"type": "http.response.body", "body": b"\n", "more_body": True})
@@ -174,6 +180,12 @@ class EventStream(Response):
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        scope.cancel()
+
+    async def _until_closed(self, scope: anyio.CancelScope) -> None:
+        """Give up a line that nobody reads: the server, which cancels it later, takes that for a failure."""
+        await self._closed.wait()
+        await anyio.sleep(LAST_LINES_S)
         scope.cancel()
 
 

@@ -46,31 +46,35 @@ class Subscription:
     content_mode: ContentMode = ContentMode.STRUCTURED
     is_raw: bool = False
     bulk: Bulk | None = None
+    is_configured: bool = False
+    """Whether the settings say so, whatever the application wants."""
 
 
 class Subscriptions:
     """Looked up for every event, in the order given; the first that attracts a topic takes it."""
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
-        self._subscriptions = tuple(subscriptions)
+        self.subscriptions = tuple(subscriptions)
         self._found: dict[str, Subscription | None] = {}
 
     def __len__(self) -> int:
-        return len(self._subscriptions)
+        return len(self.subscriptions)
 
     def find(self, topic: str) -> Subscription | None:
         """The subscription of an original topic."""
         if topic not in self._found:
             if len(self._found) >= MAX_ROUTES_REMEMBERED:
                 self._found.clear()
-            found = (each for each in self._subscriptions if matches(each.topic, topic))
+            found = (each for each in self.subscriptions if matches(each.topic, topic))
             self._found[topic] = next(found, None)
         return self._found[topic]
 
 
 def configured(settings: Iterable[SubscriptionSettings]) -> list[Subscription]:
     """Those of the settings."""
-    return [Subscription(each.topic, each.route, content_mode=each.content_mode) for each in settings]
+    return [
+        Subscription(each.topic, each.route, content_mode=each.content_mode, is_configured=True) for each in settings
+    ]
 
 
 def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:

@@ -57,6 +57,7 @@ class ScriptedApplication:
     """Those that were answered with success."""
     overlaps: int = 0
     probes: int = 0
+    asks: int = 0
     _inside: set[str] = field(default_factory=set)
 
     async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
@@ -81,6 +82,7 @@ class ScriptedApplication:
             raise ApplicationUnreachable("nobody listens")
 
     async def subscriptions(self) -> bytes | None:
+        self.asks += 1
         return None if self.asked is None else json.dumps(self.asked).encode()
 
     async def close(self) -> None:

@@ -27,10 +27,10 @@ class RawServer:
         self.requests = []
         self.asked = asyncio.Event()
         self.hung_up = asyncio.Event()
-        self._writers = []
+        self.writers = []
 
     async def serve(self, reader, writer):
-        self._writers.append(writer)
+        self.writers.append(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -54,7 +54,7 @@ class RawServer:
             writer.close()
 
     def close(self):
-        for writer in self._writers:
+        for writer in self.writers:
             writer.close()
 
 
@@ -100,7 +100,19 @@ async def test_a_connection_is_used_again():
     async with application(OK) as (client, raw):
         for _ in range(5):
             await client.post("/a", {}, b"")
-        assert len(raw._writers) == 1
+        assert len(raw.writers) == 1
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_an_answer_that_nobody_asked_for_is_none_to_what_is_asked_next(tmp_path, is_unix):
+    async with application(OK, unix=str(tmp_path / "application.sock") if is_unix else None) as (client, raw):
+        await client.post("/a", {}, b"first")
+        raw.writers[0].write(b"HTTP/1.1 204 Once More\r\n\r\n")
+        # A round trip on another connection: what was written before it has come.
+        await client.probe()
+        assert (await client.post("/a", {}, b"second")).status == 200
+        assert [body for _, body in raw.requests] == [b"first", b"second"]
+        assert len(raw.writers) == 3
 
 
 async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
@@ -139,7 +151,7 @@ async def test_a_longer_answer_than_any_is_not_read(head):
     async with application(answer, OK) as (client, raw):
         assert (await client.post("/a", {}, b"")).body is None
         assert (await client.post("/a", {}, b"")).body == b"{}"
-        assert len(raw._writers) == 2
+        assert len(raw.writers) == 2
 
 
 async def test_a_compressed_answer_is_not_blown_up():

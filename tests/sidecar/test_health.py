@@ -35,6 +35,19 @@ def test_failures_count_in_a_row_only():
     assert health.state is ApplicationState.READY
 
 
+def test_who_was_away_or_failed_a_probe_may_have_been_started_anew():
+    health = ApplicationHealth(5_000, 0)
+    assert health.is_in_doubt
+    health.probe_passed(0)
+    assert not health.is_in_doubt
+    health.probe_failed(5_000)
+    assert health.is_in_doubt
+    health.probe_passed(10_000)
+    assert not health.is_in_doubt
+    health.not_reached(10_100)
+    assert health.is_in_doubt
+
+
 def test_who_does_not_listen_is_away_at_once():
     health = ready()
     assert health.not_reached(100) is True

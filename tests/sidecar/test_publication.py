@@ -39,9 +39,26 @@ def test_a_key_may_be_given_in_several_places(headers, query, key):
     assert read_publication(headers, query, b"").key == key
 
 
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        ({"lbg-key": "%ff"}, {}),
+        ({"lbg-key": "Ä".encode().decode("latin-1")}, {}),
+        ({"ce-partitionkey": "a%ffb"}, {}),
+        ({"ce-partitionkey": "Ä"}, {}),
+        ({"ce-subject": "%ff"}, {}),
+        ({}, {"key": "\ufffd"}),
+        ({}, {"metadata.partitionKey": "a\ufffd"}),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_and_no_key_of_many(headers, query):
+    with pytest.raises(UserError):
+        read_publication(headers, query, b"x")
+
+
 def test_a_structured_event_is_taken_apart():
     read = read_publication(STRUCTURED, {}, event(data={"a": [1, 12345678901234567890]}, partitionkey="k", ext=5))
-    assert read.payload == b'{"a":[1,12345678901234567890]}'
+    assert read.payload == b'{"a": [1, 12345678901234567890]}'
     assert read.key == "k"
     assert read.properties == {
         "ce_id": "7",
@@ -70,6 +87,35 @@ def test_the_data_of_an_event_is_the_payload(members, payload):
     assert read_publication(STRUCTURED, {}, event(**members)).payload == payload
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"1234567890.12345678901",
+        b"-0",
+        b"1.10",
+        b"1e999",
+        b'{"a":1, "a" : 2}',
+        b'[ {"data": 3},\n\t"\\u00e9\\/\\ud800" ]',
+        '"ä"'.encode(),
+    ],
+)
+@pytest.mark.parametrize(
+    "event", ['{"specversion":"1.0","data":%s}', '{ "x,:}" : {"data":[1]} , "data" :\t%s ,"specversion": "1.0" }\n']
+)
+def test_the_data_is_passed_on_as_it_is_written(event, data):
+    assert read_publication(STRUCTURED, {}, event.encode() % data).payload == data
+
+
+def test_of_two_members_of_one_name_the_last_one_counts():
+    assert read_publication(STRUCTURED, {}, b'{"data":1,"specversion":"1.0","data":2}').payload == b"2"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32-le"])
+def test_the_data_is_utf_8_in_whatever_unicode_the_event_came(encoding):
+    body = '{"specversion": "1.0", "data": {"ä": 1.0}}'.encode(encoding)
+    assert read_publication(STRUCTURED, {}, body).payload == '{"ä": 1.0}'.encode()
+
+
 def test_a_binary_event_has_its_attributes_in_headers():
     headers = {"ce-specversion": "1.0", "ce-type": "a%20b", "content-type": "application/json", "x": "y"}
     read = read_publication(headers, {}, b"{}")
@@ -96,6 +142,10 @@ def test_a_raw_publication_is_not_looked_into():
         b'{"specversion": "1.0", "data": "\\ud800", "datacontenttype": "text/plain"}',
         b'{"specversion": "1.0", "type": "\\ud800"}',
         b'{"specversion": "1.0", "long": 99999999999}',
+        b'{"specversion": "1.0", "data": NaN}',
+        b'{"specversion": "1.0", "data": [-Infinity]}',
+        b'{"specversion": "1.0", "data": "\xff"}',
+        b'{"specversion": "1.0", "data": "\xed\xa0\x80"}',
         b"[" * 100_000,
     ],
 )

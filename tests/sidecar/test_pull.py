@@ -276,3 +276,57 @@ async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
     pulled.settle([(event["id"], SUCCESS)])
     assert await second == SUCCESS
     await stream.aclose()
+
+
+async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
+    lives = [PulledEvents(10_000, Gate(lambda _: None), lambda: None) for _ in range(2)]
+    streams = [pulled.stream(1) for pulled in lives]
+    readings = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    open_events = [asyncio.ensure_future(pulled.deliver(make_event())) for pulled in lives]
+    former, current = [json.loads(await reading)["id"] for reading in readings]
+    assert lives[1].settle([(former, SUCCESS)]) == [former]
+    assert lives[1].settle([(current, SUCCESS)]) == []
+    assert lives[0].settle([(former, SUCCESS)]) == []
+    assert [await each for each in open_events] == [SUCCESS, SUCCESS]
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_what_waits_for_room_can_be_cancelled_together_with_what_is_open():
+    pulled = PulledEvents(10_000, Gate(lambda _: None), lambda: None)
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    events = [asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "abcd"]
+    await reading
+    for event in events:
+        event.cancel()
+    await asyncio.wait(events)
+    assert [event.cancelled() for event in events] == [True] * 4
+    await stream.aclose()
+
+
+async def test_a_client_that_is_frozen_does_not_keep_events_from_another_one(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        frozen, healthy = Puller(app, 100), Puller(app, 20)
+        await trial.until(lambda: trial.owners() == 2)
+        done = []
+        await trial.publish(40, keys=20)
+
+        def work():
+            while healthy.got:
+                done.append(healthy.got.pop(0))
+                healthy.settle(done[-1])
+            return sum(trial.depths()) == 0
+
+        # One time-out for what it took before it was found out, and not one for each event.
+        await trial.until(work, within_s=15)
+        assert len(done) == 40
+        taken = len(frozen.got)
+        assert taken >= 20
+        await trial.publish(20, keys=20)
+        await trial.until(work, within_s=1)
+        assert len(frozen.got) == taken

@@ -10,7 +10,7 @@ from lbg_runtime.sidecar.pulling import Streams, read_settlements
 
 
 def test_an_event_goes_to_the_stream_with_the_most_room():
-    streams = Streams()
+    streams = Streams("a")
     small, large = streams.open(1), streams.open(3)
     given_to = [streams.give()[0] for _ in range(4)]
     assert (given_to.count(small), given_to.count(large)) == (1, 3)
@@ -18,8 +18,28 @@ def test_an_event_goes_to_the_stream_with_the_most_room():
     assert not streams.has_room
 
 
+def test_one_that_is_overdue_is_given_what_no_other_has_room_for_and_one_at_a_time():
+    streams = Streams("a")
+    overdue, other = streams.open(9), streams.open(2)
+    overdue.is_overdue = True
+    assert [streams.give()[0] for _ in range(3)] == [other, other, overdue]
+    assert not streams.has_room
+    assert streams.give() is None
+    overdue.is_overdue = False
+    assert streams.give()[0] is overdue
+
+
+def test_no_id_of_one_life_is_given_in_another():
+    former, current = Streams("a"), Streams("b")
+    for streams in (former, current):
+        streams.open(1)
+    (_, old_id), (_, new_id) = former.give(), current.give()
+    assert current.take_back(old_id) is False
+    assert current.take_back(new_id) is True
+
+
 def test_a_settled_event_makes_room_once():
-    streams = Streams()
+    streams = Streams("a")
     streams.open(1)
     _, event_id = streams.give()
     assert streams.take_back(event_id) is True
@@ -28,7 +48,7 @@ def test_a_settled_event_makes_room_once():
 
 
 def test_what_is_open_on_a_stream_goes_with_it():
-    streams = Streams()
+    streams = Streams("a")
     stream, other = streams.open(2), streams.open(1)
     ids = [streams.give()[1] for _ in range(2)]
     lost = streams.close(stream)
@@ -42,7 +62,7 @@ def test_what_is_open_on_a_stream_goes_with_it():
 
 @given(st.lists(st.tuples(st.sampled_from(["open", "close", "give", "back"]), st.integers(0, 5)), max_size=80))
 def test_no_stream_has_more_than_it_asked_for_and_no_id_is_used_twice(steps):
-    streams, opened, given_ids = Streams(), [], []
+    streams, opened, given_ids = Streams("a"), [], []
     for step, number in steps:
         if step == "open":
             opened.append(streams.open(number + 1))

@@ -18,7 +18,8 @@ from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.counts import Counts
 from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pull import PulledEvents
-from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, SidecarRoutes
+from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, EventStream, SidecarRoutes
+from lbg_runtime.sidecar.server import LAST_ANSWERS_S
 
 SHAPE = GroupShape(GroupName("orders"), "h", 8, 2)
 
@@ -101,6 +102,8 @@ async def test_a_topic_may_be_percent_encoded_and_end_in_a_slash(rig):
         ("/v1/publish/?key=k", b""),
         ("/v1/publish/" + "x" * 300 + "?key=k", b""),
         ("/v1/publish/%FF?key=k", b""),
+        ("/v1/publish/a?key=%FF", b""),
+        ("/v1.0/publish/pubsub/a?metadata.partitionKey=%FF", b""),
     ],
 )
 async def test_what_cannot_be_published_is_refused(rig, path, body):
@@ -232,6 +235,44 @@ async def test_settling_says_what_came_too_late(rig):
 @pytest.mark.parametrize("capacity", ["0", "-1", "x", "1001", "٣", ""])
 async def test_a_stream_has_a_sensible_size(rig, capacity):
     assert (await rig.post(f"/v1/pull?max={capacity}")).status_code == 400
+
+
+async def test_a_stream_whose_client_does_not_read_ends_when_the_sidecar_does():
+    pulled = PulledEvents(1_000, Gate(lambda _: None), lambda: None)
+    is_sending = asyncio.Event()
+
+    async def block(_):
+        is_sending.set()
+        await asyncio.Event().wait()
+
+    async def stay():
+        await asyncio.Event().wait()
+
+    answering = asyncio.ensure_future(EventStream(pulled.stream(1), pulled.closed)({}, stay, block))
+    await is_sending.wait()
+    pulled.close()
+    async with asyncio.timeout(LAST_ANSWERS_S / 2):
+        await answering
+    assert not pulled.is_ready
+
+
+async def test_a_stream_whose_client_reads_is_ended_whole_and_at_once():
+    has_begun = asyncio.Event()
+    pulled = PulledEvents(1_000, Gate(lambda _: None), has_begun.set)
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def stay():
+        await asyncio.Event().wait()
+
+    answering = asyncio.ensure_future(EventStream(pulled.stream(1), pulled.closed)({}, stay, send))
+    await has_begun.wait()
+    pulled.close()
+    async with asyncio.timeout(0.01):
+        await answering
+    assert sent[-1] == {"type": "http.response.body", "body": b""}
 
 
 async def test_an_application_that_is_called_cannot_pull():
