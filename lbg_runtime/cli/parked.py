@@ -1,7 +1,7 @@
 """`lbg parked`: keys that were set aside, what lies there of them, and how they come back or go."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,14 +103,16 @@ def drop(
         lanes = _of_key(await view.lanes(), key, is_lane=lane)
         if number is None:
             await view.drop(lanes)
-            return lanes
-        meant = [(each, one) for each in lanes for one in each.messages if one.number == number]
-        for each, one in meant:
-            await view.drop([each], one)
-        return [each for each, _ in meant]
+        for each in lanes:
+            for one in each.messages:
+                if one.number == number:
+                    await view.drop([each], one)
+        return lanes
 
+    of_key = _run(config, ask)
+    meant = [each for each in of_key if number is None or any(one.number == number for one in each.messages)]
     which = "all" if number is None else f"#{number}"
-    _tell_done(_run(config, ask), key, f"{which} asked to be dropped", as_json=json)
+    _tell_done(meant, key, f"{which} asked to be dropped", as_json=json, others=of_key)
 
 
 _SHOWN_BYTES = 200
@@ -119,11 +121,11 @@ _SHOWN_BYTES = 200
 def _run(config: Path, ask: "Ask") -> "list[ParkedLane]":
     import uvloop
 
+    from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.load import load_settings
 
     configure_log()
-    return uvloop.run(_asked(load_settings(config), ask))
+    return uvloop.run(_asked(load_group_settings(config), ask))
 
 
 async def _asked(settings: "Settings", ask: "Ask") -> "list[ParkedLane]":
@@ -144,19 +146,27 @@ def _of_key(lanes: "list[ParkedLane]", key: str, *, is_lane: bool) -> "list[Park
     return [each for each in lanes if each.lane == name]
 
 
-def _insist(found: "list[ParkedLane]", key: str) -> None:
-    if not found:
-        print(f"lbg: nothing of {key} is parked", file=sys.stderr)
-        raise typer.Exit(1)
+def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" = ()) -> None:
+    if found:
+        return
+    absent = f"nothing of {key} is parked"
+    if others:
+        count = sum(len(each.messages) for each in others)
+        absent = f"no message of that number is parked of {key}, but {count} of others; `lbg parked show` has them"
+    print(f"lbg: {absent}", file=sys.stderr)
+    raise typer.Exit(1)
 
 
-def _tell_done(found: "list[ParkedLane]", key: str, what: str, *, as_json: bool) -> None:
+def _tell_done(
+    found: "list[ParkedLane]", key: str, what: str, *, as_json: bool, others: "Sequence[ParkedLane]" = ()
+) -> None:
+    """`others`: what is parked of the key, where only a part of it was meant."""
     if as_json:
         _print({"asked": [_lane_as_object(each) for each in found]})
     else:
         for each in found:
             print(f"{each.lane}: {_count(each)}, {what}")
-    _insist(found, key)
+    _insist(found, key, others)
 
 
 def _print(told: dict[str, object]) -> None:

@@ -4,6 +4,7 @@ No member is asked, and none has to live: what is parked is read by browsing, an
 queue, behind what is there, until the owner of the queue has done it (docs/failing.md).
 """
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -20,14 +21,17 @@ from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import (
     DropAsked,
     ParkedMessage,
+    ParkingEntry,
     ParkingOwner,
+    RoomKept,
     UnparkAsked,
     decode_entry,
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import ParkingEntryRefused
+from lbg_runtime.model.errors import ParkingEntryRefused, PublishRefused
 from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.runtime.parking_room import KEPT_FOR_FENCES_BYTES, is_over_quota, with_remedy
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.transport.base import Browser, Messenger
 
@@ -35,6 +39,12 @@ _log = structlog.get_logger(__name__)
 
 QUIET_S = 1.0
 """A browsed queue is taken to end where nothing comes for so long."""
+
+TRIES = 3
+"""Of an order that the parking queue has no room for: what keeps it may be on its way out."""
+
+RETRY_S = 1.0
+"""Between two of them."""
 
 
 class Lookout(Browser, Messenger, Protocol):
@@ -83,14 +93,29 @@ class ParkedView:
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
         """Ask for their replay; on return the broker has it. Raises `PublishFailed`; may be done again."""
-        for each in lanes:
-            await self._session.send(encode_entry(UnparkAsked(each.lane), each.queue))
+        await self._ask([(each.queue, UnparkAsked(each.lane)) for each in lanes])
 
     async def drop(self, lanes: Sequence[ParkedLane], only: ParkedMessage | None = None) -> None:
         """Ask for the removal of all that is parked of them until now, or of one message; as `unpark`."""
         which = None if only is None else (only.owner, only.number)
-        for each in lanes:
-            await self._session.send(encode_entry(DropAsked(each.lane, which), each.queue))
+        await self._ask([(each.queue, DropAsked(each.lane, which)) for each in lanes])
+
+    async def _ask(self, orders: Sequence[tuple[QueueName, ParkingEntry]]) -> None:
+        # Fillers first, which the owner settles when it reads them: see `parking_room`.
+        for queue in dict.fromkeys(queue for queue, _ in orders):
+            await self._send(queue, RoomKept(KEPT_FOR_FENCES_BYTES))
+        for queue, order in orders:
+            await self._send(queue, order)
+
+    async def _send(self, queue: QueueName, entry: ParkingEntry) -> None:
+        for tries_left in reversed(range(TRIES)):
+            try:
+                await self._session.send(encode_entry(entry, queue))
+                return
+            except PublishRefused as refusal:
+                if not tries_left or not is_over_quota(refusal):
+                    raise with_remedy(refusal) from None
+            await asyncio.sleep(RETRY_S)
 
 
 @asynccontextmanager

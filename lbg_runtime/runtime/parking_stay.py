@@ -7,7 +7,7 @@ a process: docs/failing.md.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -24,7 +24,14 @@ from lbg_runtime.core.parking.ledger import (
     Replay,
     SettleParked,
 )
-from lbg_runtime.core.parking.records import OwnerFence, ParkedMessage, ParkingOwner, decode_entry, encode_entry
+from lbg_runtime.core.parking.records import (
+    OwnerFence,
+    ParkedMessage,
+    ParkingOwner,
+    RoomKept,
+    decode_entry,
+    encode_entry,
+)
 from lbg_runtime.model.errors import (
     BindFailed,
     InvariantViolated,
@@ -39,6 +46,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.failure_report import FailureReport
 from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.parking_room import ParkingRoom, with_remedy
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.transport.base import BoundFlow
 
@@ -104,6 +112,9 @@ class ParkingStay:
         """Of messages that may have been sent already."""
         self._tasks: asyncio.TaskGroup | None = None
         self._fences: set[asyncio.Task[None]] = set()
+        self._fence_error: TransportError | None = None
+        """Why the fence could not be published; None again when it was."""
+        self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
 
     # -- what the parked queue calls
 
@@ -141,10 +152,26 @@ class ParkingStay:
         if number is None:
             # Before anything is waited for: the verdict that brought it here is true now.
             number = self._numbers[handling] = self.ledger.begin_park(lane)
+        was_sent = number in self._unseen
+        try:
+            async with self._room.kept():
+                await self._send(handling, number, lane, report)
+        except PublishRefused as refusal:
+            # Of a copy whose fate is not known, nobody can say that it lies nowhere.
+            if not was_sent:
+                self._unseen.pop(number, None)
+                self._numbers.pop(handling, None)
+                self._obey(self.ledger.park_refused(number))
+            raise with_remedy(refusal) from None
+        self._numbers.pop(handling, None)
+
+    async def _send(self, handling: Handling, number: int, lane: LaneKey, report: FailureReport) -> None:
         # What was handled of its key must be settled before it lies elsewhere, or that could come back behind it. No
         # bound: the flow runner answers at its next turn.
         await self._ports.flush()
         self._check_ready(handling)
+        if self._numbers.get(handling) != number:
+            raise ParkingNotReady(self._parking, "it was given up meanwhile")
         entry = ParkedMessage(
             lane=lane,
             owner=self.ledger.owner,
@@ -157,16 +184,10 @@ class ParkingStay:
             parked_at_ms=wall_us() // 1_000,
         )
         seen = self._unseen.setdefault(number, asyncio.get_running_loop().create_future())
-        try:
-            await self._ports.session.send(encode_entry(entry, self._parking))
-        except PublishRefused:
-            self._numbers.pop(handling, None)
-            self._obey(self.ledger.park_refused(number))
-            raise
+        await self._ports.session.send(encode_entry(entry, self._parking))
         # The confirm alone proves nothing: brokers confirm what no queue attracts. No bound: the stay's end answers.
         if not await asyncio.shield(seen):
             raise ParkingNotReady(self._parking, "it was given up meanwhile")
-        self._numbers.pop(handling, None)
 
     # -- the stay
 
@@ -190,6 +211,7 @@ class ParkingStay:
                     fence.cancel()
         finally:
             self.is_open = False
+            self._room.end()
             self._flow = None
             silence.cancel()
             self._forget_unseen()
@@ -256,7 +278,10 @@ class ParkingStay:
                 "parking_entry_kept", parking=self._parking, delivery_id=delivery.delivery_id, reason=refusal.what
             )
             return
-        self._obey(self.ledger.take(delivery.delivery_id, entry))
+        if isinstance(entry, RoomKept):
+            self._room.take(delivery.delivery_id)
+        else:
+            self._obey(self.ledger.take(delivery.delivery_id, entry))
 
     def _take_end(self, handling: Handling) -> None:
         delivery_id = handling.delivery.delivery_id
@@ -301,6 +326,12 @@ class ParkingStay:
                 case _:
                     assert_never(order)
 
+    def _settle_at_once(self, delivery_ids: Iterable[DeliveryId]) -> None:
+        if self._flow is not None:
+            for delivery_id in delivery_ids:
+                self._flow.settle(delivery_id, Outcome.ACCEPTED)
+            self._flow.flush()
+
     def _replay(self, lane: LaneKey, delivery_id: DeliveryId, original: Message) -> None:
         self._replays[delivery_id] = lane
         received_at_ns = int(asyncio.get_running_loop().time() * 1e9)
@@ -312,13 +343,8 @@ class ParkingStay:
         self._forget_unseen()
         if not self.is_open:
             self.is_open = True
-            _log.info(
-                "parking_opened",
-                parking=self._parking,
-                epoch=self.epoch,
-                lanes=self.ledger.lane_count,
-                messages=self.ledger.count,
-            )
+            parked = {"lanes": self.ledger.lane_count, "messages": self.ledger.count}
+            _log.info("parking_opened", parking=self._parking, epoch=self.epoch, **parked)
             self._on_open()
 
     def _publish_fence(self, owner: ParkingOwner) -> None:
@@ -333,20 +359,24 @@ class ParkingStay:
         while True:
             try:
                 await self._ports.session.send(encode_entry(OwnerFence(owner), self._parking))
+                self._fence_error = None
                 return
             except TransportError as error:
-                _log.warning("parking_fence_not_sent", parking=self._parking, reason=str(error))
+                self._fence_error = with_remedy(error)
+                _log.warning("parking_fence_not_sent", parking=self._parking, reason=str(self._fence_error))
             await asyncio.sleep(RETRY_S)
 
     def _tell_of_silence(self) -> None:
-        if not self.is_open:
-            _log.error(
-                "parking_queue_silent",
-                parking=self._parking,
-                epoch=self.epoch,
-                reason=f"its own fence has not come for {FENCE_PATIENCE_S:g} s",
-                expected=f"the queue to be fed to this member alone, and to subscribe to {self._parking}",
+        if self.is_open:
+            return
+        reason = f"its own fence has not come for {FENCE_PATIENCE_S:g} s"
+        expected = f"the queue to be fed to this member alone, and to subscribe to {self._parking}"
+        if self._fence_error is not None:
+            reason, expected = (
+                str(self._fence_error),
+                "its fence to be taken: until then no key of the queue is handled",
             )
+        _log.error("parking_queue_silent", parking=self._parking, epoch=self.epoch, reason=reason, expected=expected)
 
     def _forget_unseen(self) -> None:
         """What was sent until now and has not come back does not count any more."""

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.main import app
 from lbg_runtime.core.parking.records import (
     DropAsked,
@@ -22,7 +23,7 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import PublishRefused, UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
@@ -140,6 +141,50 @@ def test_what_is_asked_lies_in_the_parking_queue_behind_what_is_there(stage: Sta
         assert asked.exit_code == 1, words
         assert "is parked" in asked.output
     assert [stage.broker.queue_status(queue).depth for queue in QUEUES] == depths
+
+
+def test_where_another_number_is_parked_that_is_said(stage: Stage) -> None:
+    stage.put(QUEUES[0], parked("key a", 1, "e"), parked("key a", 2))
+    asked = stage.lbg("drop", "a", "--number", "99")
+    expected = "lbg: no message of that number is parked of a, but 2 of others; `lbg parked show` has them\n"
+    assert (asked.exit_code, asked.stderr) == (1, expected)
+    assert stage.lbg("drop", "b", "--number", "99").stderr == "lbg: nothing of b is parked\n"
+    assert stage.broker.queue_status(QUEUES[0]).depth == 2
+
+
+def test_the_group_is_asked_of_the_broker_where_the_settings_say_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = {"hash_prefix": "h", "hash_count": 4, "queue_count": 2, "hash_function": "crc32", "key": "topic"}
+    monkeypatch.setattr("lbg_runtime.admin.stored.ask_broker", lambda _: stored)
+    stage.config.write_text(
+        f"connection: {{transport: solace, host: '{stage.broker.url}'}}\n"
+        "semp: {url: 'http://127.0.0.1:1', username: u, password: p}\n"
+        "group: {name: orders, from: semp}\n"
+    )
+    stage.put(QUEUES[1], parked("key a", 1, "e"))
+    assert [each["queue"] for each in stage.told("list")] == [QUEUES[1]]
+
+
+def test_a_parking_queue_without_room_for_an_order_is_named_with_what_to_raise(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.runtime.parked_view.RETRY_S", 0.01)
+    full = parking_queue("small", 0)
+    stage.broker.create_queue(full, full, settings=QueueSettings(quota_bytes=1_400))
+    stage.config.write_text(
+        f"connection: {{transport: solace, host: '{stage.broker.url}'}}\n"
+        "group: {name: small, hash_prefix: h, hash_count: 1, queue_count: 1}\n"
+    )
+    stage.put(full, parked("key a", 1, "e"))
+    for words in (("unpark", "a"), ("drop", "a", "--all")):
+        asked = stage.lbg(*words)
+        assert isinstance(asked.exception, PublishRefused)
+        assert str(asked.exception) == (
+            f"cannot publish to {full}: Spool Over Quota: raise maxMsgSpoolUsage of queue {full}, "
+            "or have some of it replayed or dropped"
+        )
+    assert stage.broker.queue_status(full).depth == 1
 
 
 @pytest.mark.parametrize(

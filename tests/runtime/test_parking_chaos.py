@@ -1,10 +1,12 @@
 """Whatever is done to a group while keys are parked and come back, nothing is lost and no key's order is broken."""
 
 import asyncio
+import contextlib
 import random
 
 import pytest
 
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.parking.records import (
     OwnerFence,
     ParkedMessage,
@@ -13,9 +15,15 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
+from lbg_runtime.model.errors import PublishRefused
+from lbg_runtime.runtime.parking_room import KEPT_FOR_ORDERS_BYTES
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
+from lbg_runtime.transport.memory.broker import DEFAULT_VPN
+
+FENCE_BYTES = 5
+"""A memory broker counts payloads alone."""
 
 ROUNDS = 14
 KEYS = 5
@@ -49,6 +57,13 @@ class Story:
             payloads.append(b"%d" % len(payloads))
             await group.publish("orders/new", payloads[-1], key=key)
 
+    def limit(self, group, quota_bytes):
+        """So much, a few messages more or less, is the quota of each parking queue."""
+        for index in range(group.shape.queue_count):
+            changed = QueueSettings(quota_bytes=quota_bytes + self.chance.randrange(9))
+            queue = parking_queue(group.shape.name, index)
+            group.broker.post(group.broker.engine.administration.change_queue(DEFAULT_VPN, queue, changed))
+
     def parked(self, group):
         """Parked messages by lane and queue."""
         found = {}
@@ -66,7 +81,8 @@ class Story:
         await session.open()
         for queue, lane in self.parked(group):
             if self.chance.random() < share:
-                await session.send(encode_entry(UnparkAsked(lane), queue))
+                with contextlib.suppress(PublishRefused):
+                    await session.send(encode_entry(UnparkAsked(lane), queue))
         await session.close()
 
     async def trouble(self, group):
@@ -102,11 +118,22 @@ class Story:
 @pytest.mark.parametrize("mode", ["cooperative", "cycle"])
 @pytest.mark.parametrize("seed", [3, 5, 13, 20, 38])
 async def test_parked_keys_survive_everything_in_order(seed, mode):
-    story = Story(seed)
+    await tell(Story(seed), seed, mode)
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "cycle"])
+@pytest.mark.parametrize("seed", [1, 2, 7])
+async def test_parked_keys_survive_everything_in_order_where_there_is_hardly_room(seed, mode):
+    await tell(Story(seed), seed, mode, quota_bytes=KEPT_FOR_ORDERS_BYTES + 2 * FENCE_BYTES)
+
+
+async def tell(story, seed, mode, quota_bytes=None):
     settings = {"rebind": {"mode": mode, "interval": "10s"}, "failure": PARK}
     if mode == "cycle":
         settings["membership"] = {"mode": "static", "count": 3}
     async with running(story.handlers(), members=3, settings=settings, seed=seed) as group:
+        if quota_bytes is not None:
+            story.limit(group, quota_bytes)
         for _ in range(ROUNDS):
             await story.publish(group)
             await group.advance(story.chance.choice((0, 0.05, 0.5, 5, 20)))
@@ -115,6 +142,12 @@ async def test_parked_keys_survive_everything_in_order(seed, mode):
                 await group.advance(story.chance.choice((0, 0.01, 0.2)))
             await story.trouble(group)
         await story.mend(group)
+        if quota_bytes is not None:
+            # What is not parked for want of room waits for what is.
+            async with asyncio.timeout(3_600):
+                while any(group.broker.depth(queue) for queue in group.shape.queue_names()):
+                    await story.unpark(group)
+                    await group.advance(20)
         await group.settled(within_s=600)
         while story.parked(group):
             await story.unpark(group)

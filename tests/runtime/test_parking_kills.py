@@ -8,20 +8,26 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, decode_entry, encode_entry, parking_queue
+from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.parking_room import KEPT_FOR_ORDERS_BYTES
 from lbg_runtime.runtime.parking_stay import ParkingStay
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
+from lbg_runtime.transport.memory.broker import DEFAULT_VPN
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 SETTINGS = {
     "group": {"queue_count": 1, "hash_count": 4},
-    "failure": {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "20ms"}},
+    "failure": {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "1s"}},
 }
 COUNT = 6
-MOST_STEPS = 120
+MOST_STEPS = 200
+FENCE_BYTES = 5
+"""A memory broker counts payloads alone, and each message of the story has one byte."""
 
 
 class Steps:
@@ -29,7 +35,12 @@ class Steps:
 
     def __init__(self, monkeypatch):
         self.left, self.group = 0, None
-        for kind, name in ((ParkingStay, "_obey"), (FlowRunner, "_settle"), (MemoryTransport, "send")):
+        for kind, name in (
+            (ParkingStay, "_obey"),
+            (ParkingStay, "_settle_at_once"),
+            (FlowRunner, "_settle"),
+            (MemoryTransport, "send"),
+        ):
             self._watch(monkeypatch, kind, name)
 
     def _watch(self, monkeypatch, kind, name):
@@ -63,11 +74,17 @@ def parked(group):
 async def unpark(group):
     session = group.broker.make_transport("operator")
     await session.open()
-    await session.send(encode_entry(UnparkAsked("key a"), parking_queue(group.shape.name, 0)))
+    while True:
+        try:
+            await session.send(encode_entry(UnparkAsked("key a"), parking_queue(group.shape.name, 0)))
+        except PublishRefused:
+            await asyncio.sleep(1)
+        else:
+            break
     await session.close()
 
 
-async def tell(steps, kill_behind):
+async def tell(steps, kill_behind, quota_bytes):
     """The whole story; whether there was such a step."""
     is_mended = False
     handlers = Handlers()
@@ -80,6 +97,9 @@ async def tell(steps, kill_behind):
 
     payloads = [b"%d" % number for number in range(1, COUNT + 1)]
     async with running(handlers, members=2, settings=SETTINGS) as group:
+        changed = QueueSettings(quota_bytes=quota_bytes)
+        queue = parking_queue(group.shape.name, 0)
+        group.broker.post(group.broker.engine.administration.change_queue(DEFAULT_VPN, queue, changed))
         steps.left, steps.group = kill_behind, group
         await group.publish("orders/new", *payloads[:4], key="a")
         await group.publish("orders/new", *payloads, key="b")
@@ -96,10 +116,12 @@ async def tell(steps, kill_behind):
 
 
 @pytest.mark.timeout(120)
-async def test_a_kill_behind_any_step_loses_and_reorders_nothing(monkeypatch):
+@pytest.mark.parametrize("quota_bytes", [QueueSettings().quota_bytes, KEPT_FOR_ORDERS_BYTES + FENCE_BYTES + COUNT - 1])
+async def test_a_kill_behind_any_step_loses_and_reorders_nothing(monkeypatch, quota_bytes):
+    """With all the room that there can be, and with so little that no fence fits beside what is kept and parked."""
     steps = Steps(monkeypatch)
     for kill_behind in range(1, MOST_STEPS):
-        if not await tell(steps, kill_behind):
+        if not await tell(steps, kill_behind, quota_bytes):
             break
     else:
         raise AssertionError("the story has no end")

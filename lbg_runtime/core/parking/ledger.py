@@ -25,6 +25,7 @@ from lbg_runtime.core.parking.records import (
     ParkedMessage,
     ParkingEntry,
     ParkingOwner,
+    RoomKept,
     UnparkAsked,
 )
 from lbg_runtime.model.errors import InvariantViolated
@@ -199,6 +200,9 @@ class ParkingLedger:
                 return self._offer(lane, parked)
             case DropAsked():
                 return self._take_drop(delivery_id, entry)
+            case RoomKept():
+                # Before our fence too, which may wait for it.
+                return [SettleParked(delivery_id)]
             case _:
                 assert_never(entry)
 

@@ -1,4 +1,4 @@
-"""What lies in a parking queue: parked messages, fences of its owners, and what an operator asks for.
+"""What lies in a parking queue: parked messages, fences of its owners, what an operator asks for, and kept room.
 
 All of it is persistent messages on the queue's own topic, so one order holds for all (docs/failing.md). A parked
 message is the original one, with what is said here as properties besides; the other kinds are nothing but properties.
@@ -27,7 +27,7 @@ STACK_PROPERTY = "lbg_parked_stack"
 MEMBER_PROPERTY = "lbg_parked_member"
 TIME_PROPERTY = "lbg_parked_at_ms"
 
-_MESSAGE, _FENCE, _UNPARK, _DROP = "message", "fence", "unpark", "drop"
+_MESSAGE, _FENCE, _UNPARK, _DROP, _ROOM = "message", "fence", "unpark", "drop", "room"
 
 _OURS = frozenset(
     {
@@ -101,7 +101,15 @@ class DropAsked:
     only: tuple[ParkingOwner, int] | None = None
 
 
-ParkingEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked
+@dataclass(frozen=True, slots=True)
+class RoomKept:
+    """Says nothing, and fills so much of the queue's quota until an owner settles it: room for what must not wait."""
+
+    size_bytes: int
+    """Of its payload; what it is wrapped in comes on top."""
+
+
+ParkingEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked | RoomKept
 
 
 def parking_queue(group: str, queue_index: int) -> QueueName:
@@ -137,6 +145,8 @@ def encode_entry(entry: ParkingEntry, topic: str) -> Message:
             if only is not None:
                 which |= {OWNER_PROPERTY: str(only[0]), NUMBER_PROPERTY: only[1]}
             return _plain(topic, which)
+        case RoomKept(size_bytes):
+            return Message(topic, bytes(size_bytes), {KIND_PROPERTY: _ROOM})
 
 
 def decode_entry(message: Message) -> ParkingEntry:
@@ -165,6 +175,8 @@ def decode_entry(message: Message) -> ParkingEntry:
         case "drop":
             only = None if OWNER_PROPERTY not in found else (_owner(found), _whole(found, NUMBER_PROPERTY))
             return DropAsked(_lane(found), only)
+        case "room":
+            return RoomKept(len(message.payload))
         case other:
             raise ParkingEntryRefused(f"{KIND_PROPERTY} {other!r}")
 

@@ -18,6 +18,7 @@ from lbg_runtime.core.parking.records import (
     ParkedMessage,
     ParkingEntry,
     ParkingOwner,
+    RoomKept,
     UnparkAsked,
 )
 from lbg_runtime.model.errors import InvariantViolated
@@ -55,6 +56,13 @@ class Rig:
 
 def settle(*ids: int) -> list[LedgerOrder]:
     return [SettleParked(DeliveryId(each)) for each in ids]
+
+
+def test_room_that_somebody_kept_is_given_back_before_the_fence_that_may_need_it() -> None:
+    rig = Rig(OwnerFence(OLD), parked(1, OLD), RoomKept(100))
+    assert rig.orders == settle(3)
+    assert not rig.ledger.is_open
+    assert (rig.ledger.lane_count, rig.ledger.count) == (1, 1)
 
 
 def test_it_opens_with_its_own_fence_and_settles_the_one_before() -> None:

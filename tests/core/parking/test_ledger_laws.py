@@ -28,6 +28,7 @@ from lbg_runtime.core.parking.records import (
     ParkedMessage,
     ParkingEntry,
     ParkingOwner,
+    RoomKept,
     UnparkAsked,
 )
 from lbg_runtime.model.ids import DeliveryId
@@ -230,6 +231,10 @@ class ParkingWorld(RuleBasedStateMachine):
             self.poisoned = {one for one in self.poisoned if one[0] != key}
         self.spool(UnparkAsked(key))
 
+    @rule()
+    def somebody_keeps_room(self) -> None:
+        self.spool(RoomKept(1))
+
     @rule(key=keys)
     def drop_the_first(self, key: str) -> None:
         found = self.owner.ledger.contents().get(key)
@@ -307,6 +312,7 @@ def walk(seed: int, steps: int = 250) -> None:
         lambda: world.replay_ends(key(), is_good=chance.random() < 0.9): 10,
         lambda: world.unpark(key(), is_mended=chance.random() < 0.7): 2,
         lambda: world.drop_the_first(key()): 0.3,
+        world.somebody_keeps_room: 1,
         lambda: world.late and world.something_comes_late(chance.randrange(20)): 3,
         lambda: world.owner_dies(
             chance.randrange(4), [chance.random() < 0.7 for _ in range(8)], world.owners + chance.randrange(-3, 4)

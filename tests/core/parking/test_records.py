@@ -9,6 +9,7 @@ from lbg_runtime.core.parking.records import (
     OwnerFence,
     ParkedMessage,
     ParkingOwner,
+    RoomKept,
     UnparkAsked,
     decode_entry,
     encode_entry,
@@ -33,6 +34,7 @@ entries = st.one_of(
     st.builds(OwnerFence, owners),
     st.builds(UnparkAsked, lanes),
     st.builds(DropAsked, lanes, st.none() | st.tuples(owners, numbers)),
+    st.builds(RoomKept, st.integers(0, 99)),
 )
 
 
