@@ -6,9 +6,10 @@ What a member settled into the silence comes again, to another one. That is a fa
 import asyncio
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import orjson
@@ -29,25 +30,16 @@ pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout
 
 
 async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violation(tmp_path: Path) -> None:
-    journals = tmp_path / "journals"
-    async with asyncio.timeout(BOUND_S), BrokerServer(port=0) as broker:
-        config = config_file(tmp_path, f"tcp://{broker.host}:{broker.port}", journals)
-        async with lbg("run", config, "--member-id", "a") as a, lbg("run", config, "--member-id", "b") as b:
-            await until(lambda: sorted(owners(broker).values()) == [2, 2])
-            load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", "1000")
-            async with lbg("publish", config, *load, "--ledger", str(journals)) as publisher:
-                await until(lambda: handled(journals, "a") >= 100)
-                (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
-                broker.faults.stall(cut_off)
-                assert await publisher.wait() == 0
-            # The broker gives the member up when it has heard nothing of it for long enough.
-            await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
-            broker.faults.clear()
-            await until(lambda: sorted(owners(broker).values()) == [2, 2])
-            for member in (a, b):
-                member.send_signal(signal.SIGTERM)
-                assert await member.wait() == 0
-    verdict = validate(read_run(journals))
+    async with asyncio.timeout(BOUND_S), silenced_under_load(tmp_path, count=1_000) as (broker, members, published):
+        assert await published == 0
+        # The broker gives the member up when it has heard nothing of it for long enough.
+        await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
+        broker.faults.clear()
+        await until(lambda: sorted(owners(broker).values()) == [2, 2])
+        for member in members:
+            member.send_signal(signal.SIGTERM)
+            assert await member.wait() == 0
+    verdict = validate(read_run(tmp_path / "journals"))
     assert verdict.kind is VerdictKind.VALID, verdict
     assert verdict.accounts.published == verdict.accounts.handled_first == 1_000
     assert 0 < verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
@@ -55,26 +47,36 @@ async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violatio
 
 
 async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(tmp_path: Path) -> None:
-    journals = tmp_path / "journals"
-    async with asyncio.timeout(BOUND_S), BrokerServer(port=0) as broker:
-        config = config_file(tmp_path, f"tcp://{broker.host}:{broker.port}", journals)
-        async with lbg("run", config, "--member-id", "a") as a, lbg("run", config, "--member-id", "b") as b:
-            await until(lambda: sorted(owners(broker).values()) == [2, 2])
-            load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", "400")
-            async with lbg("publish", config, *load, "--ledger", str(journals)) as publisher:
-                await until(lambda: handled(journals, "a") >= 50)
-                (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
-                broker.faults.stall(cut_off)
-                a.send_signal(signal.SIGTERM)
-                assert await publisher.wait() == 0
-            assert await a.wait() == 1
-            await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
-            b.send_signal(signal.SIGTERM)
-            assert await b.wait() == 0
-    verdict = validate(read_run(journals))
+    async with asyncio.timeout(BOUND_S), silenced_under_load(tmp_path, count=400) as (broker, (a, b), published):
+        a.send_signal(signal.SIGTERM)
+        assert await published == 0
+        assert await a.wait() == 1
+        await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
+        b.send_signal(signal.SIGTERM)
+        assert await b.wait() == 0
+    verdict = validate(read_run(tmp_path / "journals"))
     assert verdict.kind is VerdictKind.VALID, verdict
     assert verdict.accounts.published == verdict.accounts.handled_first == 400
     assert 0 < verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
+
+
+@asynccontextmanager
+async def silenced_under_load(
+    folder: Path, count: int
+) -> AsyncIterator[tuple[BrokerServer, tuple[Process, Process], Awaitable[int]]]:
+    """A broker, members `a` and `b`, of which `a` has just been cut off in silence, and the end of a publisher."""
+    journals = folder / "journals"
+    load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", str(count), "--ledger", str(journals))
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(BrokerServer(port=0))
+        config = config_file(folder, f"tcp://{broker.host}:{broker.port}", journals)
+        a, b = [await stack.enter_async_context(lbg("run", config, "--member-id", name)) for name in "ab"]
+        await until(lambda: sorted(owners(broker).values()) == [2, 2])
+        publisher = await stack.enter_async_context(lbg("publish", config, *load))
+        await until(lambda: handled(journals, "a") >= 50)
+        (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
+        broker.faults.stall(cut_off)
+        yield broker, (a, b), publisher.wait()
 
 
 def config_file(folder: Path, host: str, journals: Path) -> Path:
@@ -98,7 +100,7 @@ def config_file(folder: Path, host: str, journals: Path) -> Path:
 
 
 @asynccontextmanager
-async def lbg(command: str, config: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def lbg(command: str, config: Path, *options: str) -> AsyncIterator[Process]:
     """A process that does not outlive the test."""
     with (config.parent / f"{'-'.join((command, *options[:2])).replace('/', '-')}.log").open("wb") as log:
         words = (sys.executable, "-m", "lbg_runtime.cli", command, "--config", str(config), *options)
