@@ -76,6 +76,8 @@ class PostgresGuard:
                 # PostgreSQL answers the commit of a failed transaction by rolling it back, as if that were all right.
                 raise EffectSpoiledTransaction(self._scope)
             return True
+        # `psycopg.Rollback` has been raised, which ends the block as if all were well.
+        raise EffectEndedTransaction(self._scope)
 
     async def forget(self, older_than_s: int) -> int:
         """As `SqliteGuard.forget`."""

@@ -61,18 +61,18 @@ class EffectSpoiledTransaction(LbgError):
 
 
 class EffectNotRun(LbgError):
-    """The effect is asynchronous, and this guard's are not: it has not run, and is not marked."""
+    """The effect is asynchronous, and this guard's are not, or a generator: it has not run, and is not marked."""
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"guard {scope}: the effect returned something to be awaited; it must be no `async def`")
+        super().__init__(f"guard {scope}: the effect has not run yet; it must be no `async def`, and must not yield")
         self.scope = scope
 
 
 def refuse_awaitable(answer: object, scope: str) -> None:
-    """For adapters whose effects are not asynchronous; raises `EffectNotRun`."""
+    """For adapters whose effects are not asynchronous; raises `EffectNotRun`, also for generators."""
     if inspect.iscoroutine(answer):
         answer.close()
-    if inspect.isawaitable(answer) or inspect.isasyncgen(answer):
+    if inspect.isawaitable(answer) or inspect.isasyncgen(answer) or inspect.isgenerator(answer):
         raise EffectNotRun(scope)
 
 

@@ -186,7 +186,8 @@ class RecordFile:
             "file": self._name,
             "torn": self._close is None,
             "clean": bool(close.get("clean")),
-            "dropped": close.get("dropped", 0),
+            # Without a last line, how many is not known.
+            "dropped": close.get("dropped", int(header.get("is_whole") is False)),
             "defect": self._defect,
             "last_mono_ns": max(moments, default=None),
             "wall_offset_ns": self._wall_offset_ns,

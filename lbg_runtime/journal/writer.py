@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,10 @@ import structlog
 from lbg_runtime.model.record import CloseRecord, Record
 
 _log = structlog.get_logger(__name__)
+
+_WHOLE_NAME = b',"is_whole":'
+_WHOLE = _WHOLE_NAME + b"true }\n"
+"""The end of the first line, with room for another answer."""
 
 
 class RecordSink(Protocol):
@@ -34,7 +39,8 @@ class RecordWriter:
 
     `write` only remembers; `flush` hands what was written since to the operating system in one call, so that neither a
     SIGKILL nor a crash of this process loses it afterwards. When the disk refuses, the records of that batch are
-    dropped and counted, and the count stands in the last line of the file. Opening is the only call that raises.
+    dropped and counted; the count stands in the last line of the file, and that there is one in its first. Opening is
+    the only call that raises.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,12 +52,18 @@ class RecordWriter:
         """Records that are not."""
         self._batch: list[bytes] = []
         self._ends_in_line_part = False
+        self._mark_at: int | None = None
+        """Where the first line says that nothing is missing; None where it does not, or there is none."""
         # O_APPEND lets a reader follow the file, and keeps a second writer by mistake from overwriting.
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
 
     def write(self, record: Record) -> None:
         """Remember a record for the next `flush`."""
-        self._batch.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        if not self.written and not self.dropped and not self._batch:
+            line = line[: -len(b"}\n")] + _WHOLE
+            self._mark_at = len(line) - len(_WHOLE) + len(_WHOLE_NAME)
+        self._batch.append(line)
 
     def flush(self) -> None:
         """Hand over what was remembered. On return it is with the operating system, or counted as dropped."""
@@ -70,6 +82,7 @@ class RecordWriter:
             self._ends_in_line_part = False
             self.written += len(lines)
             return
+        self._say_what_is_missing()
         if self.dropped == 0:  # said once, or a full disk would fill the log as well; the last line has the count
             _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
         self._count_part(lines, data[:done])
@@ -85,6 +98,17 @@ class RecordWriter:
         self.flush()
         os.close(self._file)
         self._file = None
+
+    def _say_what_is_missing(self) -> None:
+        """In the first line, in place, which takes no room: the last line may find none, or never be written."""
+        if self.written and self._mark_at is not None:
+            with suppress(OSError):
+                file = os.open(self.path, os.O_WRONLY)
+                try:
+                    os.pwrite(file, b"false", self._mark_at)
+                finally:
+                    os.close(file)
+            self._mark_at = None
 
     def _count_part(self, lines: list[bytes], done: bytes) -> None:
         if not done:

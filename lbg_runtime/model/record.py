@@ -5,7 +5,7 @@ that it describes leaves the process, so that a SIGKILL cannot lose the record o
 
 Times named `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock, nanoseconds:
 exact order between processes of one host. The first line of a file is its header, the last its close; a file without
-a close is torn.
+a close is torn. The header also says `is_whole`: true until a record could not be written.
 """
 
 from dataclasses import dataclass

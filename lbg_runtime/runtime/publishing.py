@@ -7,13 +7,17 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Protocol
 
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
-from lbg_runtime.model.message import Message, as_payload
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, Message, as_payload
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.resources import RESOURCES
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
+
+_STAMPS = frozenset({PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY})
+"""What says which message of a publisher one is."""
 
 MAX_UNCONFIRMED = 256
 """Of one handler's messages; it is not asked for more meanwhile."""
@@ -141,7 +145,11 @@ def _checked(message: object, where: str) -> Message:
         as_payload(message.payload)
     except TypeError as error:
         raise TerminalFailure(f"{where}: {error}") from None
-    return message
+    if message.properties.keys().isdisjoint(_STAMPS):
+        return message
+    # Passed on with the properties of the input, of which it is no copy: guards and parking would take it for one.
+    own = {name: value for name, value in message.properties.items() if name not in _STAMPS}
+    return replace(message, properties=own)
 
 
 def _several(result: object, where: str) -> Iterable[object]:

@@ -1,6 +1,7 @@
 """What every guard promises, put to each adapter: one effect for a message, by whomever and however often."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -77,7 +78,11 @@ async def test_in_memory_too_an_asynchronous_effect_is_refused() -> None:
     async def effect(before: object) -> object:
         raise AssertionError("it runs")
 
+    def generator(before: object) -> Iterator[object]:
+        yield before
+
     guard: MemoryGuard[object] = MemoryGuard()
-    with pytest.raises(EffectNotRun):
-        await guard.once(message(1), effect)
+    for wrong in (effect, generator):
+        with pytest.raises(EffectNotRun):
+            await guard.once(message(1), wrong)
     assert guard.entries == {}

@@ -98,6 +98,15 @@ async def test_an_effect_that_commits_is_found_out(bench: PostgresBench) -> None
         await bench.guard.once(message(1), lambda connection: connection.execute("COMMIT"))
 
 
+async def test_an_effect_that_rolls_back_is_found_out(bench: PostgresBench) -> None:
+    async def effect(_: object) -> None:
+        raise psycopg.Rollback
+
+    with pytest.raises(EffectEndedTransaction):
+        await bench.guard.once(message(1), effect)
+    assert await bench.apply(message(1))
+
+
 async def test_scopes_in_one_database_have_marks_of_their_own(bench: PostgresBench) -> None:
     other = PostgresBench(bench.pool, "mails")
     assert await bench.apply(message(1))

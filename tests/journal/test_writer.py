@@ -7,8 +7,10 @@ import os
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.journal.reader import read_journal
 from lbg_runtime.journal.writer import RecordWriter
-from lbg_runtime.model.record import ConfirmedRecord, FlowRecord
+from lbg_runtime.model.record import ConfirmedRecord, FlowRecord, JournalHeader
+from lbg_runtime.validator.schema import JOURNALS
 
 
 def _record(number):
@@ -33,6 +35,7 @@ def test_records_are_lines_of_json_with_their_kind(path):
     first, second, last = (json.loads(line) for line in _lines(path))
     assert first == {
         "key": "k", "shard": 1, "first_seq": 7, "last_seq": 7, "t_first": 0, "t_last": 0, "kind": "confirmed",
+        "is_whole": True,
     }  # fmt: skip
     assert second["kind"] == "flow"
     assert (last["kind"], last["written"], last["dropped"], last["clean"]) == ("close", 2, 0, True)
@@ -89,6 +92,19 @@ class FullDisk:
         done = self._real(file, data[: self.room])
         self.room -= done
         return done
+
+
+def test_who_dies_on_a_full_disk_has_said_that_something_is_missing(path, monkeypatch):
+    writer = RecordWriter(path)
+    writer.write(JournalHeader("run", "orders", "h", 4, 2, "a", 1, "host", 1, 0))
+    writer.flush()
+    assert read_journal(path, 0).row(JOURNALS)["dropped"] == 0
+    disk = FullDisk(monkeypatch, room=40)
+    writer.write(_record(1))
+    writer.flush()
+    assert disk.room == 0
+    told = read_journal(path, 0).row(JOURNALS)
+    assert (told["torn"], told["dropped"], told["member"]) == (True, 1, "a")
 
 
 def test_a_full_disk_drops_the_batch_counts_it_and_says_so_once(path, monkeypatch):

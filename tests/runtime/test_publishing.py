@@ -1,6 +1,7 @@
 """Handlers that answer with messages: settled when all of them are confirmed, and not before."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,31 @@ async def test_the_input_is_accepted_when_every_message_is_confirmed(rig, delive
         messenger.confirm(0)
         await made.until_ended(1)
     assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
+async def test_what_is_given_the_properties_of_the_input_is_no_copy_of_it(rig, delivery):
+    class Keeping(_Messenger):
+        def send(self, message):
+            kept.append(message)
+            return super().send(message)
+
+    async def pass_on(message: Message):
+        yield Message("priced/new", b"a", message.properties)
+        yield Message("priced/new", b"b", {**message.properties, "own": 1})
+
+    kept = []
+    messenger = Keeping()
+    made = rig(pass_on)
+    plain = delivery(1)
+    stamps = {"lbg_publisher": "p", "lbg_key_sequence": 1}
+    stamped = replace(plain, message=replace(plain.message, properties={**plain.message.properties, **stamps}))
+    assert stamped.message.fencing_token is not None
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(stamped)
+        await messenger.until_sent(2)
+    assert [message.fencing_token for message in kept] == [None, None]
+    assert {message.key for message in kept} == {stamped.message.key}
+    assert kept[1].properties["own"] == 1
 
 
 async def test_a_refused_message_fails_the_attempt_and_all_are_published_again(rig, delivery):
