@@ -1,7 +1,7 @@
 """The message as a user sees it, and the delivery that carries it through the runtime."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -75,6 +75,11 @@ class Message:
         draft.is_first_of_key = True
         draft.__class__ = Message  # type: ignore[assignment]
         return draft  # type: ignore[return-value]
+
+    def without_token(self) -> "Message":
+        """A copy that has no fencing token; for the member alone."""
+        stamps = (PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY)
+        return replace(self, properties={name: value for name, value in self.properties.items() if name not in stamps})
 
     @property
     def key(self) -> str | None:

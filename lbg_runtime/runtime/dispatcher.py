@@ -28,8 +28,8 @@ from lbg_runtime.model.errors import BodyRefused, HandlerMissing, InvariantViola
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.keys import KeyOrigin, KeySource
-from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.keys import PARTITION_KEY, KeySource
+from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.attempts import Attempt, AttemptWatches, Interruption, this_task
 from lbg_runtime.runtime.backoff import retry_delay_ms
@@ -73,8 +73,10 @@ class Dispatcher:
         """`error_queue` is needed where a policy asks for it. Raises `ConfigError` or `HandlerError`."""
         self.counts = DispatchCounts()
         self._key_source = key_source
-        self._key_property = key_source.argument if key_source.origin is KeyOrigin.PROPERTY else None
-        """Where nearly every key is found without more ado."""
+        self._is_stamped_key = key_source == PARTITION_KEY
+        """The key is where publishers stamp it: nearly always, and then it is found without more ado."""
+        self._has_foreign_stamps = False
+        """Said already, of a message whose stamp is of another key than its lane."""
         self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
@@ -193,12 +195,24 @@ class Dispatcher:
     def _prepare(self, delivery: Delivery) -> Handling:
         message = delivery.message
         route = self._known_routes.get(message.topic) or self._routes.look_up(message.topic)
-        name = self._key_property
-        found = None if name is None else message.properties.get(name)
-        if type(found) is str:
-            return Handling(delivery, found, found, route)
+        if self._is_stamped_key:
+            found = message.properties.get(PARTITION_KEY_PROPERTY)
+            if type(found) is str:
+                return Handling(delivery, found, found, route)
         key = self._key_source.extract(route.topic, message.properties, message.payload)
-        return self._keyless.take(delivery, route) if key is None else Handling(delivery, key, key, route)
+        handling = self._keyless.take(delivery, route) if key is None else Handling(delivery, key, key, route)
+        is_ordered = message.key == key if key is not None else self._keyless.keeps_order
+        if not is_ordered and message.fencing_token is not None:
+            # Its number is of another key's order than that in which it is handled: a guard would take it for old.
+            handling.message = message.without_token()
+            self._tell_of_foreign_stamp(handling)
+        return handling
+
+    def _tell_of_foreign_stamp(self, handling: Handling) -> None:
+        if not self._has_foreign_stamps:
+            self._has_foreign_stamps = True
+            expected = "publishers that find the key by group.key; as it is, handlers get no fencing token"
+            _log.error("key_differs_from_stamp", **_facts(handling), expected=expected)
 
     async def _handle_turn(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> None:
         handling = lane.head

@@ -25,6 +25,11 @@ class KeylessMessages:
         self._told: set[str] = set()
         self._refusing: dict[Route, Route] = {}
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether they are handled in the order of their shard, and so in that of every key."""
+        return self._rule is not MissingKey.NO_ORDER
+
     def take(self, delivery: Delivery, route: Route) -> Handling:
         """The handling of a delivery that has no key. Constant time."""
         self._counts.without_key += 1

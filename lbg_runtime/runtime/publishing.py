@@ -7,7 +7,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Protocol
 
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
@@ -148,8 +147,7 @@ def _checked(message: object, where: str) -> Message:
     if message.properties.keys().isdisjoint(_STAMPS):
         return message
     # Passed on with the properties of the input, of which it is no copy: guards and parking would take it for one.
-    own = {name: value for name, value in message.properties.items() if name not in _STAMPS}
-    return replace(message, properties=own)
+    return message.without_token()
 
 
 def _several(result: object, where: str) -> Iterable[object]:

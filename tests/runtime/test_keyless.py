@@ -1,10 +1,12 @@
 """Messages in which no key is found, by each of the rules for them."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.model.message import FencingToken
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.registry import Handlers
 
@@ -92,3 +94,23 @@ async def test_a_message_with_a_key_is_as_ever_whatever_the_rule(rig, delivery):
         made.dispatcher.dispatch(delivery(1, "a"))
         await made.until_ended(1)
     assert (made.ends[0].lane, made.dispatcher.counts.without_key) == ("a", 0)
+
+
+@pytest.mark.parametrize(
+    ("customer", "rule", "has_token"),
+    [("k", "shard", True), ("other", "shard", False), (None, "shard", True), (None, "no_order", False)],
+)
+async def test_a_number_of_another_keys_order_is_no_fencing_token(rig, delivery, customer, rule, has_token):
+    tokens = []
+
+    async def handle(message):
+        tokens.append(message.fencing_token)
+
+    stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
+    properties = stamps if customer is None else {**stamps, "customer": customer}
+    plain = delivery(1)
+    made = _made(rig, handle, rule)
+    async with made.running():
+        made.dispatcher.dispatch(replace(plain, message=replace(plain.message, properties=properties)))
+        await made.until_ended(1)
+    assert tokens == [FencingToken("p", 7) if has_token else None]
