@@ -52,7 +52,8 @@ def _examine(
     from lbg_runtime.config.load import problems_of
     from lbg_runtime.runtime.membership import find_membership
     from lbg_runtime.runtime.registry import load_handlers
-    from lbg_runtime.runtime.routes import policies_of
+    from lbg_runtime.runtime.resources import MemberResources
+    from lbg_runtime.runtime.routes import check_states, policies_of
 
     try:
         settings = load_group_settings(config)
@@ -78,6 +79,9 @@ def _examine(
         if not handlers and settings.sidecar is None:
             raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
         policies_of(handlers, settings.failure)
+        if not handlers.lifespans:
+            # What one yields is known only when it has; that none does is known now.
+            check_states(handlers, MemberResources())
     except UserError as error:
         problems.append(error)
     return _summary(settings, membership, handlers)

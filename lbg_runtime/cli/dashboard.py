@@ -102,10 +102,10 @@ async def _show(
             watch = GroupWatch(settings, observer, find_homes, members)
             server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
             await watch.begin()
-            async with asyncio.TaskGroup() as tasks:
+            # Outside of the group of tasks, as an address that cannot be had is a mistake of the user, and no group.
+            async with server, asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(watch.run())
-                async with server:
-                    print(f"{READY}{server.url}", file=sys.stderr, flush=True)
-                    # No bound: it is shown until it is no longer wanted.
-                    await wanted.wait()
+                print(f"{READY}{server.url}", file=sys.stderr, flush=True)
+                # No bound: it is shown until it is no longer wanted.
+                await wanted.wait()
                 watching.cancel()

@@ -1,9 +1,11 @@
 """`lbg run --reload`: a member that is started anew whenever a file of its user's changes. For development."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -29,13 +31,26 @@ class UserFiles(DefaultFilter):
     def __init__(self, folder: Path, config: Path) -> None:
         super().__init__()
         self._config = config.resolve()
+        self._folder = folder.resolve()
         # Of files their folder is watched, and nothing below it: editors replace a file, and the watch would be gone.
-        self.folders = sorted({folder.resolve(), self._config.parent})
-        self.trees = sorted(each for each in folder.resolve().iterdir() if each.is_dir() and not self._is_ignored(each))
+        self.folders = sorted({self._folder, self._config.parent})
+        self.trees = sorted(each for each in self._folder.iterdir() if self.is_tree(each))
 
     def __call__(self, change: Change, path: str) -> bool:
         """Whether this change matters."""
-        return Path(path) == self._config or (path.endswith(".py") and super().__call__(change, path))
+        place = Path(path)
+        if place == self._config or (change is Change.added and self.is_tree(place)):
+            return True
+        return path.endswith(".py") and super().__call__(change, path) and not self._is_in_ignored(place)
+
+    def is_tree(self, place: Path) -> bool:
+        """Whether it is there to be watched with all that is below it."""
+        return place.parent == self._folder and place.is_dir() and not self._is_ignored(place)
+
+    def _is_in_ignored(self, place: Path) -> bool:
+        # A folder becomes an environment only after it was made.
+        below = place.parts[len(self._folder.parts) :] if place.is_relative_to(self._folder) else ()
+        return len(below) > 1 and self._is_ignored(self._folder / below[0])
 
     def _is_ignored(self, place: Path) -> bool:
         return place.name.startswith(".") or place.name in self.ignore_dirs or (place / "pyvenv.cfg").exists()
@@ -51,22 +66,23 @@ class Reloader:
         self._changed = asyncio.Event()
         self._is_leaving = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
+        self._watching: list[asyncio.Future[None]] = []
 
     async def run(self, *, parent_pid: int | None = None) -> int:
         """Be there until SIGTERM or SIGINT, or until this parent is gone; the exit code of the last member."""
         exit_code = 0
         with stop_requests(self._leave, parent_pid=parent_pid):
-            watching = [asyncio.ensure_future(self._watch(self._files.folders, below=False))]
+            self._begin_watch(self._files.folders, below=False)
             if self._files.trees:
-                watching.append(asyncio.ensure_future(self._watch(self._files.trees, below=True)))
+                self._begin_watch(self._files.trees, below=True)
             try:
                 while not self._is_leaving.is_set():
                     self._changed.clear()
                     exit_code = await self._one_member()
             finally:
-                for task in watching:
+                for task in self._watching:
                     task.cancel()
-                await asyncio.wait(watching)
+                await asyncio.wait(self._watching)
         return 128 - exit_code if exit_code < 0 else exit_code
 
     async def _one_member(self) -> int:
@@ -96,10 +112,27 @@ class Reloader:
         if not ended.done():
             process.send_signal(signal.SIGTERM)
 
+    def _begin_watch(self, places: Sequence[Path], *, below: bool) -> None:
+        self._watching.append(asyncio.ensure_future(self._watch(places, below=below)))
+
     async def _watch(self, places: Sequence[Path], *, below: bool) -> None:
-        async for changes in awatch(*places, watch_filter=self._files, recursive=below):
-            _log.info("files_changed", files=sorted({Path(path).name for _, path in changes}))
-            self._changed.set()
+        # A folder may be gone again before it is watched.
+        with suppress(FileNotFoundError):
+            async for changes in awatch(*places, watch_filter=self._files, recursive=below):
+                paths = {Path(path) for _, path in changes}
+                made = {path for path in paths if self._files.is_tree(path)}
+                for folder in sorted(made):
+                    self._begin_watch([folder], below=True)
+                # Once round the loop the watches are there: what they are too late for is found by looking.
+                await asyncio.sleep(0)
+                found = (paths - made).union(*(self._found_in(folder) for folder in made))
+                if found:
+                    _log.info("files_changed", files=sorted({path.name for path in found}))
+                    self._changed.set()
+
+    def _found_in(self, folder: Path) -> set[Path]:
+        found = {Path(place, name) for place, _, names in os.walk(folder) for name in names}
+        return {path for path in found if self._files(Change.added, str(path))}
 
     def _leave(self, cause: StopCause) -> None:
         _log.info("stop_requested", cause=cause.value)

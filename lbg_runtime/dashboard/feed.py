@@ -36,7 +36,8 @@ class Sight:
 class Feed:
     """One per page; `update` by one task, `since` by all viewers' tasks, on one loop.
 
-    Members are named by their position in a list that only grows, as names are long and there may be a thousand queues.
+    Members are named by their position in a list, as names are long and there may be a thousand queues. One that is
+    gone keeps its position as long as a queue or a kept move names it; then the next new member may have it.
     """
 
     def __init__(self, shape: GroupShape, began_ms: int) -> None:
@@ -47,6 +48,8 @@ class Feed:
         self._began_ms = began_ms
         self._meta: tuple[int, dict[str, object]] = (0, {})
         self._positions: dict[MemberId, int] = {}
+        self._free: list[int] = []
+        """Positions that are nobody's."""
         self._members: list[tuple[int, Row]] = []
         self._queues: list[tuple[int, Row]] = []
         self._moves: list[tuple[int, Row]] = []
@@ -57,10 +60,14 @@ class Feed:
         """Take what is there now; whether anything is new."""
         self._placement = sight.placement or self._placement
         version = self.version + 1
-        is_new = self._update_members(board, version)
+        for name in sorted(board.members):
+            self._position(name)
         rows = [self._queue_row(board, sight, index, name) for index, name in enumerate(sight.queues)]
-        is_new |= _replace(self._queues, rows, version)
+        is_new = _replace(self._queues, rows, version)
         is_new |= self._update_moves(board, sight, version)
+        # After all that gives members a position: whose it was must be told no more.
+        is_new |= self._update_members(board, version)
+        self._free_positions(board)
         meta = self._meta_of(sight)
         if meta != self._meta[1]:
             self._meta = (version, meta)
@@ -74,8 +81,12 @@ class Feed:
         told: dict[str, object] = {"version": self.version, "now": now_ms, "whole": seen == 0}
         if self._meta[0] > seen:
             told["meta"] = self._meta[1]
-        for name, rows in (("members", self._members), ("queues", self._queues)):
-            told[name] = {index: row for index, (version, row) in enumerate(rows) if version > seen}
+        # Who has seen nothing need not be told whose position a free one was.
+        left_out = frozenset() if seen else frozenset(self._free)
+        for name, rows, without in (("members", self._members, left_out), ("queues", self._queues, frozenset())):
+            told[name] = {
+                index: row for index, (version, row) in enumerate(rows) if version > seen and index not in without
+            }
         told["moves"] = [row for version, row in self._moves if version > seen]
         return told
 
@@ -99,16 +110,26 @@ class Feed:
         }
 
     def _update_members(self, board: GroupBoard, version: int) -> bool:
-        for name in sorted(board.members):
-            self._position(name)
-        rows: list[Row] = []
-        for name in self._positions:
+        known = {index: row for index, (_, row) in enumerate(self._members)}
+        for name, position in self._positions.items():
             member = board.members.get(name)
             if member is None:
-                rows.append((name, None, 0, 0))
+                known[position] = (name, None, 0, 0)
             else:
-                rows.append((name, member.presence.value, member.weight, member.since_ms))
-        return _replace(self._members, rows, version)
+                known[position] = (name, member.presence.value, member.weight, member.since_ms)
+        return _replace(self._members, [known[position] for position in range(len(known))], version)
+
+    def _free_positions(self, board: GroupBoard) -> None:
+        gone = [(name, position) for name, position in self._positions.items() if name not in board.members]
+        if not gone:
+            return
+        # As a row of a queue has them, its owner and its home, and that of a move: giver and taker.
+        named = {row[column] for _, row in self._queues for column in (0, 3)}
+        named |= {row[column] for _, row in self._moves for column in (3, 4)}
+        for name, position in gone:
+            if position not in named:
+                del self._positions[name]
+                self._free.append(position)
 
     def _queue_row(self, board: GroupBoard, sight: Sight, index: int, name: QueueName) -> Row:
         queue = board.queues.get(name)
@@ -150,7 +171,9 @@ class Feed:
         return (move.number, move.at_ms, indexes[move.queue], giver, taker, move.cause.value, move.gap_ms)
 
     def _position(self, member: MemberId) -> int:
-        return self._positions.setdefault(member, len(self._positions))
+        if member not in self._positions:
+            self._positions[member] = self._free.pop() if self._free else len(self._positions)
+        return self._positions[member]
 
 
 def _stands_by(board: GroupBoard, member: MemberId, queue: QueueName) -> bool:

@@ -5,6 +5,7 @@ Nothing here changes anything.
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import orjson
 from starlette.applications import Starlette
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.core.group.control_messages import KeyAnswer
@@ -44,6 +46,8 @@ HEADERS = {
 
 SIGN_OF_LIFE_S = 5.0
 """Where there is no news, viewers are told so as often."""
+MAX_FEEDS = 64
+"""At the same time; a page has one."""
 MAX_SEARCHES = 4
 """At the same time; members answer no more than some a second."""
 
@@ -55,6 +59,7 @@ class DashboardRoutes:
         self._watch = watch
         self._shape = shape
         self._hash_function = hash_function
+        self._feeds = 0
         self._searches = 0
 
     def application(self, address: ListenAddress, token: str | None) -> Access:
@@ -71,7 +76,13 @@ class DashboardRoutes:
         return Access(app, address, token, frozenset(FILES))
 
     async def _feed(self, _: Request) -> Response:
-        return StreamingResponse(self._updates(), headers=HEADERS, media_type="text/event-stream")
+        if self._feeds >= MAX_FEEDS:
+            return as_json({"error": "too many viewers at once; try again"}, 503)
+        self._feeds += 1
+        return _FeedResponse(self._updates(), self._end_feed)
+
+    def _end_feed(self) -> None:
+        self._feeds -= 1
 
     async def _updates(self) -> AsyncIterator[bytes]:
         with self._watch.viewing():
@@ -84,7 +95,7 @@ class DashboardRoutes:
                 await self._watch.news(seen, SIGN_OF_LIFE_S)
 
     async def _why(self, request: Request) -> Response:
-        keys = request.query_params.getlist("key")
+        keys = _keys_of(request.scope["query_string"])
         if len(keys) != 1:
             raise UserError("key", f"given {len(keys)} times", "once")
         (key,) = keys
@@ -128,6 +139,30 @@ class DashboardRoutes:
             "disagree": sorted({answer.header.member for answer in answers if answer.shard != shard}),
             "answers": [sight_as_object(answer.header.member, answer.flow, answer.sight) for answer in answers],
         }
+
+
+class _FeedResponse(StreamingResponse):
+    """Says when it has ended, in whatever way: also where nothing could be sent, and its updates never began."""
+
+    def __init__(self, updates: AsyncIterator[bytes], has_ended: Callable[[], None]) -> None:
+        super().__init__(updates, headers=HEADERS, media_type="text/event-stream")
+        self._has_ended = has_ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send updates for as long as somebody reads them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._has_ended()
+
+
+def _keys_of(query: bytes) -> list[str]:
+    """The keys as they were written: the framework would put other characters for bytes that are none."""
+    try:
+        asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise UserError("key", "bytes that are no text", "text in UTF-8, percent-encoded") from None
+    return [value for name, value in asked if name == "key"]
 
 
 def _file(name: str) -> Callable[[Request], Response]:

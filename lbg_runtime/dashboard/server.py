@@ -14,10 +14,9 @@ from lbg_runtime.dashboard.watch import GroupWatch
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.status.connections import BoundedConnection
 from lbg_runtime.status.server import listen
 
-MAX_CONNECTIONS = 64
-"""Further ones are told that the service is not available; a page holds one, and a second while it searches."""
 LAST_ANSWERS_S = 1
 
 
@@ -47,7 +46,7 @@ class DashboardServer:
         self._server = _Server(
             uvicorn.Config(
                 DashboardRoutes(watch, shape, hash_function).application(address, token),
-                http="h11",
+                http=BoundedConnection,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -55,7 +54,6 @@ class DashboardServer:
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=LAST_ANSWERS_S,
             )
         )

@@ -68,6 +68,13 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     unnamed = [each for each in wanted if annotations[each.name] in (inspect.Parameter.empty, Any, object)]
     if not wanted or len(unnamed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in unnamed):
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
+    if unnamed and unnamed[0].name == "self":
+        raise HandlerError(
+            where, f"parameters {signature}", "a bound method: register that of an object, not its class's"
+        )
+    if unnamed and any(annotation is Message for annotation in annotations.values()):
+        # Nobody wants it twice: the other one was meant for something else.
+        raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     reader = _Reader(function, where)
     positional: list[Fill] = []
     named: list[tuple[str, Fill]] = []

@@ -18,6 +18,7 @@ from lbg_runtime.model.topic import matches, subscription_fault
 from lbg_runtime.runtime.batches import BatchLimits, read_limits
 from lbg_runtime.runtime.calls import make_call, yields
 from lbg_runtime.runtime.failure_policy import FailureArguments, FailureOptions, read_arguments
+from lbg_runtime.runtime.failure_report import error_text
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.lifespan import Lifespan, LifespanFunction, make_lifespan
 from lbg_runtime.runtime.middleware import Middleware, MiddlewareFunction, make_middleware, surrounded
@@ -310,14 +311,14 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except HandlerError:
         raise
-    except Exception as error:  # the handler boundary: importing runs the user's code
-        place = _place_of(error, name)
-        raise HandlerError(
-            f"handlers: {name}", f"{type(error).__name__}: {error}{place}", "a module that can be imported"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the handler boundary: importing runs the user's code, which may also want to exit
+        found = f"{error_text(error)}{_place_of(error, name)}"
+        raise HandlerError(f"handlers: {name}", found, "a module that can be imported") from error
 
 
-def _place_of(error: Exception, name: str) -> str:
+def _place_of(error: BaseException, name: str) -> str:
     """Where in the user's module it happened, if it happened there: ` (file:line)`."""
     if isinstance(error, SyntaxError):
         return ""  # its text has the place

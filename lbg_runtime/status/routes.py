@@ -29,6 +29,9 @@ from lbg_runtime.status.source import StatusSource
 MAX_CHANGES = 1_000
 DEFAULT_CHANGES = 100
 
+MAX_QUESTIONS = 16
+"""About facts, at the same time: each takes time of the member's loop. Probes and `/metrics` are answered always."""
+
 _KEYS_PATH = b"/v1/keys/"
 
 _Answer = TypeVar("_Answer")
@@ -41,6 +44,7 @@ class StatusRoutes:
         """`source` is called on the member's loop; None as long as the member has not begun."""
         self._member_loop = member_loop
         self._source = source
+        self._questions = 0
 
     def application(self, address: ListenAddress, token: str | None) -> Access:
         """The routes, behind the rules of who may ask."""
@@ -81,7 +85,7 @@ class StatusRoutes:
     # -- facts
 
     async def _status(self, _: Request) -> Response:
-        picture = await self._ask(lambda source: source.picture())
+        picture = await self._ask_facts(lambda source: source.picture())
         return as_json(member_as_object(picture)) if isinstance(picture, MemberPicture) else as_json(picture, 503)
 
     async def _metrics(self, _: Request) -> Response:
@@ -93,12 +97,12 @@ class StatusRoutes:
         return Response(exposition(state), headers=NOT_KEPT, media_type=CONTENT_TYPE)
 
     async def _handled(self, _: Request) -> Response:
-        found = await self._ask(lambda source: source.handled())
+        found = await self._ask_facts(lambda source: source.handled())
         return as_json(handled_as_object(found)) if isinstance(found, HandledPicture) else as_json(found, 503)
 
     async def _moves(self, request: Request) -> Response:
         limit = _limit(request.query_params.getlist("limit"))
-        found = await self._ask(lambda source: (source.picture(), source.changes(limit)))
+        found = await self._ask_facts(lambda source: (source.picture(), source.changes(limit)))
         if not isinstance(found, tuple):
             return as_json(found, 503)
         picture, changes = found
@@ -106,8 +110,18 @@ class StatusRoutes:
 
     async def _key(self, request: Request) -> Response:
         key = _key_of(request.scope["raw_path"])
-        found = await self._ask(lambda source: source.key(key))
+        found = await self._ask_facts(lambda source: source.key(key))
         return as_json(key_as_object(found)) if isinstance(found, KeyPicture) else as_json(found, 503)
+
+    async def _ask_facts(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
+        """As `_ask`, but for the questions beyond `MAX_QUESTIONS`."""
+        if self._questions >= MAX_QUESTIONS:
+            return {"error": "too many questions at once; try again"}
+        self._questions += 1
+        try:
+            return await self._ask(question)
+        finally:
+            self._questions -= 1
 
     async def _ask(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
         """The member's answer; or, as an object, why there is none."""

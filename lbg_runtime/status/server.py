@@ -18,14 +18,12 @@ from starlette.types import ASGIApp
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.status.connections import BoundedConnection
 from lbg_runtime.status.member_loop import MemberLoop
 from lbg_runtime.status.routes import StatusRoutes
 from lbg_runtime.status.source import StatusSource
 
 _log = structlog.get_logger(__name__)
-
-MAX_CONNECTIONS = 64
-"""Further ones are told that the service is not available."""
 
 LAST_ANSWERS_S = 1
 """For answers under way when the member leaves, whose clients may read slowly or not at all."""
@@ -94,7 +92,7 @@ def _make_server(app: ASGIApp) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=BoundedConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -102,7 +100,6 @@ def _make_server(app: ASGIApp) -> uvicorn.Server:
             log_config=None,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=LAST_ANSWERS_S,
         )
     )

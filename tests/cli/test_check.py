@@ -108,6 +108,11 @@ def test_every_problem_of_a_file_has_its_line(folder):
         ("import nothing_there\n", "lbg: handlers: shop: ModuleNotFoundError: No module named 'nothing_there'"),
         (GOOD + GOOD.partition("Handlers()")[2], "a second handler for 'orders/>'; expected one handler for a topic"),
         ("", "lbg: handlers: shop: no Handlers object in the module"),
+        ("import sys\nsys.exit(0)\n", "lbg: handlers: shop: SystemExit: 0 ("),
+        (
+            GOOD.replace("(message)", "(message, pool: State[int])").replace("Handlers\n", "Handlers, State\n", 1),
+            "State[int]; expected a lifespan that yields one",
+        ),
     ],
 )
 def test_a_mistake_in_a_handler_module_is_one_line_for_both_commands(folder, text, line):

@@ -28,6 +28,18 @@ def test_python_files_and_the_settings_matter_and_nothing_else(tmp_path):
         assert not files(Change.modified, str(tmp_path / path))
 
 
+def test_a_folder_that_is_made_later_is_to_be_watched_unless_it_becomes_an_environment(tmp_path):
+    files = UserFiles(tmp_path, tmp_path / "config.yaml")
+    for folder in ("shop/deep", ".venv", "env", "node_modules"):
+        (tmp_path / folder).mkdir(parents=True)
+    made = ("shop", "shop/deep", ".venv", "env", "node_modules")
+    assert [one for one in made if files(Change.added, str(tmp_path / one))] == ["shop", "env"]
+    assert not files(Change.modified, str(tmp_path / "shop"))
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    changed = ("shop/deep/orders.py", "env/lib/site.py", "app.py")
+    assert [one for one in changed if files(Change.added, str(tmp_path / one))] == ["shop/deep/orders.py", "app.py"]
+
+
 def test_the_member_gets_the_same_command_and_leaves_with_its_parent():
     assert member_command(["run", "--reload", "--member-id", "a"])[1:] == [
         "-m", "lbg_runtime.cli", "run", "--member-id", "a", "--exit-with-parent",
@@ -89,6 +101,14 @@ def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_c
         write("fourth")
         until("fourth")
         until("member_started")
+        # A folder that was not there at the start, with a file in it at once, and one that is changed later.
+        (tmp_path / "parts").mkdir()
+        for name in ("prices.py", "taxes.py"):
+            (tmp_path / "parts" / name).touch()
+            until("files_changed")
+            assert name in said[-1]
+            until("fourth")
+            until("member_started")
         process.send_signal(signal.SIGTERM)
         until("member_left")
         assert process.wait(30) == 0

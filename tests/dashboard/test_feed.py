@@ -93,6 +93,31 @@ def test_a_member_that_is_forgotten_keeps_its_place_in_the_list(board, feed) -> 
     assert feed.since(1, 99)["members"] == {0: ("a", None, 0, 0), 2: ("c", "active", 1, 60)}
 
 
+def test_a_member_that_nothing_names_any_more_gives_its_position_to_the_next(board, feed) -> None:
+    for number in range(50):
+        board.hear(Speaker(f"c{number}").beat({}), 60)
+        feed.update(board, SIGHT)
+        del board.members[f"c{number}"]
+        feed.update(board, SIGHT)
+        assert feed.since(feed.version - 1, 99)["members"] == {2: (f"c{number}", None, 0, 0)}
+    told = feed.since(0, 99)["members"]
+    assert told == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
+
+
+def test_a_member_that_a_kept_move_names_keeps_its_position(board, feed) -> None:
+    feed.update(board, SIGHT)
+    board.hear(Speaker("c").beat({0: ACTIVE}), 50)
+    board.hear(Speaker("a", incarnation=2).beat({0: ACTIVE}), 60)
+    feed.update(board, SIGHT)
+    del board.members["c"]
+    feed.update(board, SIGHT)
+    board.hear(Speaker("d").beat({}), 70)
+    feed.update(board, SIGHT)
+    told = feed.since(0, 99)
+    assert {move[3:5] for move in told["moves"]} == {(0, 2), (2, 0)}
+    assert (told["members"][2][:2], told["members"][3][:2]) == (("c", None), ("d", "active"))
+
+
 def test_homes_are_those_of_before_while_members_do_not_agree(board, feed) -> None:
     feed.update(board, SIGHT)
     feed.update(board, replace(SIGHT, placement=None))

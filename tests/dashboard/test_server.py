@@ -4,13 +4,16 @@ import asyncio
 import http.client
 import json
 import socket
+from contextlib import ExitStack
 
 import pytest
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.dashboard import routes
 from lbg_runtime.dashboard.routes import FILES
 from lbg_runtime.dashboard.server import DashboardServer
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.status import connections
 from tests.status.asking import ask
 
 pytestmark = pytest.mark.real_time
@@ -128,7 +131,7 @@ async def test_a_key_is_found_as_lbg_why_finds_it(stage):
         assert told["queue"] == f"orders/{told['shard'] % 4}"
         (one,) = told["answers"]
         assert (one["member"], one["flow"]["state"]) == ("a", "active")
-        for query in ("", "?key=a&key=b", "?key=", "?key=%0A", "?key=" + "x" * 251):
+        for query in ("", "?key=a&key=b", "?key=", "?key=%0A", "?key=" + "x" * 251, "?key=%FF"):
             assert (await ask(group.port, "/v1/why" + query)).status == 400
         searches = [asyncio.create_task(ask(group.port, f"/v1/why?key={number}")) for number in range(12)]
         assert {one.status for one in await asyncio.gather(*searches)} <= {200, 503}
@@ -164,6 +167,31 @@ async def test_beyond_loopback_there_is_no_page_without_a_token(stage):
             address = ListenAddress("127.0.0.1", taken.getsockname()[1])
             with pytest.raises(UserError, match=r"--listen: .* already in use"):
                 await DashboardServer(group.watch, shape, function, address, None).__aenter__()
+
+
+async def test_viewers_that_never_read_take_nothing_from_the_page_and_the_autoscaler(stage, monkeypatch):
+    monkeypatch.setattr(routes, "MAX_FEEDS", 3)
+    async with stage() as group:
+        await group.show()
+        with ExitStack() as ending:
+            deaf = [ending.enter_context(socket.create_connection(("127.0.0.1", group.port))) for _ in range(70)]
+            for each in deaf:
+                each.sendall(b"GET /v1/feed HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            statuses = [(await asyncio.to_thread(each.recv, 12))[-3:] for each in deaf]
+            assert sorted(statuses) == [b"200"] * 3 + [b"503"] * 67
+            assert (await ask(group.port, "/")).status == 200
+            assert "semp" in (await ask(group.port, "/v1/autoscale")).told["error"]
+
+
+async def test_a_feed_outlasts_the_time_for_a_request(stage, viewer, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", 0.1)
+    monkeypatch.setattr(routes, "SIGN_OF_LIFE_S", 0.1)
+    async with stage() as group:
+        await group.show()
+        reader = await viewer(group.port)
+        began_s = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() - began_s < 0.5:
+            assert await reader.next() is not None
 
 
 async def test_viewers_do_not_keep_it(stage, viewer):

@@ -139,6 +139,17 @@ async def _unknown(order: "NoSuchName") -> None: ...  # noqa: F821
 async def _half(message, order: Order, what) -> None: ...
 
 
+async def _message_and_what(message: Message, what) -> None: ...
+
+
+class _Desk:
+    async def on_message(self, message: Message) -> None: ...
+
+    async def on_order(self, order: Order) -> None: ...
+
+    async def on_anything(self) -> None: ...
+
+
 async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) -> None: ...
 
 
@@ -152,6 +163,10 @@ async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) 
             "annotation 'NoSuchName': NameError: name 'NoSuchName' is not defined; expected a name that is impo",
         ),
         (_half, "parameters (message, order: "),
+        (_message_and_what, "what) -> None; expected exactly one parameter, the message, or an annotation for each"),
+        (_Desk.on_message, "expected a bound method: register that of an object, not its class's"),
+        (_Desk.on_order, "expected a bound method"),
+        (_Desk.on_anything, "parameters (self) -> None; expected a bound method"),
         (_state_of_no_class, "parameter shop: State[ForwardRef('list[int] | None')]; expected a class"),
     ],
 )

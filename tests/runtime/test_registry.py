@@ -149,6 +149,27 @@ def test_a_module_that_raises_is_one_line_with_the_place(module):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import sys\nsys.exit(0)\n", "SystemExit: 0 ("),
+        ("class Own(BaseException): pass\nraise Own('no')\n", "Own: no ("),
+        (
+            "class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute\n",
+            "Mute: (its text cannot be made: ZeroDivisionError) (",
+        ),
+        ("raise ValueError('two\\nlines')\n", "ValueError: two lines ("),
+    ],
+)
+def test_a_module_that_ends_its_import_in_any_other_way_is_one_line_with_the_place(module, text, found):
+    name = module("shop_ends", text)
+    with pytest.raises(HandlerError) as caught:
+        load_handlers([name])
+    assert caught.value.found.startswith(found)
+    assert "shop_ends.py:" in caught.value.found
+    assert "\n" not in str(caught.value)
+
+
 def test_a_module_with_a_syntax_error_is_one_line(module):
     name = module("shop_syntax", "def\n")
     with pytest.raises(HandlerError) as caught:

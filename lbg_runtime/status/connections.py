@@ -1,0 +1,94 @@
+"""The connections of a server of ours: bounded in number and in time, and nobody is refused for what others do.
+
+uvicorn's own limit counts connections that ask nothing, refuses the newest, and there is no time for a first request:
+whoever holds that many sockets open would have an orchestrator's probes answered with 503, and its members killed.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_CONNECTIONS = 256
+"""At this many the one that has waited for longest gives way to a new one: first those that ask nothing."""
+REQUEST_WITHIN_S = 5.0
+"""From the connection, or the last answer, to the whole head of a request; as long as uvicorn keeps an idle one."""
+READ_WITHIN_S = 20.0
+"""For a client to read what lies ready for it."""
+
+
+class BoundedConnection(H11Protocol):
+    """One connection. The server makes it and calls it, on its loop."""
+
+    _request_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+    _since_s = 0.0
+    """When it began to wait for a request, or for the answer to one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Wait for a request, and let another one give way if there are too many."""
+        super().connection_made(transport)
+        self._await_request()
+        if len(self.connections) > MAX_CONNECTIONS:
+            others = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self]
+            min(others, key=lambda each: (each._is_at_work, each._since_s))._give_way()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._cancel_timers()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Take what has been received; where that begins a request, wait for no other."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and self._is_at_work:
+            self._since_s = self.loop.time()
+            if self._request_timer is not None:
+                self._request_timer.cancel()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may be here already."""
+        self._await_request()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is told: it has its time for that."""
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        """It has read; of a connection that is to end it has to read the rest, too."""
+        if self._read_timer is not None and not self.transport.is_closing():
+            self._read_timer.cancel()
+        super().resume_writing()
+
+    @property
+    def _is_at_work(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _await_request(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+        self._since_s = self.loop.time()
+        # Not uvicorn's timer for idle connections: a single byte ends that one.
+        self._request_timer = self.loop.call_later(REQUEST_WITHIN_S, self._end)
+
+    def _await_reading(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        self._read_timer = self.loop.call_later(READ_WITHIN_S, self.transport.abort)
+
+    def _end(self) -> None:
+        # Closed when the last answer has been sent, for which the client has to read it.
+        self.transport.close()
+        self._await_reading()
+
+    def _give_way(self) -> None:
+        # Counted no more from now on, and the loop tells of its end only later.
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._request_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
