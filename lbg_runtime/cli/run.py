@@ -13,6 +13,8 @@ from lbg_runtime.model.errors import UserError
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
 
+LAST_PORT = 65_535
+
 
 def run(
     config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
@@ -24,7 +26,7 @@ def run(
     ] = 1,
     journal: Annotated[Path | None, typer.Option(help="Directory for the journal, instead of the settings'.")] = None,
     status_port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Port of ops.status, instead of the settings'.")
+        int | None, typer.Option(min=0, max=LAST_PORT, help="Port of ops.status, instead of the settings'.")
     ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
@@ -55,14 +57,14 @@ def run(
     if reload:
         raise typer.Exit(_run_reloaded(config, processes, parent_pid))
     settings = load_group_settings(config)
+    if status_port is not None:
+        settings = settings.with_status_port(status_port)
     if processes > 1:
         if json or member_index is not None or member_count is not None:
             raise UserError("--processes", str(processes), "one process with --json, --member-index or --member-count")
         raise typer.Exit(_run_siblings(processes, settings, config, member_id, journal, parent_pid))
     if journal is not None:
         settings = settings.with_journal(journal)
-    if status_port is not None:
-        settings = settings.with_status_port(status_port)
     if settings.sidecar is None:
         make = partial(App, load_handlers(settings.handlers), settings)
     else:
@@ -111,15 +113,27 @@ def _run_siblings(
     import asyncio
     import socket
 
+    from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.config.settings import MembershipMode
     from lbg_runtime.runtime.membership import find_membership
     from lbg_runtime.runtime.siblings import Siblings
 
     if settings.sidecar is not None:
         raise UserError("--processes", f"{count} with a sidecar", "one, as it has one application and one port")
+    if settings.connection.transport is TransportKind.EMBEDDED:
+        raise UserError(
+            "--processes", f"{count} with connection.transport: embedded", "one, as each would be a broker of its own"
+        )
     if settings.membership.mode is not MembershipMode.DISCOVERED:
         raise UserError(
             "--processes", f"{count} of mode {settings.membership.mode.value}", "membership.mode: discovered"
+        )
+    address = settings.ops.status
+    if address is not None and address.port + count - 1 > LAST_PORT:
+        raise UserError(
+            "--processes",
+            f"{count} with status port {address.port}",
+            f"a status port up to {LAST_PORT + 1 - count}, as it goes up by one for each",
         )
     queue_count = settings.group.queue_count
     name = find_membership(
@@ -130,9 +144,9 @@ def _run_siblings(
         command = [sys.executable, "-m", "lbg_runtime.cli", "run", "--config", str(config), "--exit-with-parent"]
         command += ["--member-id", f"{name}-{number}"]
         command += ["--journal", str(journal)] if journal is not None else []
-        address = settings.ops.status
-        if address is not None and address.port:
-            command += ["--status-port", str(address.port + number)]
+        if address is not None:
+            # 0 is any that is free, for each of them.
+            command += ["--status-port", str(address.port + number if address.port else 0)]
         commands.append(command)
 
     siblings = Siblings(commands, settings.rebind.drain_timeout_ms)

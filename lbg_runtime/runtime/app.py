@@ -15,7 +15,7 @@ import uvloop
 from lbg_runtime.admin.stored import load_group_settings, watch_of
 from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.config.settings import GroupBackend, Settings
-from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
@@ -36,6 +36,12 @@ RUN_VARIABLE = "LBG_RUN_ID"
 """Environment variable that names the run in the journal, so that the records of one trial can be told from others."""
 
 EXIT_GRACE_S = 5.0
+
+USER_MISTAKE = 2
+"""Exit code of a member that was given something wrong, or could not reach the broker when it started.
+
+To start it again would change nothing, where it was not at work before. No handler has a say in it.
+"""
 
 
 class App:
@@ -90,7 +96,8 @@ class App:
     async def run(self) -> StopReport:
         """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds.
 
-        Once: raises `InvariantViolated` for a second time.
+        Asked to stop while it connects, it has left cleanly even where it cannot connect. Once: raises
+        `InvariantViolated` for a second time.
         """
         if self._was_run:
             raise InvariantViolated("an App is a member once; make another one")
@@ -133,6 +140,13 @@ class App:
                     status.stop()
             is_clean = report.is_clean
             return report
+        except (ConfigError, ConnectFailed) as error:
+            if not self._stop_wanted or self._supervisor is not None:
+                raise
+            # It was to leave, and has bound nothing: what kept it from the broker is nobody's concern any more.
+            _log.info("left_before_start", member=self.membership.member, reason=str(error))
+            is_clean = True
+            return StopReport(left_behind=0, still_bound=0)
         finally:
             self._supervisor = None
             journal.close(clean=is_clean)
@@ -140,18 +154,22 @@ class App:
     def run_sync(self, *, parent_pid: int | None = None) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
 
-        Ends the process with exit code 1 if handlers keep it from leaving long after its deadlines, or block the event
-        loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1 where it says 0: what it was
-        called for is left.
+        Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
+        deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1
+        where it says 0, as what it was called for is left, or `USER_MISTAKE`.
         """
+        guard = ExitGuard()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(self._run_as_process(parent_pid))
+                return runner.run(self._run_as_process(guard, parent_pid))
         except SystemExit as leaving:
             _log.error("ended_by_handler", exit_code=leaving.code)
-            if leaving.code:
+            if leaving.code and leaving.code != USER_MISTAKE:
                 raise
             raise SystemExit(1) from leaving
+        finally:
+            # Only here: the runner waits for the threads of what was cancelled.
+            guard.disarm()
 
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
@@ -169,8 +187,7 @@ class App:
         if self._supervisor is not None:
             self._supervisor.stop_now()
 
-    async def _run_as_process(self, parent_pid: int | None) -> StopReport:
-        guard = ExitGuard()
+    async def _run_as_process(self, guard: ExitGuard, parent_pid: int | None) -> StopReport:
         tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 
         def leave(cause: StopCause) -> None:
@@ -184,10 +201,7 @@ class App:
                 self.stop()
 
         with stop_requests(leave, parent_pid=parent_pid), watched_loop(self.settings.ops.watchdog_ms):
-            try:
-                return await self.run()
-            finally:
-                guard.disarm()
+            return await self.run()
 
     def _be_able(self, is_able: bool) -> None:
         if self._supervisor is not None:

@@ -1,7 +1,9 @@
 """The guarantee that a process that was asked to leave does leave."""
 
+import asyncio
 import os
 import threading
+from types import TracebackType
 
 import structlog
 
@@ -11,7 +13,8 @@ _log = structlog.get_logger(__name__)
 class ExitGuard:
     """Ends the process with exit code 1 when it is still there after a time.
 
-    A handler may ignore its cancellation, or hold the event loop itself; then nothing on the loop can bring the end.
+    A handler may ignore its cancellation, or hold the event loop itself, and a lifespan may take as long as it likes to
+    end; then nothing on the loop can bring the end.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,44 @@ class ExitGuard:
             self._timer = None
 
     def _exit(self) -> None:
-        _log.error("exit_forced", reason="handlers went on after they were cancelled")
+        _log.error("exit_forced", reason="a handler, a lifespan or a thread of theirs had not ended in time")
         # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
         os._exit(1)
+
+
+class Interruption:
+    """A stretch of a task that `cut` ends from outside, by a cancellation that goes no further than the context.
+
+    Unlike a cancel scope it cancels once for each `cut`, so that what is cancelled may wait while it tidies up. Entered
+    once, by the task; `cut` is called on its loop. What the stretch raises instead is passed on, and so is a
+    cancellation of somebody else's.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[object] | None = None
+        self._cancelled_before = 0
+        self._cuts = 0
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        if self._task is not None:
+            self._cancelled_before = self._task.cancelling()
+
+    def cut(self) -> None:
+        """Cancel what the task waits for; nothing happens before the stretch and after it."""
+        if self._task is not None:
+            # From the loop, never from the task itself, which could be out of the stretch when it is thrown.
+            self._task.get_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._cuts += 1
+            self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> bool:
+        task, self._task = self._task, None
+        if task is None or not self._cuts:
+            return False
+        for _cut in range(self._cuts):
+            task.uncancel()
+        return kind is asyncio.CancelledError and task.cancelling() <= self._cancelled_before

@@ -1,7 +1,8 @@
 """Several members on one host, each a process of its own: one process is one core.
 
 Who starts them handles no message. It starts a member anew that ends without being asked, passes on the wish to leave,
-and leaves when they have. Each of them is an ordinary member of the group, and leaves by itself if it loses its parent.
+and leaves when they have. A mistake of the user's that shows at their start ends them all. Each of them is an ordinary
+member of the group, and leaves by itself if it loses its parent.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from lbg_runtime.runtime.app import EXIT_GRACE_S
+from lbg_runtime.runtime.app import EXIT_GRACE_S, USER_MISTAKE
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS
 
@@ -26,9 +27,6 @@ STEADY_S = 60.0
 
 HURRY_S = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S + 5.0
 """For a member that was asked twice to leave: its own bound, and a margin. Asked once, it may drain before."""
-
-USER_MISTAKE = 2
-"""Exit code of a command that was given something wrong: to start it again would change nothing."""
 
 
 @dataclass(slots=True)
@@ -49,12 +47,14 @@ class Siblings:
         self._siblings = [_Sibling(command) for command in commands]
         self._drain_timeout_s = drain_timeout_ms / 1_000
         self._is_leaving = asyncio.Event()
+        self._is_one_started_anew = False
         self._killing: asyncio.TimerHandle | None = None
 
     async def run(self, *, parent_pid: int | None = None) -> int:
         """Be there until SIGTERM or SIGINT, or until this parent is gone; the worst exit code of all.
 
-        Ends with `USER_MISTAKE`, and everybody with it, as soon as one process does.
+        Ends with `USER_MISTAKE`, and everybody with it, where a process does within `STEADY_S`, while none has been
+        started anew.
         """
         with stop_requests(self._leave, parent_pid=parent_pid):
             try:
@@ -109,11 +109,14 @@ class Siblings:
             sibling.exit_code = await sibling.process.wait()
             if self._is_leaving.is_set():
                 return
-            if sibling.exit_code == USER_MISTAKE:
+            was_steady = loop.time() - started_s >= STEADY_S
+            if sibling.exit_code == USER_MISTAKE and not was_steady and not self._is_one_started_anew:
                 # Others may have the same to say, and are on their way out by themselves.
                 self._end_all()
                 return
-            if loop.time() - started_s >= STEADY_S:
+            # From now on it may be the broker that is away: the others wait for it, and end for nobody's start.
+            self._is_one_started_anew = True
+            if was_steady:
                 delay_s = RESTART_MIN_S
             _log.error("sibling_ended", pid=sibling.process.pid, exit_code=sibling.exit_code, starts_again_in_s=delay_s)
             try:

@@ -3,12 +3,14 @@
 Leaving has three grades, each with its bound: `stop` gives the queues to other members where there are any, and asks
 every flow to drain, within the drain timeout; then, or when `stop_now` asks for it, handlers are cancelled and flows
 unbind; after `TAIL_MS` more the tasks are cancelled, and what a handler still does is left to the end of the process.
+A lifespan that has not begun is cancelled by `stop`, as nothing is bound by then, one that is ending by `stop_now`.
 
 One file of more than 400 lines, because it is where a member is put together, and taken apart in the opposite order.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +51,7 @@ from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.resources import MemberResources
 from lbg_runtime.runtime.routes import check_states, policies_of
 from lbg_runtime.runtime.session import Session
+from lbg_runtime.runtime.shutdown import Interruption
 from lbg_runtime.runtime.traced import traced
 from lbg_runtime.runtime.turns import Turns
 
@@ -172,6 +175,8 @@ class Supervisor:
         self._leaving = _Leaving.NOT
         self._is_running = False
         self._timers: list[asyncio.TimerHandle] = []
+        self._lifespans_begin = Interruption()
+        self._lifespans_end = Interruption()
         self._has_left = asyncio.Event()
         """Every flow is unbound for good, or has been given up."""
 
@@ -181,6 +186,7 @@ class Supervisor:
             return
         self._leaving = _Leaving.DRAINING
         _log.info("drain_started", member=self._member)
+        self._lifespans_begin.cut()
         drain_timeout_ms = self._settings.rebind.drain_timeout_ms
         self._call_later(drain_timeout_ms, self.stop_now)
         if self._control is None or not self._is_running:
@@ -195,8 +201,13 @@ class Supervisor:
             runner.stop()
 
     def stop_now(self) -> None:
-        """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent."""
+        """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent for them.
+
+        A lifespan that is beginning or ending is cancelled each time.
+        """
         self.stop()
+        self._lifespans_begin.cut()
+        self._lifespans_end.cut()
         self._stop_flows()
         if self._leaving is _Leaving.CANCELLING:
             return
@@ -232,7 +243,9 @@ class Supervisor:
         )
 
     async def run(self) -> StopReport:
-        """Run until stopped. Cancelled, it does as `stop_now` and then passes the cancellation on.
+        """Run until stopped; before its lifespans have begun, it then binds nothing.
+
+        Cancelled, it does as `stop_now` and then passes the cancellation on.
 
         Raises `ConfigError` where the broker does not know or not allow what the settings say, `HandlerError` where a
         lifespan fails to begin, or none yields what a handler asks for.
@@ -242,9 +255,27 @@ class Supervisor:
             await self._error_queue.prepare()
         if self._parking_lot is not None:
             await self._parking_lot.prepare()
-        async with self._resources.entered(self._handlers.lifespans):
+        lived = AsyncExitStack()
+        try:
+            with self._lifespans_begin:
+                if self._leaving is _Leaving.NOT:
+                    # No bound: it may wait for what somebody else starts; `stop` ends that.
+                    await lived.enter_async_context(self._resources.entered(self._handlers.lifespans))
+            if self._leaving is not _Leaving.NOT:
+                # Nothing is bound yet, and nobody was told of this member.
+                return self._left(StopReport(left_behind=0, still_bound=0))
             check_states(self._handlers, self._resources)
             return await self._run()
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+            with self._lifespans_end:
+                # No bound: it is the user's to say; `stop_now` ends it.
+                await lived.aclose()
+
+    def _left(self, report: StopReport) -> StopReport:
+        _log.info("member_left", member=self._member, left_behind=report.left_behind, still_bound=report.still_bound)
+        return report
 
     async def _run(self) -> StopReport:
         _log.info("member_started", member=self._member, group=self._settings.group.name, queues=len(self.runners))
@@ -280,9 +311,8 @@ class Supervisor:
                 timer.cancel()
         if self._refusal is not None:
             raise self._refusal
-        report = StopReport(sum(runner.left_behind + runner.unanswered for runner in self.runners), still_bound)
-        _log.info("member_left", member=self._member, left_behind=report.left_behind, still_bound=report.still_bound)
-        return report
+        left_behind = sum(runner.left_behind + runner.unanswered for runner in self.runners)
+        return self._left(StopReport(left_behind, still_bound))
 
     def _give_up(self, refusal: BindFailed) -> None:
         # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.

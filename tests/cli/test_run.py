@@ -1,4 +1,7 @@
-"""`lbg run` as shipped: the embedded broker, the official client, the example handlers, from start to a clean end."""
+"""`lbg run` as shipped: the embedded broker, the official client, the example handlers, from start to a clean end.
+
+And what it starts several processes with, or refuses to.
+"""
 
 import json
 import os
@@ -8,7 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime import siblings
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
@@ -61,3 +68,68 @@ def test_it_handles_what_another_process_publishes_and_leaves_clean(member, tmp_
         numbers = [number for of_key, number in handled if of_key == key]
         assert numbers == list(range(1, len(numbers) + 1))
     assert records[-1]["clean"] is True
+
+
+SIBLINGS_CONFIG = """
+connection: {{transport: {transport}, host: "tcp://127.0.0.1:9"}}
+group: {{name: orders, hash_prefix: h, hash_count: 9, queue_count: 4}}
+handlers: [shop]
+ops: {{status: "127.0.0.1:{port}"}}
+"""
+
+
+@pytest.fixture
+def siblings_of(tmp_path, monkeypatch):
+    """The commands that `lbg run` with these arguments starts several processes with; raises what refuses them."""
+    commands = []
+
+    class Started:
+        def __init__(self, given, drain_timeout_ms):
+            commands.extend(given)
+
+        async def run(self, *, parent_pid=None):
+            return 0
+
+    monkeypatch.setattr(siblings, "Siblings", Started)
+    monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def start(*arguments, transport="solace", port=8080):
+        config = tmp_path / "config.yaml"
+        config.write_text(SIBLINGS_CONFIG.format(transport=transport, port=port))
+        CliRunner().invoke(app, ["run", "--config", str(config), *arguments], catch_exceptions=False)
+        return commands
+
+    return start
+
+
+def _status_ports(commands):
+    return [int(command[command.index("--status-port") + 1]) for command in commands]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ports"),
+    [((), [8080, 8081, 8082]), (("--status-port", "9000"), [9000, 9001, 9002]), (("--status-port", "0"), [0, 0, 0])],
+)
+def test_several_processes_count_up_from_the_status_port_that_was_asked_for(siblings_of, arguments, ports):
+    assert _status_ports(siblings_of("--processes", "3", *arguments)) == ports
+
+
+def test_several_processes_may_use_the_last_status_port(siblings_of):
+    assert _status_ports(siblings_of("--processes", "2", "--status-port", "65534")) == [65_534, 65_535]
+
+
+def test_several_processes_are_refused_where_there_is_no_status_port_for_the_last_one(siblings_of):
+    with pytest.raises(UserError) as refused:
+        siblings_of("--processes", "2", "--status-port", "65535")
+    assert str(refused.value) == (
+        "--processes: 2 with status port 65535; expected a status port up to 65534, as it goes up by one for each"
+    )
+
+
+def test_several_processes_with_an_embedded_broker_are_refused_by_name(siblings_of):
+    with pytest.raises(UserError) as refused:
+        siblings_of("--processes", "2", transport="embedded")
+    assert str(refused.value) == (
+        "--processes: 2 with connection.transport: embedded; expected one, as each would be a broker of its own"
+    )

@@ -1,5 +1,9 @@
-"""Real processes and signals: a member drains, is cut short, or is ended when its handlers will not let it go."""
+"""Real processes and signals: a member drains, is cut short, or is ended when its handlers will not let it go.
 
+And the stretch of a task that is cut short.
+"""
+
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from lbg_runtime.runtime.shutdown import Interruption
 from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
 MEMBER = """
-import asyncio, os, sys
+import asyncio, os, sys, time
 from lbg_runtime import App, Handlers, Message
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.runtime import app as app_module, supervisor
@@ -29,9 +34,13 @@ handlers = Handlers()
 
 @handlers.handler("orders/>")
 async def handle(message):
-    print("started", flush=True)
+    if work != "end":
+        print("started", flush=True)
     if work == "short":
         await asyncio.sleep(0.3)
+    elif work == "end":
+        os.kill(os.getpid(), 15)
+        return
     elif work.startswith("exit"):
         sys.exit(int(work.removeprefix("exit ")))
     while work in ("long", "stubborn"):
@@ -41,6 +50,19 @@ async def handle(message):
             if work == "long":
                 raise
     print("handled", flush=True)
+
+@handlers.lifespan
+async def life():
+    if work == "begin":
+        print("started", flush=True)
+        await asyncio.sleep(60)
+    elif work == "begin on a thread":
+        print("started", flush=True)
+        await asyncio.to_thread(time.sleep, 60)
+    yield
+    if work == "end":
+        print("started", flush=True)
+        await asyncio.sleep(60)
 
 class Session(MemoryTransport):
     async def provision(self, queue, subscriptions):
@@ -62,7 +84,7 @@ sys.exit(report.exit_code)
 
 @pytest.fixture
 def member(tmp_path):
-    """Starts a member with a kind of work and a drain timeout; its first message is being handled on return."""
+    """Starts a member with a kind of work and a drain timeout; it is at this work on return."""
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
 
@@ -113,8 +135,32 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
     assert "exit_forced" in output
 
 
-@pytest.mark.parametrize(("code", "expected"), [(7, 7), (0, 1)])
-def test_a_handler_that_exits_ends_the_process_with_its_code_which_never_says_that_all_is_well(
+def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(member):
+    process = member("begin", "60s")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, output
+    assert "left_behind=0, still_bound=0" in output
+
+
+def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
+    process = member("end", "60s")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, output
+    assert "left_behind=0, still_bound=0" in output
+
+
+def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
+    process = member("begin on a thread", "200ms")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1, output
+    assert "a handler, a lifespan or a thread of theirs had not ended in time" in output
+
+
+@pytest.mark.parametrize(("code", "expected"), [(7, 7), (0, 1), (2, 1)])
+def test_a_handler_that_exits_ends_the_process_with_its_code_which_never_says_that_all_is_well_or_the_users_mistake(
     tmp_path, code, expected
 ):
     script = tmp_path / "member.py"
@@ -146,6 +192,90 @@ while "\\nstarted" not in open({str(output)!r}).read():
         os.kill(member_pid, signal.SIGKILL)
         raise
     assert "left_behind=0, still_bound=0" in output.read_text()
+
+
+async def _for_ever():
+    await asyncio.get_running_loop().create_future()
+
+
+async def test_a_cut_ends_the_stretch_and_nothing_of_it_is_left_to_the_task():
+    stretch, reached = Interruption(), []
+    asyncio.get_running_loop().call_soon(stretch.cut)
+    with stretch:
+        await _for_ever()
+        reached.append("the end of the stretch")
+    await asyncio.sleep(0)
+    assert reached == []
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_what_is_cut_may_wait_while_it_tidies_up_until_it_is_cut_again():
+    stretch, tidying, log = Interruption(), asyncio.Event(), []
+
+    async def cut_twice():
+        stretch.cut()
+        await tidying.wait()
+        log.append("tidying")
+        stretch.cut()
+
+    cutting = asyncio.create_task(cut_twice())
+    with stretch:
+        try:
+            await _for_ever()
+        finally:
+            tidying.set()
+            await _for_ever()
+    await cutting
+    assert log == ["tidying"]
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_cut_before_and_after_the_stretch_is_nothing():
+    stretch = Interruption()
+    stretch.cut()
+    with stretch:
+        await asyncio.sleep(0)
+        # It comes too late: the stretch ends before the loop has its turn.
+        stretch.cut()
+    stretch.cut()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_what_the_stretch_raises_for_a_cut_is_passed_on():
+    stretch = Interruption()
+
+    async def run():
+        with stretch:
+            try:
+                await _for_ever()
+            except asyncio.CancelledError:
+                raise OSError("half open") from None
+
+    asyncio.get_running_loop().call_soon(stretch.cut)
+    with pytest.raises(OSError, match="half open"):
+        await run()
+    assert asyncio.current_task().cancelling() == 0
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_cancellation_of_somebody_elses_goes_through_the_stretch(is_cut):
+    stretch, begun = Interruption(), asyncio.Event()
+
+    async def run():
+        with stretch:
+            begun.set()
+            await _for_ever()
+
+    task = asyncio.create_task(run())
+    await begun.wait()
+    if is_cut:
+        stretch.cut()
+    # Before the task has its next turn, whoever was first.
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def _wait_until_gone(pid: int, within_s: float) -> None:

@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.runtime import siblings
-from lbg_runtime.runtime.siblings import USER_MISTAKE, Siblings
+from lbg_runtime.runtime.app import USER_MISTAKE
+from lbg_runtime.runtime.siblings import Siblings
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
 
@@ -18,19 +19,21 @@ DRAIN_TIMEOUT_MS = 30_000
 
 MEMBER = """
 import pathlib, signal, sys, time
-name, folder, end = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
+name, folder, ends = sys.argv[1], pathlib.Path(sys.argv[2]), [int(end) for end in sys.argv[3].split()]
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 starts = folder / name
 with starts.open("a") as log:
     log.write("start\\n")
-if end and len(starts.read_text().splitlines()) == 1:
-    sys.exit(end)
+start_count = len(starts.read_text().splitlines())
+if start_count <= len(ends):
+    sys.exit(ends[start_count - 1])
 time.sleep(60)
 """
 
 
-def command(folder: Path, name: str, end: int = 0) -> list[str]:
-    return [sys.executable, "-c", MEMBER, name, str(folder), str(end)]
+def command(folder: Path, name: str, *ends: int) -> list[str]:
+    """One whose first lives end at once, with these exit codes."""
+    return [sys.executable, "-c", MEMBER, name, str(folder), " ".join(str(end) for end in ends)]
 
 
 def starts_of(folder: Path, name: str) -> int:
@@ -48,7 +51,7 @@ async def test_one_that_ends_is_started_again_and_all_leave_together(
 ) -> None:
     monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
     running = asyncio.create_task(
-        Siblings([command(tmp_path, "a"), command(tmp_path, "b", end=70)], DRAIN_TIMEOUT_MS).run()
+        Siblings([command(tmp_path, "a"), command(tmp_path, "b", 70)], DRAIN_TIMEOUT_MS).run()
     )
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 2)
@@ -68,12 +71,44 @@ sys.exit({USER_MISTAKE})
     assert await Siblings([command(tmp_path, "a"), wrong], DRAIN_TIMEOUT_MS).run() == USER_MISTAKE
 
 
+async def test_one_that_is_started_anew_and_does_not_reach_the_broker_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
+    killed = 128 + signal.SIGKILL
+    running = asyncio.create_task(
+        Siblings(
+            [command(tmp_path, "a"), command(tmp_path, "b", killed, USER_MISTAKE, USER_MISTAKE)], DRAIN_TIMEOUT_MS
+        ).run()
+    )
+    await until_started(tmp_path, "a", 1)
+    await until_started(tmp_path, "b", 4)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
+    assert (tmp_path / "a").read_text() == "start\n"
+
+
+async def test_what_is_called_a_mistake_after_a_steady_life_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
+    monkeypatch.setattr(siblings, "STEADY_S", 0.0)
+    running = asyncio.create_task(
+        Siblings([command(tmp_path, "a"), command(tmp_path, "b", USER_MISTAKE)], DRAIN_TIMEOUT_MS).run()
+    )
+    await until_started(tmp_path, "a", 1)
+    await until_started(tmp_path, "b", 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
+    assert (tmp_path / "a").read_text() == "start\n"
+
+
 async def test_asked_to_leave_between_two_starts_nobody_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(siblings, "RESTART_MIN_S", 60.0)
     running = asyncio.create_task(
-        Siblings([command(tmp_path, "a", end=70), command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run()
+        Siblings([command(tmp_path, "a", 70), command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run()
     )
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 1)
@@ -98,7 +133,7 @@ async def test_one_that_is_stopped_is_killed_after_its_bound(
     monkeypatch.setattr(siblings, "HURRY_S", 0.5)
     deaf = MEMBER.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")  # as it may be asked before it stops
     stopped = deaf.replace("time.sleep(60)", "signal.raise_signal(signal.SIGSTOP)")
-    commands = [[sys.executable, "-c", stopped, "a", str(tmp_path), "0"], command(tmp_path, "b")]
+    commands = [[sys.executable, "-c", stopped, "a", str(tmp_path), ""], command(tmp_path, "b")]
     with capture_logs() as told:
         running = asyncio.create_task(Siblings(commands, drain_timeout_ms).run())
         await until_started(tmp_path, "a", 1)
