@@ -1,8 +1,8 @@
 """Whether the broker has read what was sent: one question at a time, and nobody is told of an older one."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -15,21 +15,19 @@ PATIENCE_S = 10
 
 
 class Question:
-    """Answered when the test says so."""
+    """Each time that it is asked it is answered when the test says so."""
 
     def __init__(self) -> None:
         self.asked = 0
-        self._answers: list[bool] = []
-        self._may_answer = threading.Semaphore(0)
+        self._answers = [Future[bool]() for _ in range(3)]
 
     def __call__(self) -> bool:
+        answer = self._answers[self.asked]
         self.asked += 1
-        self._may_answer.acquire(timeout=PATIENCE_S)
-        return self._answers.pop(0)
+        return answer.result(PATIENCE_S)
 
-    def answer(self, *, is_heard: bool) -> None:
-        self._answers.append(is_heard)
-        self._may_answer.release()
+    def answer(self, number: int, *, is_heard: bool) -> None:
+        self._answers[number].set_result(is_heard)
 
 
 @pytest.fixture
@@ -44,12 +42,12 @@ async def test_who_asks_while_a_question_is_under_way_shares_the_next_one(thread
     barrier = Barrier(threads, question)
     first = barrier.ask()
     others = [barrier.ask(), barrier.ask()]
-    question.answer(is_heard=True)
+    question.answer(0, is_heard=True)
     async with asyncio.timeout(PATIENCE_S):
         assert await first
         # What they sent was sent after the first question.
         assert not any(other.done() for other in others)
-        question.answer(is_heard=False)
+        question.answer(1, is_heard=False)
         assert [await other for other in others] == [False, False]
     assert question.asked == 2
 
@@ -58,11 +56,13 @@ async def test_a_lost_connection_ends_the_wait_and_a_late_answer_tells_nothing(t
     question = Question()
     barrier = Barrier(threads, question)
     before = [barrier.ask(), barrier.ask()]
-    barrier.fall()
-    assert [answer.result() for answer in before] == [False, False]
-    after = barrier.ask()
-    # That of before the loss: the client may repeat a question on its next connection.
-    question.answer(is_heard=True)
-    question.answer(is_heard=False)
     async with asyncio.timeout(PATIENCE_S):
+        while not question.asked:  # noqa: ASYNC110 - a thread asks, and tells nobody
+            await asyncio.sleep(0)
+        barrier.fall()
+        assert [answer.result() for answer in before] == [False, False]
+        after = barrier.ask()
+        # That of before the loss: the client may repeat a question on its next connection.
+        question.answer(0, is_heard=True)
+        question.answer(1, is_heard=False)
         assert not await after
