@@ -14,7 +14,10 @@ class Barrier:
     """
 
     def __init__(self, threads: ControlThreads, question: Callable[[], bool]) -> None:
-        """`question` runs on a control thread: whether the broker has answered to something sent by it."""
+        """`question` runs on a control thread: whether the broker has answered to something sent by it.
+
+        What it raises is raised to all who asked it.
+        """
         self._threads = threads
         self._question = question
         self._under_way: asyncio.Future[bool] | None = None
@@ -44,7 +47,10 @@ class Barrier:
         if answer is not self._under_way:
             return
         self._under_way = None
-        answer.set_result(asked.result())
+        if (failure := asked.exception()) is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(asked.result())
         following, self._next = self._next, None
         if following is not None:
             self._begin(following)

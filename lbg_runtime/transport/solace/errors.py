@@ -42,6 +42,9 @@ _PERMANENT = frozenset(Subcode) - {
 _FATE_UNKNOWN = frozenset(Subcode) - _PERMANENT
 """The connection failed, not the message."""
 
+_SUBSCRIPTION_REFUSALS = frozenset({23, 25, 26, 31, 68, 80})
+"""Already present, invalid, of another reason, too many, not allowed, not for others: what a broker says of one."""
+
 _NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
 """With transactions the client gives the name of its number."""
 
@@ -105,8 +108,10 @@ def bind_failed(queue: str, error: BaseException) -> BindFailed:
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:
     """Why a message was not confirmed: refused where the broker answered so, else its fate is unknown."""
-    _, reason = subcode_and_reason(error)
-    return PublishRefused(topic, reason) if is_answer(error) else PublishFailed(topic, reason)
+    subcode, reason = subcode_and_reason(error)
+    if not subcode or subcode in _FATE_UNKNOWN:
+        return PublishFailed(topic, reason)
+    return PublishRefused(topic, reason)
 
 
 def is_commit_refused(error: BaseException) -> bool:
@@ -118,10 +123,9 @@ def is_commit_refused(error: BaseException) -> bool:
     return type(error).__name__ == "TransactionRollbackError" and getattr(error, "sub_code", None) != _NOTHING_THERE
 
 
-def is_answer(error: BaseException) -> bool:
-    """Whether it is the broker that refused something, and not the connection that failed."""
-    subcode, _ = subcode_and_reason(error)
-    return bool(subcode) and subcode not in _FATE_UNKNOWN
+def is_subscription_refused(error: BaseException) -> bool:
+    """Whether it is the broker that refused a subscription: neither the connection nor the client itself."""
+    return subcode_and_reason(error)[0] in _SUBSCRIPTION_REFUSALS
 
 
 def request_failed(what: str, error: BaseException) -> TransportError:

@@ -12,7 +12,12 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import DirectSink
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.credentials import TokenFile
-from lbg_runtime.transport.solace.errors import connect_failed, is_answer, request_failed, subcode_and_reason
+from lbg_runtime.transport.solace.errors import (
+    connect_failed,
+    is_subscription_refused,
+    request_failed,
+    subcode_and_reason,
+)
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_message
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import (
@@ -131,7 +136,7 @@ class SolaceSession:
         try:
             native.repeat_inbox(self.service)
         except CLIENT_ERRORS as error:
-            return is_answer(error)
+            return is_subscription_refused(error)
         return True
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:

@@ -52,6 +52,23 @@ async def test_who_asks_while_a_question_is_under_way_shares_the_next_one(thread
     assert question.asked == 2
 
 
+async def test_what_a_question_raises_reaches_who_asked_it_and_the_next_is_asked(threads: ControlThreads) -> None:
+    answers = iter([ZeroDivisionError("for a test"), True])
+
+    def question() -> bool:
+        answer = next(answers)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    barrier = Barrier(threads, question)
+    first, second = barrier.ask(), barrier.ask()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(ZeroDivisionError):
+            await first
+        assert await second
+
+
 async def test_a_lost_connection_ends_the_wait_and_a_late_answer_tells_nothing(threads: ControlThreads) -> None:
     question = Question()
     barrier = Barrier(threads, question)
