@@ -50,7 +50,7 @@ def replay(
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
     # Here too, so that a dry run refuses it as well.
-    if not _is_topic(to_topic):
+    if not is_valid_topic(to_topic):
         raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
     try:
         import pyarrow as _  # noqa: F401
@@ -149,13 +149,6 @@ def _progress(replayed: "Replayed") -> Iterator[Callable[[], None]]:
             bar.update(task, description=f"{replayed.sent} sent, {replayed.confirmed} confirmed")
 
         yield show
-
-
-def _is_topic(text: str) -> bool:
-    try:
-        return is_valid_topic(text)
-    except UnicodeEncodeError:
-        return False  # half of a surrogate pair
 
 
 def _time_us(option: str, text: str | None) -> int | None:

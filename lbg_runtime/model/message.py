@@ -19,6 +19,9 @@ PUBLISHER_PROPERTY = "lbg_publisher"
 KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
 """User property with the publisher's number of this message within its key, from 1."""
 
+_STAMPS = frozenset({PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY})
+"""What says which message of a publisher one is."""
+
 
 def as_payload(value: object) -> bytes:
     """A payload as bytes of its own; raises `TypeError` for what is none: other buffers count items, not bytes."""
@@ -77,9 +80,10 @@ class Message:
         return draft  # type: ignore[return-value]
 
     def without_token(self) -> "Message":
-        """A copy that has no fencing token; for the member alone."""
-        stamps = (PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY)
-        return replace(self, properties={name: value for name, value in self.properties.items() if name not in stamps})
+        """Itself, or a copy that has no fencing token; for the member alone."""
+        if self.properties.keys().isdisjoint(_STAMPS):
+            return self
+        return replace(self, properties={name: value for name, value in self.properties.items() if name not in _STAMPS})
 
     @property
     def key(self) -> str | None:

@@ -2,8 +2,11 @@
 
 
 def is_valid_topic(topic: str) -> bool:
-    """Whether `topic` can be published to: not empty, at most 250 bytes of UTF-8."""
-    return bool(topic) and len(topic.encode()) <= 250
+    """Whether `topic` can be published to: 1 to 250 bytes of UTF-8."""
+    try:
+        return 1 <= len(topic.encode()) <= 250
+    except UnicodeEncodeError:
+        return False  # half of a surrogate pair
 
 
 def subscription_fault(subscription: str) -> str | None:

@@ -265,11 +265,8 @@ class HashedPublisher:
         if type(topic) is not str:
             topic = _text_of("topic", topic)
         hashed_topic = self._group.hashed_topic(shard, topic)
-        try:
-            if topic and is_valid_topic(hashed_topic):
-                return hashed_topic
-        except UnicodeEncodeError:
-            pass  # half of a surrogate pair
+        if topic and is_valid_topic(hashed_topic):
+            return hashed_topic
         raise UserError("topic", ascii(topic), "1 to 250 bytes, hash prefix and shard included")
 
     def _send(

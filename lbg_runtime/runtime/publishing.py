@@ -10,13 +10,10 @@ from contextlib import aclosing
 from typing import Protocol
 
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
-from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, Message, as_payload
+from lbg_runtime.model.message import Message, as_payload
 from lbg_runtime.runtime.handling import HandlerFunction
 from lbg_runtime.runtime.resources import RESOURCES
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
-
-_STAMPS = frozenset({PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY})
-"""What says which message of a publisher one is."""
 
 MAX_UNCONFIRMED = 256
 """Of one handler's messages; it is not asked for more meanwhile."""
@@ -144,9 +141,7 @@ def _checked(message: object, where: str) -> Message:
         as_payload(message.payload)
     except TypeError as error:
         raise TerminalFailure(f"{where}: {error}") from None
-    if message.properties.keys().isdisjoint(_STAMPS):
-        return message
-    # Passed on with the properties of the input, of which it is no copy: guards and parking would take it for one.
+    # It may have the properties of the input, of which it is no copy: guards and parking would take it for one.
     return message.without_token()
 
 
