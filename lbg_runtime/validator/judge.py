@@ -218,11 +218,13 @@ def _incomplete_ledgers(ledgers: pa.Table) -> list[str]:
 
 def _incomplete(files: pa.Table, absence: str) -> list[str]:
     reasons = [] if files.num_rows else [absence]
-    for row in files.select(["file", "dropped", "defect"]).to_pylist():
+    for row in files.select(["file", "torn", "dropped", "defect"]).to_pylist():
         if row["defect"]:
             reasons.append(f"{row['file']}: {row['defect']}")
         if row["dropped"]:
-            reasons.append(f"{row['file']}: {row['dropped']} records were dropped")
+            # Of a file without a last line it is only known that there are some.
+            least = "at least " if row["torn"] else ""
+            reasons.append(f"{row['file']}: {least}{row['dropped']} records were dropped")
     return reasons
 
 
