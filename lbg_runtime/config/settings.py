@@ -206,7 +206,7 @@ class DispatchSettings(Section):
     """How much one member handles at a time."""
 
     max_in_flight: Annotated[Count, Field(ge=1, le=10_000)] = 256
-    """Deliveries per queue that are received and not settled."""
+    """Deliveries per queue that are received and not settled. Half as many more, 32 to 255, may be under way."""
     runners: Annotated[Count, Field(ge=1, le=10_000)] = 64
     """Handlers that run at the same time, each for another key."""
     missing_key: MissingKey = MissingKey.SHARD

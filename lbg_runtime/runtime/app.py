@@ -245,8 +245,10 @@ class App:
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:
         if self._session is None:
-            name = client_name(self.settings.group.name, self.membership.member)
-            async with open_session(self.settings.connection, name, self.settings.transport.client_path) as session:
+            settings = self.settings
+            name, path = client_name(settings.group.name, self.membership.member), settings.transport.client_path
+            cap = settings.dispatch.max_in_flight
+            async with open_session(settings.connection, name, path, max_in_flight=cap) as session:
                 yield session
             return
         await self._session.open()

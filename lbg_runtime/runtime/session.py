@@ -27,35 +27,14 @@ async def open_session(
     client_path: ClientPathChoice = ClientPathChoice.AUTO,
     *,
     reconnects: bool = True,
+    max_in_flight: int | None = None,
 ) -> AsyncIterator[Session]:
     """Connect, and close at the end. Without `reconnects` a lost connection is the end as well.
 
+    `max_in_flight`: deliveries of a flow at which its intake will be closed, where that is known.
+
     Raises `ConfigError` where nobody answers, the port is taken, or a file that the settings name is of no use.
     """
-    if settings.transport is TransportKind.SOLACE:
-        async with _open_solace(settings, settings.host, client_name, client_path, reconnects=reconnects) as session:
-            yield session
-        return
-    # Imported here, because a member of a group on PubSub+ has no use for a broker.
-    from lbg_runtime.broker.server.server import BrokerServer
-
-    host, port = listen_address(settings.host[0])
-    async with BrokerServer(host, port) as server:
-        address = f"tcp://{server.host}:{server.port}"
-        _log.info("embedded_broker_started", host=address)
-        async with _open_solace(settings, (address,), client_name, client_path, reconnects=reconnects) as session:
-            yield session
-
-
-@asynccontextmanager
-async def _open_solace(
-    settings: ConnectionSettings,
-    hosts: tuple[str, ...],
-    client_name: str,
-    client_path: ClientPathChoice,
-    *,
-    reconnects: bool,
-) -> AsyncIterator[Session]:
     # Imported here, because the client starts a thread when it is imported.
     from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
     from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -71,8 +50,8 @@ async def _open_solace(
         token_file.read()
     if settings.tls.verify and settings.tls.trust_store is not None:
         check_trust_store(settings.tls.trust_store)
-    session = SolaceTransport(
-        SolaceSettings(
+    async with _broker(settings) as hosts:
+        solace = SolaceSettings(
             hosts=hosts,
             client_name=settings.client_name or client_name,
             vpn=settings.vpn,
@@ -84,17 +63,34 @@ async def _open_solace(
             token_file=token_file,
             client_path=client_path,
             reconnects=reconnects,
+            max_in_flight=max_in_flight,
         )
-    )
-    try:
-        await session.open()
-    except ConnectFailed as error:
-        usual = "credentials that the broker accepts" if error.permanent else "a broker that can be reached"
-        raise ConfigError("connection.host", f"{error.host}: {error.reason}", error.expected or usual) from None
-    try:
-        yield session
-    finally:
-        await session.close()
+        session = SolaceTransport(solace)
+        try:
+            await session.open()
+        except ConnectFailed as error:
+            usual = "credentials that the broker accepts" if error.permanent else "a broker that can be reached"
+            raise ConfigError("connection.host", f"{error.host}: {error.reason}", error.expected or usual) from None
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
+@asynccontextmanager
+async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]]:
+    """Where it is; an embedded one runs as long as this."""
+    if settings.transport is TransportKind.SOLACE:
+        yield settings.host
+        return
+    # Imported here, because a member of a group on PubSub+ has no use for a broker.
+    from lbg_runtime.broker.server.server import BrokerServer
+
+    host, port = listen_address(settings.host[0])
+    async with BrokerServer(host, port) as server:
+        address = f"tcp://{server.host}:{server.port}"
+        _log.info("embedded_broker_started", host=address)
+        yield (address,)
 
 
 def listen_address(host: str) -> tuple[str, int]:

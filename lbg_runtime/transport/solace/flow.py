@@ -80,6 +80,7 @@ class SolaceFlow:
         "_sink",
         "_state",
         "_threads",
+        "_window",
         "epoch",
         "queue",
     )
@@ -93,14 +94,19 @@ class SolaceFlow:
         sink: FlowSink,
         make_path: MakePath,
         has_read: Callable[[], Awaitable[bool]],
+        window: int,
     ) -> None:
-        """`has_read`: whether the broker has read what the session sent until now, as far as anybody knows."""
+        """`has_read`: whether the broker has read what the session sent until now, as far as anybody knows.
+
+        `window`: see `SolaceSettings.flow_window`.
+        """
         self.queue = queue
         self.epoch = epoch
         self._inbox = inbox
         self._threads = threads
         self._sink = sink
         self._has_read = has_read
+        self._window = window
         self._path = make_path(inbox, self)
         self._state = HandleState.BINDING
         self._intake_open = False
@@ -120,6 +126,7 @@ class SolaceFlow:
             .build(Queue.durable_exclusive_queue(self.queue))
         )
         self._path.attach(receiver)
+        native.set_window(receiver, self._window)
         native.keep_window_closed(receiver)
         bound = native.watch_events(receiver, self._post_event)
         try:

@@ -39,6 +39,7 @@ with _without_logging_setup():
         SOLCLIENT_ENDPOINT_PROP_QUEUE,
         SOLCLIENT_EOS,
         SOLCLIENT_FLOW_PROP_START_STATE,
+        SOLCLIENT_FLOW_PROP_WINDOWSIZE,
         SOLCLIENT_NOT_FOUND,
         SOLCLIENT_OK,
         SOLCLIENT_PROP_DISABLE_VAL,
@@ -115,6 +116,8 @@ def missing_parts() -> str | None:
     missing = [name for part, names in _PARTS for name in names if not hasattr(part, name)]
     if not missing and not _start_opens_by_resume():
         missing = ["a start that opens the window by `resume`"]
+    if not missing and "_flow_arr" not in getattr(PersistentReceiver, START_METHOD).__code__.co_names:
+        missing = ["a start with the properties in `_flow_arr`"]
     if not missing:
         return None
     return f"solace-pubsubplus {version('solace-pubsubplus')} lacks {', '.join(missing)}, which version 1.11 has"
@@ -138,6 +141,7 @@ __all__ = [
     "SOLCLIENT_ENDPOINT_PROP_NAME",
     "SOLCLIENT_ENDPOINT_PROP_QUEUE",
     "SOLCLIENT_EOS",
+    "SOLCLIENT_FLOW_PROP_WINDOWSIZE",
     "SOLCLIENT_NOT_FOUND",
     "SOLCLIENT_OK",
     "SOLCLIENT_PROP_ENABLE_VAL",

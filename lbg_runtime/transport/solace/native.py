@@ -22,6 +22,7 @@ from lbg_runtime.transport.solace.library import (
     SOLCLIENT_ENDPOINT_PROP_ID,
     SOLCLIENT_ENDPOINT_PROP_NAME,
     SOLCLIENT_ENDPOINT_PROP_QUEUE,
+    SOLCLIENT_FLOW_PROP_WINDOWSIZE,
     SOLCLIENT_OK,
     SOLCLIENT_PROP_ENABLE_VAL,
     SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM,
@@ -104,6 +105,12 @@ def take_window_over(receiver: Any) -> None:
     """
     receiver.receiver_queue.register_on_high_watermark(_do_nothing, WATERMARK)
     receiver.receiver_queue.register_on_low_watermark(_do_nothing, WATERMARK)
+
+
+def set_window(receiver: Any, messages: int) -> None:
+    """Let no more messages than these, 1 to 255, be under way to the receiver. Before `start`."""
+    receiver._config[SOLCLIENT_FLOW_PROP_WINDOWSIZE] = str(messages)
+    receiver._flow_arr = prepare_array(receiver._config)
 
 
 def keep_window_closed(receiver: Any) -> None:

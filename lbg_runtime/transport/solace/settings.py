@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile
 
+WIDEST_WINDOW = 255
+NARROWEST_WINDOW = 32
+"""With fewer the client has more to acknowledge than it saves: 1.7 frames a message with 1, 0.34 with 8."""
+
 TOKEN_PROPERTY = "solace.messaging.authentication.oauth2.access-token"  # noqa: S105  # the name, not a token
 
 
@@ -36,6 +40,19 @@ class SolaceSettings:
     """Directory with the certificates of trusted authorities, for TLS."""
     validate_certificate: bool = True
     client_path: ClientPathChoice = ClientPathChoice.AUTO
+    max_in_flight: int | None = None
+    """Deliveries of a flow at which its intake is closed, where that is known."""
+
+    @property
+    def flow_window(self) -> int:
+        """Messages that may be under way on a flow: so many still come when its intake has been closed.
+
+        Half of what closes it. While it is closed the client sends a frame for every second message that comes
+        (docs/protocol.md), and what is held beyond the cap is bounded by this alone.
+        """
+        if self.max_in_flight is None:
+            return WIDEST_WINDOW
+        return min(WIDEST_WINDOW, max(NARROWEST_WINDOW, self.max_in_flight // 2))
 
     @property
     def host_list(self) -> str:

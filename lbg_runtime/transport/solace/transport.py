@@ -142,7 +142,8 @@ class SolaceTransport:
         session, inbox, make_path = self._session, self._inbox, self._make_path
         if session is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, "not connected")
-        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read)
+        window = self._settings.flow_window
+        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read, window)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session.service)

@@ -43,7 +43,7 @@ async def make_transport(
 ) -> AsyncIterator[Callable[[str], SolaceTransport]]:
     made: list[SolaceTransport] = []
 
-    def make(client_name: str, password: str = "") -> SolaceTransport:
+    def make(client_name: str, password: str = "", max_in_flight: int | None = None) -> SolaceTransport:
         settings = SolaceSettings(
             hosts=(f"tcp://{broker.host}:{broker.port}",),
             client_name=client_name,
@@ -51,6 +51,7 @@ async def make_transport(
             connect_timeout_ms=5_000,
             reconnect_wait_ms=50,
             client_path=client_path,
+            max_in_flight=max_in_flight,
         )
         made.append(SolaceTransport(settings))
         return made[-1]

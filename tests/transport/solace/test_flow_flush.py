@@ -29,7 +29,7 @@ class Path:
 
 def _bound() -> tuple[SolaceFlow, Path]:
     path, nobody = Path(), cast(Any, None)
-    flow = SolaceFlow(nobody, nobody, QueueName("q"), Epoch(1), lambda _: None, lambda *_: cast(Any, path), nobody)
+    flow = SolaceFlow(nobody, nobody, QueueName("q"), Epoch(1), lambda _: None, lambda *_: cast(Any, path), nobody, 255)
     flow.handed_over()
     return flow, path
 

@@ -1,6 +1,9 @@
 """Settings show no secret and speak the client's language."""
 
+from dataclasses import replace
 from importlib import import_module
+
+import pytest
 
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -49,3 +52,10 @@ def test_a_dead_connection_is_known_for_dead_within_the_longest_silence() -> Non
     settings = SolaceSettings(("tcp://127.0.0.1:1",), "member")
 
     assert settings.keep_alive_interval_ms * (settings.keep_alive_limit + 1) <= LONGEST_SILENCE_MS
+
+
+@pytest.mark.parametrize(
+    ("max_in_flight", "window"), [(None, 255), (1, 32), (64, 32), (256, 128), (509, 254), (10_000, 255)]
+)
+def test_half_of_what_closes_the_intake_may_be_under_way(max_in_flight: int | None, window: int) -> None:
+    assert replace(SETTINGS, max_in_flight=max_in_flight).flow_window == window

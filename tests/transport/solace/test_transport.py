@@ -375,3 +375,27 @@ async def test_a_bind_gives_an_outage_up_in_the_end(
     with pytest.raises(BindFailed) as failure:
         await transport.bind(QUEUE, Epoch(1), FlowRecorder())
     assert not failure.value.permanent
+
+
+async def test_no_more_are_under_way_than_half_of_what_closes_the_intake(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = set()
+    open_window = broker.engine.open_window
+
+    def note(*call: Any) -> Any:
+        windows.add(call[-1])
+        return open_window(*call)
+
+    monkeypatch.setattr(broker.engine, "open_window", note)
+    transport = make_transport("first", max_in_flight=80)
+    await transport.open()
+    recorder = FlowRecorder()
+    flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
+    await publish(transport, 300)
+    for delivery in await recorder.until_received(300):
+        flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+    await flow.unbind()
+    assert windows - {0} == {40}
+    assert broker.engine.queue_depth("default", QUEUE) == 0
