@@ -69,6 +69,13 @@ class KeyMissing(TerminalFailure):
         super().__init__("no key by the rule of group.key")
 
 
+class BatchCutShort(LbgError):
+    """What a message failed with because another one's time was over, or its queue went away, in the same batch."""
+
+    def __init__(self) -> None:
+        super().__init__("the batch was cut short")
+
+
 class HandlerMissing(LbgError):
     """No handler is registered for the original topic of a message."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, overload
 
 from lbg_runtime.config.duration import parse_duration_ms
-from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.errors import BatchCutShort, HandlerError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.bodies import Decoder
 from lbg_runtime.runtime.handling import HandlerFunction
@@ -19,10 +19,6 @@ from lbg_runtime.runtime.resources import RESOURCES
 from lbg_runtime.runtime.runner_pool import CURRENT_POOL, RunnerPool, aside
 
 _Body = TypeVar("_Body")
-
-
-class BatchCutShort(Exception):
-    """What a message failed with because another one's time was over, or its queue went away, in the same batch."""
 
 
 class BatchItem(Receipt, Generic[_Body]):
@@ -161,20 +157,20 @@ class _Line:
         try:
             await self._call(items[0].message)
         except asyncio.CancelledError:
-            return BatchCutShort("the batch was cut short")
+            return BatchCutShort()
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as failure:  # noqa: BLE001 - the handler boundary, as in the dispatcher
             return failure
         if asyncio.current_task() in self._cut:
             # It returned all the same: better handled twice than lost.
-            return BatchCutShort("the batch was cut short")
+            return BatchCutShort()
         return None
 
     def _settle(self, items: list[BatchItem[object]], task: "asyncio.Task[BaseException | None]") -> None:
         self._cut.discard(task)
         is_lost = task.cancelled() or task.exception() is not None
-        error = BatchCutShort("the batch was cut short") if is_lost else task.result()
+        error = BatchCutShort() if is_lost else task.result()
         for item in items:
             del self._tasks[item]
             if item.is_open:

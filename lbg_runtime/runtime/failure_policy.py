@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.config.settings import BackoffSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.model.errors import ConfigError, HandlerError, TerminalFailure
+from lbg_runtime.model.errors import BatchCutShort, ConfigError, HandlerError, TerminalFailure
 from lbg_runtime.model.failure import Then
 from lbg_runtime.runtime.backoff import retry_delay_ms
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
-_NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError)
+_NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError, BatchCutShort)
 """What says more of the moment than of the message; terminal only where it is listed."""
 
 

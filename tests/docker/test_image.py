@@ -30,7 +30,10 @@ def last_stage() -> list[tuple[str, str]]:
 def test_it_is_made_in_stages_from_short_names_of_one_version() -> None:
     stages = [arguments.split() for arguments in given("FROM")]
     assert [stage[0] for stage in stages] == ["python:${PYTHON}", "python:${PYTHON}-slim"]
-    assert given("ARG")[0] == f"PYTHON={sys.version_info.major}.{sys.version_info.minor}", "what the tests run on"
+    name, _, version = given("ARG")[0].partition("=")
+    needed = re.search(r'requires-python = ">=3\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert needed
+    assert (name, version) == ("PYTHON", f"3.{needed[1]}"), "what CI runs on"
     assert not [rest for word, rest in last_stage() if word == "RUN" and ("pip" in rest or "apt" in rest)]
 
 

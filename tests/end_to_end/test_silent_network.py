@@ -24,13 +24,14 @@ from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 
 BOUND_S = 60
+PUBLISHED = 1_000
 SHAPE = GroupShape(GroupName("orders"), hash_prefix="h", hash_count=12, queue_count=4)
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
 
 
 async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violation(tmp_path: Path) -> None:
-    async with asyncio.timeout(BOUND_S), silenced_under_load(tmp_path, count=1_000) as (broker, members, published):
+    async with asyncio.timeout(BOUND_S), silenced_under_load(tmp_path) as (broker, members, published):
         assert await published == 0
         # The broker gives the member up when it has heard nothing of it for long enough.
         await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
@@ -41,13 +42,13 @@ async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violatio
             assert await member.wait() == 0
     verdict = validate(read_run(tmp_path / "journals"))
     assert verdict.kind is VerdictKind.VALID, verdict
-    assert verdict.accounts.published == verdict.accounts.handled_first == 1_000
+    assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
     assert 0 < verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
     assert {move.cause for move in verdict.moves} >= {"inactive"}
 
 
 async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(tmp_path: Path) -> None:
-    async with asyncio.timeout(BOUND_S), silenced_under_load(tmp_path, count=400) as (broker, (a, b), published):
+    async with asyncio.timeout(BOUND_S), silenced_under_load(tmp_path) as (broker, (a, b), published):
         a.send_signal(signal.SIGTERM)
         assert await published == 0
         assert await a.wait() == 1
@@ -56,17 +57,17 @@ async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(tmp
         assert await b.wait() == 0
     verdict = validate(read_run(tmp_path / "journals"))
     assert verdict.kind is VerdictKind.VALID, verdict
-    assert verdict.accounts.published == verdict.accounts.handled_first == 400
+    assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
     assert 0 < verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
 
 
 @asynccontextmanager
 async def silenced_under_load(
-    folder: Path, count: int
+    folder: Path,
 ) -> AsyncIterator[tuple[BrokerServer, tuple[Process, Process], Awaitable[int]]]:
     """A broker, members `a` and `b`, of which `a` has just been cut off in silence, and the end of a publisher."""
     journals = folder / "journals"
-    load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", str(count), "--ledger", str(journals))
+    load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", str(PUBLISHED), "--ledger", str(journals))
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(BrokerServer(port=0))
         config = config_file(folder, f"tcp://{broker.host}:{broker.port}", journals)

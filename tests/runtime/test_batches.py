@@ -174,6 +174,25 @@ async def test_a_batch_that_takes_too_long_is_cut_short_for_all_and_tried_again(
     assert {end.attempts for end in made.ends} == {2}
 
 
+async def test_being_cut_short_by_the_time_of_another_is_no_failure_that_ends_the_attempts(rig, delivery):
+    desk = _Desk()
+
+    async def act(batch):
+        await asyncio.sleep(1_000_000 if len(desk.batches) == 1 else 0)
+
+    desk.act = act
+    failure = {"timeout": "10s", "retriable": (ConnectionError,), "attempts": 5, "then": "stop"}
+    handlers = _handlers(desk.handle, max_count=2, max_wait="9s", **failure)
+    made = rig(handlers=handlers, failure={"backoff": {"maximum": "100ms"}})
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "early"))
+        await asyncio.sleep(8)
+        made.dispatcher.dispatch(delivery(2, "late"))
+        await made.until_ended(2, within_s=20)
+    assert desk.batches[0] == (8, [1, 2])
+    assert {end.attempts for end in made.ends} == {2}
+
+
 async def test_a_recall_cuts_the_batch_short_settles_nothing_of_it_and_the_others_go_on(rig, delivery):
     desk = _Desk()
 

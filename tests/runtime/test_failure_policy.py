@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lbg_runtime.config.settings import FailureSettings
-from lbg_runtime.model.errors import BodyRefused, ConfigError, HandlerError, TerminalFailure
+from lbg_runtime.model.errors import BatchCutShort, BodyRefused, ConfigError, HandlerError, TerminalFailure
 from lbg_runtime.model.failure import Then
 from lbg_runtime.runtime.failure_policy import FailureOptions, make_policy, read_arguments
 from lbg_runtime.runtime.registry import Handlers
@@ -91,6 +91,7 @@ def test_where_some_are_retriable_all_others_are_terminal_but_not_those_that_tel
     assert not policy.is_terminal(ConnectionResetError())
     assert not policy.is_terminal(TimeoutError())
     assert not policy.is_terminal(asyncio.CancelledError())
+    assert not policy.is_terminal(BatchCutShort())
     assert _policy(retriable=(ConnectionError,), terminal=(TimeoutError,)).is_terminal(TimeoutError())
 
 

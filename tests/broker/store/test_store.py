@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,8 @@ def message(number: int, size: int = 10) -> Published:
 
 def reopened(path: Path) -> list[Change]:
     """What a store says after the first word, which is about ids."""
-    store = Store.open(path)
-    _, *rest = store.read()
-    store.close()
+    with closing(Store.open(path)) as store:
+        _, *rest = store.read()
     return rest
 
 
