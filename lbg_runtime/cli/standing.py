@@ -19,6 +19,8 @@ def as_object(standing: Standing) -> Mapping[str, object]:
         "waiting": standing.waiting,
         "late": standing.late,
         "unnumbered": standing.unnumbered,
+        "unproven": [law.value for law in standing.unproven],
+        "reasons": list(standing.reasons),
     }
 
 
@@ -26,9 +28,13 @@ def as_line(standing: Standing) -> str:
     """The standing as one line."""
     facts = [f"handled {standing.handled_first}", f"on the way {standing.on_the_way}"]
     facts += [f"duplicates {standing.duplicates}", f"not judged yet {standing.waiting}"]
-    facts += [f"{law.value} {count}" for law, count in standing.counts.items() if count]
+    for law, count in standing.counts.items():
+        weak = " (not proven while records are missing)" if law in standing.weak else ""
+        facts += [f"{law.value} {count}{weak}"] if count else []
     facts += [f"passed over {standing.overtaken} (lost, or out of order)"] if standing.overtaken else []
     facts += [f"too late to judge {standing.late}"] if standing.late else []
     facts += [f"doubtful {standing.doubtful}"] if standing.doubtful else []
+    facts += [f"without publisher, key or number {standing.unnumbered}"] if standing.unnumbered else []
+    facts += [f"not provable: {reason}" for reason in standing.reasons]
     kind = "valid so far" if standing.kind is VerdictKind.VALID else standing.kind.value
     return f"{kind}: {', '.join(facts)}"

@@ -78,8 +78,9 @@ def validate(
 ) -> None:
     """Judge a run: exit code 0 for valid, 1 for invalid, 3 where the records do not suffice to say.
 
-    With --live and a directory: 1 where a law is broken, 3 where nothing was handled yet or something came too late to
-    be judged. With --live alone: 1 where a number came after a higher one or was missing, 3 where no member was heard.
+    With --live and a directory: 1 where a law is broken, 3 where nothing was handled yet, something came too late to be
+    judged, or the files say that records are missing. With --live alone: 1 where a number came after a higher one or
+    was missing, 3 where no member was heard.
     """
     if directory is None and not live:
         raise UserError("lbg validate", "neither", "a directory, or --live, or both")

@@ -114,6 +114,8 @@ class _Tail:
             return
         try:
             with self._path.open("rb") as stream:
+                if self._place:
+                    self.file.take_first_line_again(stream.readline())
                 stream.seek(self._place)
                 block = stream.read(_BLOCK_BYTES)
         except OSError as error:

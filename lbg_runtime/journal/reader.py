@@ -137,7 +137,10 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
 class RecordFile:
     """One record file while it is read, then its row in the table of files."""
 
-    def __init__(self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> None:
+    def __init__(
+        self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema], *, is_piece: bool = False
+    ) -> None:
+        """`is_piece`: only the first line and some of the others are read, so nothing is said of how many there are."""
         self.hopeless = False
         """The header is not one that this reader can go by; the rest is not read."""
         self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in schemas}
@@ -145,6 +148,7 @@ class RecordFile:
         self._kind = kind
         self._number = number
         self._schemas = schemas
+        self._is_piece = is_piece
         self._header: _Row | None = None
         self._close: _Row | None = None
         self._defect: str | None = None
@@ -153,6 +157,8 @@ class RecordFile:
         self._last_mono_ns: int | None = None
         self._last_wall_us: int | None = None
         self._wall_offset_ns: int | None = None
+        self._pauses: list[tuple[int, int]] = []
+        self._named: set[str] = set()
 
     def take(self, lines: Sequence[bytes]) -> None:
         """Read the next lines of the file."""
@@ -166,6 +172,12 @@ class RecordFile:
         if not self.hopeless:
             self._sort(rows)
 
+    def take_first_line_again(self, line: bytes) -> None:
+        """What a file says in its first line of what is missing may change while it grows."""
+        row = _parse_line(line)
+        if self._header is not None and isinstance(row, dict) and row.get("is_whole") is False:
+            self._header = {**self._header, "is_whole": False}
+
     @property
     def last_wall_us(self) -> int | None:
         """The latest moment of those records that have the wall clock alone."""
@@ -174,10 +186,8 @@ class RecordFile:
     def row(self, schema: pa.Schema) -> _Row:
         """This file's row in the table of files."""
         header, close = self._header or {}, self._close or {}
-        if self._line_count == 0:
-            self._defect = "the file is empty"
-        elif self._header is None and self._defect is None:
-            self._defect = "the header was cut off"
+        # Of a file that grows, the next look may find more.
+        absence = "the header was cut off" if self._line_count else "the file is empty"
         offset = self._wall_offset_ns or 0
         moments = [self._last_mono_ns] if self._last_mono_ns is not None else []
         if self._last_wall_us is not None and self._wall_offset_ns is not None:
@@ -188,9 +198,11 @@ class RecordFile:
             "clean": bool(close.get("clean")),
             # Without a last line, how many is not known.
             "dropped": close.get("dropped", int(header.get("is_whole") is False)),
-            "defect": self._defect,
+            "defect": self._defect or (absence if self._header is None else None),
             "last_mono_ns": max(moments, default=None),
             "wall_offset_ns": self._wall_offset_ns,
+            "pauses": " ".join(f"{begin}:{end}" for begin, end in self._pauses) or None,
+            "named": orjson.dumps(sorted(self._named)).decode() if self._named else None,
         }
         return {name: facts.get(name, header.get(name)) for name in schema.names}
 
@@ -219,6 +231,7 @@ class RecordFile:
             "ledger": ("run_id", "group", "hash_prefix", "hash_count", "publisher"),
         }[self._kind]
         wrong = [name for name in wanted if not _is_usable(name, row.get(name))]
+        wrong += ["boot_id"] if type(row.get("boot_id", "")) not in (str, type(None)) else []
         if row["kind"] != self._kind:
             self._defect = f"the first line is no {self._kind} header"
         elif row.get("schema") != RECORD_SCHEMA:
@@ -244,11 +257,20 @@ class RecordFile:
                 self._take_close(number, row)
             elif kind == "status" and self._kind == "journal":
                 self._note_wall(row.get("t"))
+            elif kind == "pause" and self._kind == "journal":
+                self._take_pause(number, row)
             else:
                 self._blame(number, f"an unexpected record of kind {kind!r}")
         for kind, members in chosen.items():
             if members:
                 self._append(kind, members)
+
+    def _take_pause(self, number: int, row: _Row) -> None:
+        begin, end = row.get("from_mono_ns"), row.get("to_mono_ns")
+        if type(begin) is not int or type(end) is not int or not -_LARGEST_NUMBER <= begin <= end <= _LARGEST_NUMBER:
+            self._blame(number, "a pause record with a missing or impossible value")
+            return
+        self._pauses.append((begin, end))
 
     def _take_close(self, number: int, row: _Row) -> None:
         if type(row.get("written")) is not int or type(row.get("dropped")) is not int:
@@ -256,7 +278,7 @@ class RecordFile:
             return
         self._close = row
         self._note_wall(row.get("t"))
-        if row["written"] != number - 1:
+        if row["written"] != number - 1 and not self._is_piece:
             self._defect = self._defect or f"{number - 1} records, but the close counts {row['written']}"
 
     def _append(self, kind: str, members: Sequence[tuple[int, _Row]]) -> None:
@@ -271,6 +293,9 @@ class RecordFile:
             self._append(kind, members[middle:])
         else:
             self.batches[kind].append(batch)
+            if kind == "owner":
+                for name in ("from_member", "to_member"):
+                    self._named.update(pc.unique(batch.column(name).drop_null()).to_pylist())
             self._note_clocks(kind, batch)
 
     def _note_clocks(self, kind: str, batch: pa.RecordBatch) -> None:
@@ -286,7 +311,7 @@ class RecordFile:
             self._last_wall_us = max(self._last_wall_us or 0, moment)
 
     def _blame(self, number: int, what: str) -> None:
-        self._defect = self._defect or f"line {number}: {what}"
+        self._defect = self._defect or (what if self._is_piece else f"line {number}: {what}")
 
 
 def _is_usable(name: str, value: object) -> bool:

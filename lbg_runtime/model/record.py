@@ -33,6 +33,8 @@ class JournalHeader:
     schema: int = RECORD_SCHEMA
     backend: Literal["exclusive", "partitioned"] = "exclusive"
     """`partitioned`: all members have flows on one queue, and the broker says which of them gets which key."""
+    boot_id: str | None = None
+    """Of the host, another one each time that it starts, with a new monotonic clock. None where it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class FlowRecord:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
-    """A queue came to the member, or it gave it up; what the member itself knows of that. No law reads it.
+    """A queue came to the member, or it gave it up; what the member itself knows of that. No law reads it; that the
+    members it names have journals is looked at.
 
     The other side of a change is in the other member's journal; a crash leaves no `given`.
     """
@@ -154,6 +157,21 @@ class StatusRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseRecord:
+    """The process, or its event loop, stood still: nothing was written for several seconds, not even a status.
+
+    Written when it goes on, before all that comes then. What was settled right before may not have left the process
+    while it stood still, and what it received right after may have been sent long before.
+    """
+
+    from_mono_ns: int
+    """When it was last seen to go on."""
+    to_mono_ns: int
+    t: int
+    kind: Literal["pause"] = "pause"
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerHeader:
     """First line of a publisher's ledger; one file per life of a publisher."""
 
@@ -216,6 +234,7 @@ Record = (
     | OwnerRecord
     | StripesRecord
     | StatusRecord
+    | PauseRecord
     | LedgerHeader
     | ConfirmedRecord
     | UnconfirmedRecord

@@ -20,6 +20,7 @@ from lbg_runtime.model.record import (
     FlowRecord,
     JournalHeader,
     OwnerRecord,
+    PauseRecord,
     StatusRecord,
     StripesRecord,
 )
@@ -28,6 +29,12 @@ from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.meters import MemberMeters
 
 FILE_SUFFIX = ".member.jsonl"
+
+STANDSTILL_NS = 3_000_000_000
+"""Without any record for longer, the member stood still: of every queue it writes one a second."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Of Linux; hosts without it are told apart by their names alone."""
 
 FlowEventName = Literal["bound", "active", "inactive", "draining", "released", "down"]
 
@@ -40,6 +47,8 @@ class MemberJournal:
         """Of this life: larger than those of all lives before, as far as the member's journals and the clock know."""
         self.meters = meters
         self._writer = writer
+        self._seen_ns = monotonic_ns()
+        """When something was last written."""
 
     def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
         """One delivery's handler ended. `is_settled`: its settlement is handed over right after the next `flush`."""
@@ -49,6 +58,7 @@ class MemberJournal:
             return
         delivery = handling.delivery
         message = delivery.message
+        now_ns = self._note_pause(self._writer)
         self._writer.write(
             DispatchRecord(
                 queue=queue_index,
@@ -66,7 +76,7 @@ class MemberJournal:
                 receive_mono_ns=delivery.received_at_ns,
                 start_mono_ns=handling.start_mono_ns,
                 done_mono_ns=handling.done_mono_ns,
-                t_done=wall_us() - (monotonic_ns() - handling.done_mono_ns) // 1_000,
+                t_done=wall_us() - (now_ns - handling.done_mono_ns) // 1_000,
                 t_settle=wall_us() if is_settled else None,
                 outcome="cancelled" if handling.outcome is None else handling.outcome.value,
                 size_bytes=len(message.payload),
@@ -77,6 +87,7 @@ class MemberJournal:
         """A flow changed; `cause` as `FlowRecord` has it."""
         if self._writer is None:
             return
+        now_ns = self._note_pause(self._writer)
         self._writer.write(
             FlowRecord(
                 queue=queue_index,
@@ -85,7 +96,7 @@ class MemberJournal:
                 role=machine.role.value,
                 cause=cause,
                 t=wall_us(),
-                mono_ns=monotonic_ns(),
+                mono_ns=now_ns,
             )
         )
 
@@ -131,6 +142,7 @@ class MemberJournal:
         """Where a flow stands, about once a second."""
         if self._writer is None:
             return
+        self._note_pause(self._writer)
         self._writer.write(
             StatusRecord(
                 queue=queue_index,
@@ -142,6 +154,14 @@ class MemberJournal:
                 t=wall_us(),
             )
         )
+
+    def _note_pause(self, writer: RecordSink) -> int:
+        """Write down that the member stood still, if it did; returns the time."""
+        now_ns = monotonic_ns()
+        if now_ns - self._seen_ns > STANDSTILL_NS:
+            writer.write(PauseRecord(self._seen_ns, now_ns, wall_us()))
+        self._seen_ns = now_ns
+        return now_ns
 
     def flush(self) -> None:
         """On return everything written is with the operating system, or counted as dropped."""
@@ -185,10 +205,18 @@ def open_journal(
             pid=os.getpid(),
             t_start=started_at_us,
             backend=backend,
+            boot_id=_boot_id(),
         )
     )
     writer.flush()
     return MemberJournal(writer, incarnation, meters)
+
+
+def _boot_id() -> str | None:
+    try:
+        return _BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None
 
 
 def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:

@@ -51,7 +51,8 @@ class CutOffs:
     def judged_span(self, queue: int, epoch: int, start_ns: int, done_ns: int) -> tuple[int, int]:
         """Start and end of a handling, as far as they are the runtime's to answer for."""
         for cut in self._by_handle.get((queue, epoch), ()):
-            if start_ns <= cut.told_ns and done_ns > cut.from_ns:
+            # Middleware that makes a task comes to the handler a turn of the loop after the runtime has started it.
+            if start_ns - cut.told_ns < _AT_ONCE_NS and done_ns > cut.from_ns:
                 return min(start_ns, cut.from_ns), cut.from_ns
         return start_ns, done_ns
 

@@ -1,6 +1,6 @@
 """Arrow tables to NumPy columns: text to codes, nulls to flags, every moment on one clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,13 @@ from lbg_runtime.validator.arrow import flags, ints, is_one_of, present, texts
 from lbg_runtime.validator.layouts import Layouts, read_layouts
 from lbg_runtime.validator.past import KNOWN, NO_PAST, Marks, Past
 from lbg_runtime.validator.schema import RunTables
-from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints
+from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints, dense
 
 NONE = -1
 """Code of a missing text or shard."""
+
+_WAKING_NS = 2_000_000_000
+"""So long a member that stood still may receive what had been sent to it before."""
 
 
 class Lexicon:
@@ -52,7 +55,7 @@ class Lives:
     member: Sequence[str]
     incarnation: Ints
     host: Ints
-    """Code of the host."""
+    """Code of the host, from one start of it to the next: lives of one code share a monotonic clock."""
     ended_uncleanly: Flags
     """The process died, or left with something in flight."""
     last_ns: Ints
@@ -64,6 +67,29 @@ class Lives:
     """Of the group, as most journals say."""
     is_partitioned: bool
     """Whether members share queues, and the broker says which of them gets which key."""
+    pauses: Mapping[int, Sequence[tuple[int, int]]]
+    """Of those lives that stood still for a time, from when to when, in order of time."""
+
+    def before(self, journal: Ints, moments_ns: Ints, span_ns: int) -> Ints:
+        """Per life and moment, the moment so long before, not counting the time in which the life stood still.
+
+        Standing still it neither sends what it has settled nor notices that nobody answers.
+        """
+        found: Ints = moments_ns - span_ns
+        for life, pauses in self.pauses.items():
+            rows = np.flatnonzero(journal == life)
+            for begin, end in reversed(pauses):
+                stopped = np.minimum(end, moments_ns[rows]) - begin
+                found[rows] -= np.where((stopped > 0) & (found[rows] < begin + stopped), stopped, 0)
+        return found
+
+    def fed_at(self, journal: Ints, received_ns: Ints) -> Ints:
+        """Per life and message received, a moment at or after which the broker has fed the flow, for sure."""
+        fed = received_ns.copy() if self.pauses else received_ns
+        for life, pauses in self.pauses.items():
+            for begin, end in pauses:
+                fed[(journal == life) & (received_ns > begin) & (received_ns <= end + _WAKING_NS)] = begin
+        return fed
 
     @property
     def one_clock(self) -> bool:
@@ -88,6 +114,8 @@ class Handlings:
     """The message carries publisher, key and number."""
     redelivered: Flags
     receive_ns: Ints
+    """Of what a member received right after it had stood still, the moment at which it began to: it may have been sent
+    then."""
     start_ns: Ints
     done_ns: Ints
     settle_ns: Ints
@@ -167,7 +195,7 @@ def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
         seq=ints(dispatches, "seq"),
         numbered=present(dispatches, "seq") & (keys.columns[0] != NONE) & (publishers.columns[0] != NONE),
         redelivered=flags(dispatches, "redelivered"),
-        receive_ns=ints(dispatches, "receive_mono_ns") + offset,
+        receive_ns=lives.fed_at(journal, ints(dispatches, "receive_mono_ns") + offset),
         start_ns=ints(dispatches, "start_mono_ns") + offset,
         done_ns=done,
         settle_ns=np.where(settled, settle, FAR_FUTURE),
@@ -183,7 +211,7 @@ def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
 
 def read_lives(journals: pa.Table) -> Lives:
     """The lives that journals tell of."""
-    host = Lexicon(journals.column("host")).columns[0]
+    host = _clocks(journals)
     # Monotonic clocks of two hosts have nothing in common: then each file is moved to its wall clock.
     several_hosts = len(np.unique(host[host != NONE])) > 1
     offset = ints(journals, "wall_offset_ns") if several_hosts else np.zeros(len(host), dtype=np.int64)
@@ -199,4 +227,25 @@ def read_lives(journals: pa.Table) -> Lives:
         wall_ns=0 if several_hosts or not len(walls) else int(np.median(walls)),
         queue_count=int(np.median(queue_counts)) if len(queue_counts) else 1,
         is_partitioned="partitioned" in texts(journals, "backend"),
+        pauses={
+            life: sorted(_pause(text, int(offset[life])) for text in pauses.split())
+            for life, pauses in enumerate(texts(journals, "pauses"))
+            if pauses
+        },
     )
+
+
+def _clocks(journals: pa.Table) -> Ints:
+    """Per journal a code of its host and of its host's start; `NONE` without a host."""
+    names = Lexicon(journals.column("host"), journals.column("boot_id"))
+    host, start = names.columns
+    for each in np.unique(host[start != NONE]).tolist():
+        # One that does not say is taken for one of the others.
+        start[(host == each) & (start == NONE)] = start[(host == each) & (start != NONE)].min()
+    codes = dense(host - NONE, start - NONE)
+    return np.where(host == NONE, NONE, codes)
+
+
+def _pause(text: str, offset_ns: int) -> tuple[int, int]:
+    begin, end = text.split(":")
+    return int(begin) + offset_ns, int(end) + offset_ns

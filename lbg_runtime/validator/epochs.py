@@ -17,6 +17,9 @@ from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, de
 
 SILENCE_NS = LONGEST_SILENCE_MS * 1_000_000
 
+_LONGEST_STANDSTILL_NS = 120_000_000_000
+"""So long a life of which nothing comes is waited for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
@@ -126,24 +129,34 @@ def exposed_handlings(
     was never sent, or not longer than the acknowledgement window before the connection may have been dead. A network
     that went silent is noticed late, by `SILENCE_NS` at most. Of a life that just ended, what its flow received last
     tells that it was not silent yet; where the flow was broken that tells nothing, as one way may live without the
-    other.
+    other. A life that stood still noticed nothing meanwhile, and sent nothing: that time does not count.
     """
     epoch = epochs.of_handling
     unsent = handlings.settle_ns == FAR_FUTURE
     cut_off = (lives.ended_uncleanly[epochs.journal] & ~epochs.released)[epoch]
     end_ns = lives.last_ns[handlings.journal]
     heard_ns = np.maximum(tenures.start_ns, tenures.last_receive_ns)[tenures.of_handling]
-    alive_ns = np.minimum(end_ns, np.maximum(heard_ns, end_ns - SILENCE_NS))
-    exposed: Flags = cut_off & (unsent | (handlings.settle_ns >= alive_ns - ack_window_ns))
+    journal = handlings.journal
+    alive_ns = np.minimum(end_ns, np.maximum(heard_ns, lives.before(journal, end_ns, SILENCE_NS)))
+    exposed: Flags = cut_off & (unsent | (handlings.settle_ns >= lives.before(journal, alive_ns, ack_window_ns)))
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):
-        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, flows, ack_window_ns)
+        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, lives, flows, ack_window_ns)
     exposed &= handlings.complete
     return exposed
 
 
+def exposed_since(lives: Lives, until_ns: int, ack_window_ns: int) -> Ints:
+    """Per life, from when on what it settled may still turn out to be in vain, while the run goes on."""
+    until_ns = max(until_ns, 0)
+    # One of which nothing comes may stand still, and tell of it when it goes on.
+    seen_ns = np.clip(lives.last_ns, until_ns - _LONGEST_STANDSTILL_NS, until_ns)
+    seen_ns = np.where(lives.ended_uncleanly, seen_ns, until_ns)
+    return lives.before(np.arange(len(seen_ns)), seen_ns, SILENCE_NS + ack_window_ns)
+
+
 def _broken_before_confirmed(
-    rows: Ints, handlings: Handlings, epochs: Epochs, flows: pa.Table, ack_window_ns: int
+    rows: Ints, handlings: Handlings, epochs: Epochs, lives: Lives, flows: pa.Table, ack_window_ns: int
 ) -> Flags:
     """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
 
@@ -161,9 +174,9 @@ def _broken_before_confirmed(
         break_ns = epochs.flow_ns[turn[breaks[turn]]]
         settle = handlings.settle_ns[rows[group]]
         following = np.searchsorted(break_ns, settle)
-        shortly = (following < len(break_ns)) & (
-            break_ns[np.minimum(following, len(break_ns) - 1)] - SILENCE_NS - ack_window_ns <= settle
-        )
+        life = np.full(len(break_ns), epochs.journal[epoch[group[0]]])
+        since_ns = lives.before(life, break_ns, SILENCE_NS + ack_window_ns)
+        shortly = (following < len(break_ns)) & (since_ns[np.minimum(following, len(break_ns) - 1)] <= settle)
         before = np.searchsorted(epochs.flow_ns[turn], settle) - 1
         cut_off = (before >= 0) & breaks[turn[np.maximum(before, 0)]]
         exposed[group] |= shortly | cut_off

@@ -21,6 +21,9 @@ class Law(Enum):
     DUPLICATE_WITHOUT_FAULT = "duplicate_without_fault"
     DUPLICATE_UNFLAGGED = "duplicate_unflagged"
     SETTLED_AFTER_EPOCH = "settled_after_epoch"
+    SETTLED_WITHOUT_OUTCOME = "settled_without_outcome"
+    SETTLED_OUT_OF_ORDER = "settled_out_of_order"
+    STARTED_AFTER_LOSS = "started_after_loss"
     TWO_ACTIVE = "two_active"
     KEY_ON_TWO_SHARDS = "key_on_two_shards"
     SHARD_IN_WRONG_QUEUE = "shard_in_wrong_queue"
@@ -198,15 +201,25 @@ class Standing:
     late: int
     """As `Examination` has it."""
     unnumbered: int
+    reasons: tuple[str, ...] = ()
+    """What the files say of themselves, for which nothing is valid (`doubts.py`). That a ledger is not closed yet is
+    none: its publisher may go on."""
+    weak: frozenset[Law] = frozenset()
+    """Laws of which a violation is not proven for that."""
 
     @property
     def kind(self) -> VerdictKind:
         """Invalid where a violation is proven; else unknown where something cannot be; else valid so far."""
-        if any(self.counts.values()):
+        if any(count for law, count in self.counts.items() if law not in self.weak):
             return VerdictKind.INVALID
-        if self.overtaken or self.late or self.doubtful or not self.handled_first:
+        if self.reasons or self.overtaken or self.late or self.doubtful or self.unnumbered or not self.handled_first:
             return VerdictKind.UNKNOWN
         return VerdictKind.VALID
+
+    @property
+    def unproven(self) -> tuple[Law, ...]:
+        """Laws with violations that records which are missing could explain."""
+        return tuple(law for law, count in self.counts.items() if count and law in self.weak)
 
 
 NOTHING_YET = Standing(0, dict.fromkeys(Law, 0), 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -228,6 +241,8 @@ def total(standings: Sequence[Standing]) -> Standing:
         waiting=sum(each.waiting for each in standings),
         late=sum(each.late for each in standings),
         unnumbered=sum(each.unnumbered for each in standings),
+        reasons=tuple(dict.fromkeys(reason for each in standings for reason in each.reasons)),
+        weak=frozenset(law for each in standings for law in each.weak),
     )
 
 

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.validator.arrow import flags, ints, texts
 from lbg_runtime.validator.columns import Lexicon
+from lbg_runtime.validator.doubts import NEEDS_EVERY_LEDGER, doubts_of_files
 from lbg_runtime.validator.findings import (
     WITNESSED_FINDINGS,
     Accounts,
     Examination,
     Finding,
     Law,
-    Restriping,
     Verdict,
     VerdictKind,
     Witness,
@@ -25,20 +25,6 @@ from lbg_runtime.validator.findings import (
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.segments import changes, merged_ranges, positions_in_ranges, subtracted, united_ranges
-
-_NEEDS_EVERY_JOURNAL = (
-    Law.LOSS,
-    Law.ORDER,
-    Law.DUPLICATE_WITHOUT_FAULT,
-    Law.DUPLICATE_UNFLAGGED,
-    Law.SHARD_HANDLED_AFTER_LEAVING,
-    Law.SHARD_HANDLED_BEFORE_ARRIVING,
-)
-"""A record that is missing could be the handling, the first handling, the fault or the leaving that is missed."""
-
-_NEEDS_EVERY_LEDGER = (Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)
-"""A record that is missing could be the second sending."""
-
 
 _BY_NUMBER = [("publisher", "ascending"), ("key", "ascending"), ("first_seq", "ascending")]
 
@@ -63,11 +49,9 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     _settle_key_shards(parts, counts, findings)
     accounts = _sum_accounts([part.accounts for part in parts])
 
-    mixed = _mixed_files(journals, ledgers)
-    journal_reasons, ledger_reasons = _incomplete_journals(journals), _incomplete_ledgers(ledgers)
-    reasons = mixed + journal_reasons + ledger_reasons + _unclosed_ledgers(ledgers)
     restripings = tuple(dict.fromkeys(restriping for part in parts for restriping in part.restripings))
-    reasons += _disagreement("hash_count", journals, ledgers) + _unexplained_queue_counts(restripings, journals)
+    doubts = doubts_of_files(journals, ledgers, restripings)
+    reasons = [*doubts.reasons, *_unclosed_ledgers(ledgers)]
     reasons += dict.fromkeys(contradiction for part in parts for contradiction in part.contradictions)
     reasons += _unaccounted(accounts, sum(part.doubtful for part in parts), unlisted, strangers)
     if unseen:
@@ -82,10 +66,9 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         )
     if late := sum(part.late for part in parts):
         reasons.append(f"{late} records came when their time had been judged, and could change what was said of it")
-    weak: set[Law] = set(Law) if mixed else set()
+    weak = set(doubts.weak)
     weak |= {Law.LOSS} if unseen == counts[Law.LOSS] else set()
-    weak |= set(_NEEDS_EVERY_JOURNAL) if journal_reasons else set()
-    weak |= set(_NEEDS_EVERY_LEDGER) if ledger_reasons or strangers else set()
+    weak |= NEEDS_EVERY_LEDGER if strangers else set()
     unproven = tuple(law for law in Law if counts[law] and law in weak)
     if any(counts[law] for law in Law if law not in weak):
         kind = VerdictKind.INVALID
@@ -172,60 +155,6 @@ def _sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
         fenced=sum(part.fenced for part in accounts),
         unnumbered=sum(part.unnumbered for part in accounts),
     )
-
-
-def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
-    """Files of different runs or groups prove nothing about each other."""
-    reasons = []
-    for name in ("run_id", "group", "hash_prefix"):
-        reasons += _disagreement(name, journals, ledgers)
-    if len({name or "exclusive" for name in texts(journals, "backend")}) > 1:
-        reasons.append("the files disagree on backend: exclusive, partitioned")
-    lives = Counter(zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True))
-    publishers = Counter(texts(ledgers, "publisher"))
-    reasons += [
-        f"two journals claim incarnation {incarnation} of member {member}"
-        for (member, incarnation), count in lives.items()
-        if count > 1 and member is not None
-    ]
-    reasons += [f"two ledgers claim publisher {name}" for name, count in publishers.items() if count > 1 and name]
-    return reasons
-
-
-def _disagreement(name: str, *tables: pa.Table) -> list[str]:
-    values = sorted({str(value) for table in tables for value in table.column(name).to_pylist() if value is not None})
-    return [f"the files disagree on {name}: {', '.join(values)}"] if len(values) > 1 else []
-
-
-def _unexplained_queue_counts(restripings: Sequence[Restriping], journals: pa.Table) -> list[str]:
-    """Headers name the queue count that their member was started with, which may be that of any layout."""
-    known = {count for restriping in restripings for count in (restriping.from_count, restriping.to_count)}
-    named = set(journals.column("queue_count").to_pylist()) - {None}
-    if not known or named <= known:
-        return [] if known else _disagreement("queue_count", journals)
-    strange = ", ".join(str(count) for count in sorted(named - known))
-    layouts = ", ".join(str(count) for count in sorted(known))
-    return [f"the files disagree on queue_count: headers name {strange}, the records of re-stripings {layouts}"]
-
-
-def _incomplete_journals(journals: pa.Table) -> list[str]:
-    return _incomplete(journals, "there is no member journal")
-
-
-def _incomplete_ledgers(ledgers: pa.Table) -> list[str]:
-    return _incomplete(ledgers, "there is no publisher ledger, so loss cannot be excluded")
-
-
-def _incomplete(files: pa.Table, absence: str) -> list[str]:
-    reasons = [] if files.num_rows else [absence]
-    for row in files.select(["file", "torn", "dropped", "defect"]).to_pylist():
-        if row["defect"]:
-            reasons.append(f"{row['file']}: {row['defect']}")
-        if row["dropped"]:
-            # Of a file without a last line it is only known that there are some.
-            least = "at least " if row["torn"] else ""
-            reasons.append(f"{row['file']}: {least}{row['dropped']} records were dropped")
-    return reasons
 
 
 def _unclosed_ledgers(ledgers: pa.Table) -> list[str]:

@@ -34,6 +34,17 @@ duplicate_unflagged
 settled_after_epoch
     No settlement is sent once its epoch is over: after the flow's `released` or `down` record, or after a later
     epoch of the same life and queue has become active.
+settled_without_outcome
+    Only a handling that ended accepted or rejected is settled. One that was cancelled or failed is not.
+settled_out_of_order
+    On one flow handle the messages of a publisher and key are settled in the order in which they were handled, without
+    gaps: where the first complete handling of one was not settled, or later than that of one that started after it, the
+    latter was settled too early. Counted per handling that was. What is parked has no record until it is replayed, and
+    a message without publisher, key or number is in nobody's order.
+started_after_loss
+    No handling starts after an `inactive`, `down` or `released` record of its flow that no `active` one follows. A
+    delivery that the broker flagged is not judged: what was parked is replayed flagged, from another queue, and one can
+    be on its way to its handler when the flow dies. Of several attempts the records tell when the first one started.
 two_active
     No two flows are fed on one queue at the same time. Only proof counts: a flow is fed from its `active` record to
     the last message it received and handled, or the start of its drain; a flow released in good order also to the

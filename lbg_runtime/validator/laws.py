@@ -3,17 +3,30 @@
 import numpy as np
 import pyarrow as pa
 
-from lbg_runtime.validator.arrow import ints
+from lbg_runtime.validator.arrow import ints, is_one_of
 from lbg_runtime.validator.book import Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings
 from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
 from lbg_runtime.validator.findings import Law, Move, Witness
+from lbg_runtime.validator.messages import Messages
 from lbg_runtime.validator.past import CHECKED, Past
 from lbg_runtime.validator.schema import RunTables
-from lbg_runtime.validator.segments import FAR_FUTURE, Flags, Ints, changes, dense, overlapping
+from lbg_runtime.validator.segments import (
+    FAR_FUTURE,
+    FAR_PAST,
+    Flags,
+    Ints,
+    changes,
+    dense,
+    overlapping,
+    running_max,
+)
 
 _STAMP_ROUNDING_NS = 1_000
 """Wall stamps are cut to microseconds, so a difference of two can be this far off."""
+
+_SETTLE_ROUNDING_NS = 5_000
+"""And each of two moments of settling is made of a difference of two."""
 
 
 def check_overlaps(book: Book, handlings: Handlings) -> None:
@@ -66,6 +79,87 @@ def check_settlements(book: Book, handlings: Handlings, epochs: Epochs, until_ns
 
     book.write(Law.SETTLED_AFTER_EPOCH, late, handlings.settle_ns[late], find)
     return sent
+
+
+def check_outcomes(book: Book, handlings: Handlings) -> None:
+    """Write the findings on new handlings that were settled without an outcome that settles."""
+    rows = np.flatnonzero(~handlings.complete & (handlings.settle_ns != FAR_FUTURE) & handlings.new)
+
+    def find(row: int) -> tuple[str, tuple[Witness, ...]]:
+        witness = book.handling(row)
+        return f"{witness.member} settled {_name(witness)}, whose handling was cancelled or failed", (witness,)
+
+    book.write(Law.SETTLED_WITHOUT_OUTCOME, rows, handlings.settle_ns[rows], find)
+
+
+def check_settled_order(book: Book, handlings: Handlings, epochs: Epochs, messages: Messages) -> None:
+    """Write the findings on new handlings that were settled before one that they came behind on their flow handle.
+
+    In slices: one that started before and was not settled yet when its slice ended, or never, is carried.
+    """
+    known = messages.handled >= 0
+    rows, sequence = messages.handled[known], messages.sequence[known]
+    start, settle = handlings.start_ns[rows], handlings.settle_ns[rows]
+    # Where numbers follow the starts, it shows between neighbours by number; where they do not, all are looked at.
+    suspicious = ~changes(sequence)
+    suspicious[1:] &= (settle[1:] < settle[:-1]) | (start[1:] < start[:-1])
+    if not suspicious.any():
+        return
+    chosen = np.isin(sequence, sequence[suspicious])
+    rows, sequence = rows[chosen], sequence[chosen]
+    handle, settle = epochs.of_handling[rows], handlings.settle_ns[rows]
+    order = np.lexsort((handlings.seq[rows], settle, handlings.done_ns[rows], handlings.start_ns[rows]))
+    order = order[np.lexsort((handle[order], sequence[order]))]
+    rows, settle, group = rows[order], settle[order], dense(sequence[order], handle[order])
+    later = np.flatnonzero(~changes(group))
+    earlier = running_max(group, settle)[later - 1]
+    hit = (settle[earlier] - _SETTLE_ROUNDING_NS > settle[later]) & handlings.new[rows[later]]
+    earlier, later = rows[earlier[hit]], rows[later[hit]]
+
+    def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
+        first, second = book.handling(one), book.handling(other)
+        what = "was never settled" if first.settle_mono_ns is None else "was not settled yet"
+        return f"{second.member} settled {_name(second)} when {first.seq}, handled before it, {what}", (first, second)
+
+    book.write_pairs(Law.SETTLED_OUT_OF_ORDER, earlier, later, handlings.settle_ns[later], find)
+
+
+def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Table) -> None:
+    """Write the findings on new handlings that started when their flow was lost."""
+    is_loss = is_one_of(flows, "event", "inactive", "down", "released")
+    first_loss = np.full(len(epochs.journal), FAR_FUTURE, dtype=np.int64)
+    np.minimum.at(first_loss, epochs.of_flow[is_loss], epochs.flow_ns[is_loss])
+    epoch, start = epochs.of_handling, handlings.start_ns
+    rows = np.flatnonzero(start > first_loss[epoch])
+    # One that has no length was not seen to start.
+    rows = rows[handlings.new[rows] & ~handlings.redelivered[rows] & (start[rows] < handlings.done_ns[rows])]
+    if not len(rows):
+        return
+    is_active = is_one_of(flows, "event", "active")
+    lost_ns = np.zeros(len(rows), dtype=np.int64)
+    for handle in np.unique(epoch[rows]).tolist():
+        chosen, is_own = epoch[rows] == handle, epochs.of_flow == handle
+        lost_ns[chosen] = _last_before(epochs.flow_ns[is_own & is_loss], start[rows[chosen]] - 1)
+        # A handle may become active again.
+        active_ns = _last_before(epochs.flow_ns[is_own & is_active], start[rows[chosen]])
+        lost_ns[chosen] = np.where(active_ns >= lost_ns[chosen], FAR_FUTURE, lost_ns[chosen])
+    is_lost = lost_ns != FAR_FUTURE
+    rows, moment_of = rows[is_lost], dict(zip(rows[is_lost].tolist(), lost_ns[is_lost].tolist(), strict=True))
+
+    def find(row: int) -> tuple[str, tuple[Witness, ...]]:
+        witness, lost = book.handling(row), moment_of[row]
+        after = (int(start[row]) - lost) // 1_000_000
+        text = f"{witness.member} started {_name(witness)} {after} ms after it had lost the flow"
+        return text, (book.flow(int(epoch[row]), lost), witness)
+
+    book.write(Law.STARTED_AFTER_LOSS, rows, start[rows], find)
+
+
+def _last_before(moments_ns: Ints, wanted_ns: Ints) -> Ints:
+    """Per wanted moment, the last of the moments that is not after it, or `FAR_PAST`."""
+    ordered = np.concatenate([[FAR_PAST], np.sort(moments_ns)])
+    found: Ints = ordered[np.searchsorted(ordered, wanted_ns, side="right") - 1]
+    return found
 
 
 def check_tenures(book: Book, epochs: Epochs, tenures: Tenures) -> None:

@@ -118,6 +118,11 @@ JOURNALS = pa.schema(
         *_FILE_END,
         pa.field("last_mono_ns", pa.int64(), metadata={"doc": "latest moment any record of the file tells of"}),
         pa.field("wall_offset_ns", pa.int64(), metadata={"doc": "wall clock minus monotonic clock, early in the file"}),
+        pa.field("pauses", pa.string(), metadata={"doc": "when the member stood still: `from:to`, spaces between"}),
+        pa.field(
+            "named", pa.string(), metadata={"doc": "members that gave it a queue or got one: a JSON list of names"}
+        ),
+        pa.field("boot_id", pa.string(), metadata={"doc": "null, as in older files, where the host does not tell"}),
     ]
 )
 """Header fields are null where the file has no readable header; `defect` then says so."""

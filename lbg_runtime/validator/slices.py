@@ -31,16 +31,26 @@ from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.book import Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives, Ranges, read_columns, read_lives
 from lbg_runtime.validator.custody import find_holes
+from lbg_runtime.validator.doubts import doubts_of_files
 from lbg_runtime.validator.epochs import (
-    SILENCE_NS,
     Epochs,
     Tenures,
     exposed_handlings,
+    exposed_since,
     read_epochs,
     read_tenures,
 )
 from lbg_runtime.validator.findings import NOTHING_YET, Examination, Finding, Law, Standing, Witness, first_of_each_law
-from lbg_runtime.validator.laws import check_overlaps, check_settlements, check_tenures, find_key_shards, find_moves
+from lbg_runtime.validator.laws import (
+    check_outcomes,
+    check_overlaps,
+    check_settled_order,
+    check_settlements,
+    check_starts,
+    check_tenures,
+    find_key_shards,
+    find_moves,
+)
 from lbg_runtime.validator.messages import Messages, group_messages, handled_ranges, overtaking_rows
 from lbg_runtime.validator.past import (
     CHECKED,
@@ -81,6 +91,7 @@ class SlicedExamination:
         """Handlings that started when records were still missing."""
         self._until_ns = FAR_PAST
         self._offset_ns = 0
+        self._journal_count = 0
         self._counts = dict.fromkeys(Law, 0)
         self._findings: tuple[Finding, ...] = ()
         self._doubtful = 0
@@ -179,7 +190,10 @@ class SlicedExamination:
         book = Book(columns, epochs)
         check_overlaps(book, handlings)
         checked = check_settlements(book, handlings, epochs, until_ns)
+        check_outcomes(book, handlings)
+        check_starts(book, handlings, epochs, tables.flows)
         messages = group_messages(handlings, columns.handled)
+        check_settled_order(book, handlings, epochs, messages)
         handled = handled_ranges(messages, handlings, columns.handled)
         tenures = read_tenures(handlings, epochs, tables.flows)
         return _Step(
@@ -214,7 +228,9 @@ class SlicedExamination:
 
     def _follow_clock(self, lives: Lives) -> None:
         """Move the moments that are kept when the first journal of a second host comes, and with it another clock."""
-        moved = lives.offset_ns[lives.offset_ns != 0]
+        # They are of the clock of the first one.
+        moved, self._journal_count = lives.offset_ns[: self._journal_count], len(lives.offset_ns)
+        moved = moved[moved != 0]
         offset_ns = int(np.median(moved)) if len(moved) else 0
         if offset_ns == 0 or self._offset_ns != 0:
             return
@@ -249,7 +265,8 @@ class SlicedExamination:
         known = known[handled[0][place[known]] == lacking[0][known]]
         highest[known] = handled[2][place[known]]
         overtaken = np.where(lacking[1] < highest, lacking[2] - lacking[1] + 1, 0)
-        repeats = step.messages.repeats
+        repeats, layouts = step.messages.repeats, step.columns.layouts
+        doubts = doubts_of_files(step.tables.journals, step.tables.ledgers, layouts.restripings)
         return Standing(
             until_ns=self._until_ns,
             counts={law: count + open_book.counts[law] for law, count in self._counts.items()},
@@ -262,6 +279,8 @@ class SlicedExamination:
             waiting=int(self._waiting.num_rows),
             late=self._late,
             unnumbered=self._unnumbered,
+            reasons=(*doubts.reasons, *layouts.contradictions),
+            weak=doubts.weak,
         )
 
     def _take_notes(self, step: "_Step") -> None:
@@ -367,7 +386,8 @@ def _unsettled(step: _Step) -> Flags:
     is_sent = settle != FAR_FUTURE
     unchecked = is_sent & (handlings.marks & CHECKED == 0) & ~step.checked
     # A life that goes on counts as one that was cut off now, so that what its end may expose is exposed already.
-    can_be_exposed = settle >= step.until_ns - SILENCE_NS - step.ack_window_ns
+    since_ns = exposed_since(step.columns.lives, step.until_ns, step.ack_window_ns)
+    can_be_exposed = settle >= since_ns[handlings.journal]
     unsettled: Flags = unchecked | (handlings.complete & (~is_sent | step.exposed | can_be_exposed))
     return unsettled
 

@@ -117,6 +117,23 @@ def test_the_journals_of_a_run_that_goes_on_are_judged_so_far(tmp_path: Path) ->
     assert (told.exit_code, counted.exit_code) == (1, 1)
 
 
+def test_a_directory_that_lacks_records_is_not_called_invalid_while_the_run_goes_on(tmp_path: Path) -> None:
+    run = story()
+    assert swap_two(run)
+    directory = written(run, tmp_path)
+    journal = min(tmp_path.glob("*.member.jsonl"))
+    journal.with_name("copy.member.jsonl").write_bytes(journal.read_bytes())
+
+    told = validate("--live", directory, "--for", "1ms")
+    counted = orjson.loads(validate("--live", directory, "--for", "1ms", "--json").stdout)
+
+    assert "\nunknown: handled" in told.stdout
+    assert "not provable: two journals claim incarnation 1 of member a" in told.stdout
+    assert (told.exit_code, counted["verdict_so_far"]) == (3, "unknown")
+    assert "order" in counted["unproven"]
+    assert counted["reasons"] == ["two journals claim incarnation 1 of member a"]
+
+
 def test_what_is_there_is_judged_however_short_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = written(story(), tmp_path)
     at_once = validate("--live", directory, "--for", "1ms", "--json")

@@ -1,5 +1,6 @@
 """Record files that grow are read line by line, each once, and judged on the way as they would be in the end."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from lbg_runtime.journal.follow import ALLOWED_DELAY_MS, RunFollower
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.validator.findings import Finding, Law, VerdictKind
+from lbg_runtime.validator.findings import Finding, Law, VerdictKind, total
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.slices import SlicedExamination
@@ -115,6 +116,75 @@ def test_a_fault_is_told_on_the_way_and_the_end_is_as_in_one_go(folders: tuple[P
     found = judge([sliced.finish(replace(tables, **nothing))], tables.journals, tables.ledgers)
     expected = validate(run.tables())
     assert (found.counts, found.accounts, found.moves) == (expected.counts, expected.accounts, expected.moves)
+
+
+def lose_a_record(folder: Path) -> None:
+    """The last line is missing as well, so only the first one tells."""
+    path = min(folder.glob("*.member.jsonl"))
+    header, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([header[:-2] + b',"is_whole":false}\n', *rest[:-1]]))
+
+
+def count_a_lost_record(folder: Path) -> None:
+    path = min(path for path in folder.glob("*.member.jsonl") if b'"dropped":0' in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b'"dropped":0', b'"dropped":3'))
+
+
+def spoil_a_line(folder: Path) -> None:
+    path = min(folder.glob("*.member.jsonl"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines.insert(5, b"not a record\n")
+    path.write_bytes(b"".join(lines))
+
+
+def copy_a_journal(folder: Path) -> None:
+    (folder / "copy.member.jsonl").write_bytes(min(folder.glob("*.member.jsonl")).read_bytes())
+
+
+def mix_in_another_run(folder: Path) -> None:
+    path = min(folder.glob("*.ledger.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b'"run_id":"run"', b'"run_id":"another"'))
+
+
+@pytest.mark.parametrize(
+    "damage", [lose_a_record, count_a_lost_record, spoil_a_line, copy_a_journal, mix_in_another_run]
+)
+def test_what_files_say_of_themselves_weakens_a_standing_as_it_does_a_verdict(
+    folders: tuple[Path, Path], damage: Callable[[Path], None]
+) -> None:
+    whole, _ = folders
+    run = story()
+    assert swap_two(run)
+    run.write(whole)
+    damage(whole)
+    sliced, news = SlicedExamination(DEFAULT_ACK_WINDOW_MS), RunFollower(whole).look()
+    sliced.feed(news.tables, news.until_ns)
+
+    expected, standing = validate(read_run(whole)), sliced.standing
+    assert (expected.kind, standing.kind) == (VerdictKind.UNKNOWN, VerdictKind.UNKNOWN)
+    assert Law.ORDER in standing.unproven
+    assert set(standing.reasons) <= set(expected.reasons)
+    assert total([standing, standing]).kind is VerdictKind.UNKNOWN
+
+
+def test_a_file_that_was_empty_or_whole_at_first_is_looked_at_again(folders: tuple[Path, Path]) -> None:
+    whole, growing = folders
+    run = story()
+    run.write(whole)
+    path = min(whole.glob("*.member.jsonl"))
+    (growing / path.name).touch()
+    follower = RunFollower(growing)
+
+    def facts() -> dict[str, object]:
+        return dict(follower.look().tables.journals.to_pylist()[0])
+
+    assert facts()["defect"] == "the file is empty"
+    lines = path.read_bytes().splitlines(keepends=True)
+    (growing / path.name).write_bytes(lines[0][:-2] + b',"is_whole":true }\n' + lines[1])
+    assert (facts()["defect"], facts()["dropped"]) == (None, 0)
+    with (growing / path.name).open("r+b") as stream:
+        stream.write(lines[0][:-2] + b',"is_whole":false}\n')
+    assert facts()["dropped"] == 1
 
 
 def test_when_every_member_has_left_nothing_is_waited_for(folders: tuple[Path, Path]) -> None:

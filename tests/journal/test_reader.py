@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lbg_runtime.journal import reader
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.model.record import OwnerRecord, PauseRecord
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.schema import RunTables
@@ -70,9 +70,21 @@ def test_the_files_of_a_run_become_its_tables_whatever_the_block_size(
     assert validate(tables).kind is VerdictKind.VALID
 
 
+def test_when_a_member_stood_still_is_known_of_its_file(tmp_path: Path) -> None:
+    run = story()
+    run.journals[0].records += [PauseRecord(3, 5, 0), PauseRecord(7, 11, 0)]
+    run.journals[1].records.append(PauseRecord(5, 3, 0))
+    run.write(tmp_path)
+
+    journals = read_run(tmp_path).journals
+
+    assert journals.column("pauses").to_pylist()[:2] == ["3:5 7:11", None]
+    assert "a pause record with a missing or impossible value" in journals.column("defect").to_pylist()[1]
+
+
 def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: Path) -> None:
     run = story()
-    taken = OwnerRecord(1, 2, "taken", None, None, "m", "elected", "broker", False, None, None, 0, 5_000, 5_000_000)
+    taken = OwnerRecord(1, 2, "taken", None, None, "a", "elected", "broker", False, None, None, 0, 5_000, 5_000_000)
     given = replace(taken, event="given", move_id="m/1", cause="handback", decided_by="offer", drain_ms=3, held_ms=9)
     run.journals[0].records = [taken, *run.journals[0].records, given]  # type: ignore[list-item]
     run.write(tmp_path)
@@ -84,6 +96,7 @@ def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: P
         ("given", "m/1", 3),
     ]
     assert validate(tables).kind is VerdictKind.VALID
+    assert tables.journals.column("named").to_pylist()[0] == '["a"]'
 
 
 def test_records_of_restripings_become_a_table(tmp_path: Path) -> None:

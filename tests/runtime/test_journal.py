@@ -1,9 +1,12 @@
 """Where a member's journal lies, and how its lives are told apart."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from lbg_runtime.core.flow.machine import FlowState
+from lbg_runtime.core.roles import Role
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime import journal as journal_module
@@ -55,3 +58,30 @@ def test_without_a_directory_nothing_is_written(settings):
     journal = open_journal(None, settings().group.shape(), MemberId("m"), "")
     journal.flush()
     journal.close(clean=True)
+
+
+def test_a_member_that_stood_still_says_so_before_anything_else(settings, tmp_path, monkeypatch):
+    now_ns = 10**12
+    monkeypatch.setattr(journal_module, "monotonic_ns", lambda: now_ns)
+    journal = open_journal(tmp_path, settings().group.shape(), MemberId("m"), "run")
+    machine = SimpleNamespace(epoch=1, role=Role.PRIMARY, state=FlowState.ACTIVE, in_flight=0)
+    for pass_ns in (3_000_000_000, 3_000_000_001):
+        now_ns += pass_ns
+        journal.status(0, machine, 0)
+        journal.flow_changed(0, machine, "inactive", "")
+    journal.close(clean=True)
+
+    (path,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["kind"] for row in rows] == ["journal", "status", "flow", "pause", "status", "flow", "close"]
+    assert (rows[3]["from_mono_ns"], rows[3]["to_mono_ns"]) == (10**12 + 3_000_000_000, now_ns)
+
+
+@pytest.mark.parametrize(("content", "expected"), [("5b1c\n", "5b1c"), (None, None)])
+def test_the_header_tells_starts_of_a_host_apart(settings, tmp_path, monkeypatch, content, expected):
+    if content is not None:
+        (tmp_path / "boot_id").write_text(content)
+    monkeypatch.setattr(journal_module, "_BOOT_ID", tmp_path / "boot_id")
+    open_journal(tmp_path / "journals", settings().group.shape(), MemberId("m"), "run").close(clean=True)
+    (path,) = (tmp_path / "journals").iterdir()
+    assert json.loads(path.read_text().splitlines()[0])["boot_id"] == expected

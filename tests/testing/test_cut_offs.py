@@ -26,6 +26,11 @@ def test_what_is_done_between_the_two_is_judged_as_if_done_at_the_cut() -> None:
     assert cut_offs.judged_span(0, 1, 31 * S, 40 * S) == (31 * S, 40 * S), "it knew, and answers for that"
 
 
+def test_a_handler_may_begin_a_turn_of_the_loop_after_the_runtime_started_it() -> None:
+    cut_offs = CutOffs([flow("active", 2), flow("inactive", 30)], [10 * S], [30 * S])
+    assert cut_offs.judged_span(0, 1, 30 * S + 7, 40 * S) == (10 * S, 10 * S)
+
+
 def test_other_handles_have_nothing_to_do_with_it() -> None:
     records = [flow("active", 2), flow("inactive", 30), flow("active", 2, queue=1), flow("active", 40, epoch=2)]
     cut_offs = CutOffs(records, [10 * S], [])

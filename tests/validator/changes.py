@@ -164,11 +164,18 @@ def clear_flag(run: Run) -> bool:
     return False
 
 
+def _is_last_of_handle(journal: Journal, record: DispatchRecord) -> bool:
+    """Whether no later message of the publisher and key was handled on the same flow handle."""
+    lane = (record.queue, record.bind_epoch, record.publisher, record.key)
+    same = [r for r in journal.dispatches if (r.queue, r.bind_epoch, r.publisher, r.key) == lane]
+    return all(other.start_mono_ns <= record.start_mono_ns for other in same)
+
+
 def settle_after_release(run: Run) -> bool:
     """A settlement is sent after the flow was released."""
     for journal, place, record in handled_once(run):
         released = _events(journal, record).get("released")
-        if released is not None and journal.close is not None:
+        if released is not None and journal.close is not None and _is_last_of_handle(journal, record):
             journal.records[place] = replace(record, t_settle=released.t + 3)
             return True
     return False
@@ -183,9 +190,71 @@ def settle_in_next_epoch(run: Run) -> bool:
             if flow.event == "active" and flow.queue == record.queue and flow.bind_epoch > record.bind_epoch
         ]
         events = _events(journal, record)
-        if later and "released" in events and not {"inactive", "down"} & set(events) and journal.close is not None:
+        is_last = _is_last_of_handle(journal, record)
+        if (
+            is_last
+            and later
+            and "released" in events
+            and not {"inactive", "down"} & set(events)
+            and journal.close is not None
+        ):
             journal.records[place] = replace(record, t_settle=later[0].t + 3)
             journal.records.remove(events["released"])
+            return True
+    return False
+
+
+def settle_cancelled(run: Run) -> bool:
+    """A handling is cancelled and settled all the same, and the message is handled once more."""
+    for journal, place, record in handled_once(run):
+        done = record.start_mono_ns - 100
+        cancelled = replace(record, start_mono_ns=done - 100, done_mono_ns=done, t_done=wall_us(done))
+        journal.records.insert(place, replace(cancelled, t_settle=wall_us(done), outcome="cancelled"))
+        return True
+    return False
+
+
+def _successors(run: Run) -> Iterator[tuple[Journal, int, DispatchRecord, DispatchRecord]]:
+    """Handlings with the next one of their publisher and key, on one flow handle that was released in good order."""
+    for (journal, place, first), (other, _, second) in _neighbours(handled_once(run)):
+        events = _events(journal, first)
+        is_one_handle = journal is other and (first.queue, first.bind_epoch) == (second.queue, second.bind_epoch)
+        is_in_order = "released" in events and not {"inactive", "down"} & set(events) and journal.close is not None
+        if is_one_handle and is_in_order and first.publisher == second.publisher:
+            yield journal, place, first, second
+
+
+def settle_never(run: Run) -> bool:
+    """A handled message is not settled, and the next of its key is, on the same handle."""
+    for journal, place, first, _ in _successors(run):
+        journal.records[place] = replace(first, t_settle=None)
+        return True
+    return False
+
+
+def settle_behind_successor(run: Run) -> bool:
+    """A handled message is settled after the next of its key."""
+    for journal, place, first, second in _successors(run):
+        later = (second.t_settle or 0) + 10
+        if later < _events(journal, first)["released"].t:
+            journal.records[place] = replace(first, t_settle=later)
+            return True
+    return False
+
+
+def start_after_loss(run: Run) -> bool:
+    """A flow that was lost starts a message that it had, which the next owner is the first to handle to an end."""
+    losses = [
+        (journal, flow) for journal in run.journals for flow in journal.flows if flow.event in ("inactive", "down")
+    ]
+    every, once = all_handlings(run), handled_once(run)
+    for journal, flow in losses:
+        following = [r for _, _, r in every if r.queue == flow.queue and r.start_mono_ns > flow.mono_ns][:1]
+        if following and not following[0].redelivered and any(record is following[0] for _, _, record in once):
+            start, done = flow.mono_ns + 5 * MS + 1000, flow.mono_ns + 5 * MS + 2000
+            started = replace(following[0], bind_epoch=flow.bind_epoch, receive_mono_ns=flow.mono_ns - 1)
+            started = replace(started, start_mono_ns=start, done_mono_ns=done, t_done=wall_us(done))
+            journal.records.append(replace(started, t_settle=None, outcome="cancelled"))
             return True
     return False
 
@@ -248,6 +317,10 @@ BREAKING: list[tuple[Law, Change]] = [
     (Law.DUPLICATE_UNFLAGGED, clear_flag),
     (Law.SETTLED_AFTER_EPOCH, settle_after_release),
     (Law.SETTLED_AFTER_EPOCH, settle_in_next_epoch),
+    (Law.SETTLED_WITHOUT_OUTCOME, settle_cancelled),
+    (Law.SETTLED_OUT_OF_ORDER, settle_never),
+    (Law.SETTLED_OUT_OF_ORDER, settle_behind_successor),
+    (Law.STARTED_AFTER_LOSS, start_after_loss),
     (Law.TWO_ACTIVE, activate_early),
     (Law.KEY_ON_TWO_SHARDS, scatter_key),
     (Law.SHARD_IN_WRONG_QUEUE, shift_stripe),

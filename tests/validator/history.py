@@ -18,6 +18,7 @@ from lbg_runtime.model.record import (
     FlowRecord,
     JournalHeader,
     LedgerHeader,
+    PauseRecord,
     StatusRecord,
     UnconfirmedRecord,
 )
@@ -42,6 +43,7 @@ class Step(Enum):
     DISCONNECT = "disconnect"
     CANCEL = "cancel"
     JOIN = "join"
+    STAND_STILL = "stand_still"
     RESTRIPE = "restripe"
     """Only in a `StripedWorld`."""
 
@@ -211,6 +213,26 @@ class World:
             self._flow(member, queue, "draining", "inactive")
             self._flow(member, queue, "released", "inactive")
         self._activate(queue, self._dice.choice(self._members))
+
+    def _stand_still(self) -> None:
+        """SIGSTOP, and SIGCONT when the broker has long given the queues to others, who are at work."""
+        member = self._dice.choice(self._members)
+        others = [other for other in self._members if other is not member]
+        if not others:
+            return
+        cut, begin = self._now - self._dice.randrange(0, SECOND), self._now - self._dice.randrange(0, SECOND)
+        lost = sorted(queue for queue, owner in self._owner.items() if owner is member)
+        self._pass(LONGEST_SILENCE_NS)
+        for queue in lost:
+            self._owner.pop(queue)
+            self._give_back(queue, cut)
+            self._activate(queue, self._dice.choice(others))
+        self._handle()
+        self._pass(self._dice.randrange(60 * SECOND))
+        member.journal.records.append(PauseRecord(begin, self._now, wall_us(self._now)))
+        self._pass(self._dice.randrange(2 * SECOND))
+        for queue in lost:
+            self._flow(member, queue, "down", "connection lost")
 
     def _cancel(self) -> None:
         """A drain's bound cancels a handler; the message goes back, and the next owner handles it."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import gcd, inf
 
-from lbg_runtime.model.record import DispatchRecord, FlowRecord, StripesRecord
-from tests.validator.run_files import MS, Run
+from lbg_runtime.model.record import DispatchRecord, FlowRecord, PauseRecord, StripesRecord
+from tests.validator.run_files import MS, Journal, Run
 
 ACK_WINDOW_NS = 1500 * MS
 SILENCE_NS = 12_000 * MS
@@ -67,13 +67,16 @@ def count(run: Run) -> dict[str, int]:
 
     def is_exposed(handling: Handling) -> bool:
         flows, own = by_epoch[handling.epoch], [other for other in handlings if other.epoch == handling.epoch]
-        return _is_exposed(run, handling, flows, _heard(handling, flows, own))
+        return _is_exposed(run, handling, flows, _heard(run.journals[handling.life], handling, flows, own))
 
     found = {
         "loss": _count_lost(run, handlings),
         "order": _count_late(by_message),
         "settled_after_epoch": sum(_is_settled_late(h, by_epoch) for h in handlings),
-        "two_active": _count_two_active(handlings, by_epoch),
+        "settled_without_outcome": sum(not h.is_complete and h.settle is not None for h in handlings),
+        "settled_out_of_order": _count_settled_out_of_order(by_message),
+        "started_after_loss": sum(_is_lost(h, by_epoch[h.epoch]) for h in handlings),
+        "two_active": _count_two_active(run, handlings, by_epoch),
         "shard_in_wrong_queue": sum(
             h.record.shard is not None
             and h.record.queue
@@ -194,7 +197,32 @@ def _count_overlaps(handlings: list[Handling], part_of: Callable[[int], int]) ->
     return {"overlap_in_process": in_process, "overlap_across_processes": across}
 
 
-def _heard(handling: Handling, flows: list[FlowRecord], own: list[Handling]) -> float:
+def _pauses(journal: Journal) -> list[tuple[int, int]]:
+    records = [record for record in journal.records if isinstance(record, PauseRecord)]
+    return sorted((record.from_mono_ns, record.to_mono_ns) for record in records)
+
+
+def _before(journal: Journal, moment: float, span_ns: int) -> float:
+    """The moment so long before, by a clock that stands still with the process."""
+    for begin, end in reversed(_pauses(journal)):
+        if begin < moment:
+            if moment - span_ns >= min(end, moment):
+                break
+            span_ns -= round(moment - min(end, moment))
+            moment = begin
+    return moment - span_ns
+
+
+def _fed(journal: Journal, handling: Handling) -> int:
+    """When its message was sent at the latest, as far as is certain."""
+    moment = handling.record.receive_mono_ns
+    for begin, end in _pauses(journal):
+        if begin < moment <= end + 2000 * MS:
+            moment = begin
+    return moment
+
+
+def _heard(journal: Journal, handling: Handling, flows: list[FlowRecord], own: list[Handling]) -> float:
     """When the flow last heard of the broker in the time of being fed in which it received this message."""
     turns = sorted((f.mono_ns, f.event) for f in flows if f.event in ("active", "inactive", "down"))
     begins = [
@@ -204,9 +232,9 @@ def _heard(handling: Handling, flows: list[FlowRecord], own: list[Handling]) -> 
     ]
 
     def tenure(other: Handling) -> int:
-        return max(0, sum(begin <= other.record.receive_mono_ns for begin in begins) - 1)
+        return max(0, sum(begin <= _fed(journal, other) for begin in begins) - 1)
 
-    received = [other.record.receive_mono_ns for other in own if tenure(other) == tenure(handling)]
+    received = [_fed(journal, other) for other in own if tenure(other) == tenure(handling)]
     return max([*received, begins[tenure(handling)] if begins else min(other.start for other in own)])
 
 
@@ -218,7 +246,8 @@ def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord], heard: fl
     if ended_uncleanly and not any(flow.event == "released" for flow in flows):
         last = journal.last_mono_ns
         assert last is not None
-        if settle is None or settle >= min(last, max(heard, last - SILENCE_NS)) - ACK_WINDOW_NS:
+        alive = min(last, max(heard, _before(journal, last, SILENCE_NS)))
+        if settle is None or settle >= _before(journal, alive, ACK_WINDOW_NS):
             return True
     breaks = [flow.mono_ns for flow in flows if flow.event in ("inactive", "down")]
     if not breaks:
@@ -226,7 +255,7 @@ def _is_exposed(run: Run, handling: Handling, flows: list[FlowRecord], heard: fl
     if settle is None:
         return True
     following = [moment for moment in breaks if moment >= settle]
-    if following and min(following) - settle <= SILENCE_NS + ACK_WINDOW_NS:
+    if following and settle >= _before(journal, min(following), SILENCE_NS + ACK_WINDOW_NS):
         return True
     turns = [flow for flow in flows if flow.event in ("active", "inactive", "down") and flow.mono_ns < settle]
     return bool(turns) and max(turns, key=lambda flow: flow.mono_ns).event != "active"
@@ -276,7 +305,28 @@ def _is_settled_late(handling: Handling, by_epoch: dict[tuple[int, int, int], li
     return any(handling.settle - 1000 > end for end in ends)
 
 
-def _count_two_active(handlings: list[Handling], by_epoch: dict[tuple[int, int, int], list[FlowRecord]]) -> int:
+def _count_settled_out_of_order(by_message: dict[tuple[int, tuple[str, str, int]], list[Handling]]) -> int:
+    lanes: dict[object, list[Handling]] = defaultdict(list)
+    for (part, (publisher, key, _)), group in by_message.items():
+        for first in [handling for handling in group if handling.is_complete][:1]:
+            lanes[part, publisher, key, first.epoch].append(first)
+    found = 0
+    for lane in lanes.values():
+        for handling in lane:
+            before = [inf if h.settle is None else h.settle for h in lane if h.start < handling.start]
+            found += handling.settle is not None and max(before, default=0) - 5_000 > handling.settle
+    return found
+
+
+def _is_lost(handling: Handling, flows: list[FlowRecord]) -> bool:
+    begins = [flow.mono_ns for flow in flows if flow.event == "active" and flow.mono_ns <= handling.start]
+    losses = [f.mono_ns for f in flows if f.event in ("inactive", "down", "released") and f.mono_ns < handling.start]
+    return not handling.record.redelivered and max(losses, default=-inf) > max(begins, default=-inf)
+
+
+def _count_two_active(
+    run: Run, handlings: list[Handling], by_epoch: dict[tuple[int, int, int], list[FlowRecord]]
+) -> int:
     """For runs in which no epoch is active twice."""
     tenures: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for epoch in {*by_epoch, *(h.epoch for h in handlings)}:
@@ -284,7 +334,7 @@ def _count_two_active(handlings: list[Handling], by_epoch: dict[tuple[int, int, 
         active = [flow.mono_ns for flow in flows if flow.event == "active"] or [h.start for h in own]
         if not active:
             continue
-        proofs = [min(active)] + [h.record.receive_mono_ns for h in own]
+        proofs = [min(active)] + [_fed(run.journals[h.life], h) for h in own]
         broken = any(flow.event in ("inactive", "down") for flow in flows)
         if not broken:
             proofs += [flow.mono_ns for flow in flows if flow.event == "draining"]

@@ -14,6 +14,7 @@ from lbg_runtime.model.record import (
     FlowRecord,
     JournalHeader,
     LedgerHeader,
+    PauseRecord,
     StatusRecord,
     StripesRecord,
     UnconfirmedRecord,
@@ -43,7 +44,9 @@ class Journal:
     """One member life's file."""
 
     header: JournalHeader
-    records: list[DispatchRecord | FlowRecord | StripesRecord | StatusRecord] = field(default_factory=list)
+    records: list[DispatchRecord | FlowRecord | StripesRecord | StatusRecord | PauseRecord] = field(
+        default_factory=list
+    )
     close: CloseRecord | None = None
     wall_offset_ns: int = WALL_OFFSET_NS
 
@@ -58,6 +61,11 @@ class Journal:
     @property
     def stripes(self) -> list[StripesRecord]:
         return [record for record in self.records if isinstance(record, StripesRecord)]
+
+    @property
+    def pauses(self) -> str | None:
+        found = [record for record in self.records if isinstance(record, PauseRecord)]
+        return " ".join(f"{record.from_mono_ns}:{record.to_mono_ns}" for record in found) or None
 
     @property
     def last_mono_ns(self) -> int | None:
@@ -106,6 +114,7 @@ class Run:
                 "file": f"{number}.member.jsonl",
                 "last_mono_ns": journal.last_mono_ns,
                 "wall_offset_ns": journal.wall_offset_ns,
+                "pauses": journal.pauses,
             }
             for number, journal in enumerate(self.journals)
         ]

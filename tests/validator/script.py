@@ -7,6 +7,7 @@ from lbg_runtime.model.record import (
     FlowRecord,
     JournalHeader,
     LedgerHeader,
+    PauseRecord,
     StripesRecord,
     UnconfirmedRecord,
 )
@@ -47,6 +48,10 @@ class Life:
         moment = at(moment_ms)
         record = StripesRecord(queue, epoch, event, generation, *counts, shard, wall_us(moment), moment)  # type: ignore[arg-type]
         self.journal.records.append(record)
+        return self
+
+    def pause(self, from_ms: float, to_ms: float) -> "Life":
+        self.journal.records.append(PauseRecord(at(from_ms), at(to_ms), wall_us(at(to_ms))))
         return self
 
     def handle(

@@ -1,11 +1,17 @@
 """Which faults excuse which duplicates, who was fed when, and how owner changes are told."""
 
+from dataclasses import replace
+
+import pyarrow.compute as pc
 import pytest
 
-from lbg_runtime.validator.findings import Law, Verdict
-from lbg_runtime.validator.judge import validate
+from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
+from lbg_runtime.validator.judge import judge, validate
+from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
+from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.run_files import Run
-from tests.validator.script import Life, published
+from tests.validator.script import Life, at, published
 
 
 def judged(run: Run, last_seq: int = 1, *, unknown: tuple[int, ...] = ()) -> Verdict:
@@ -73,6 +79,8 @@ def test_a_lost_flow_excuses_settlements_since_it_may_have_been_dead_and_within_
     expected = set() if is_allowed else {Law.DUPLICATE_WITHOUT_FAULT}
     if (event, settle_ms) == ("down", 14_001):
         expected = {Law.SETTLED_AFTER_EPOCH}
+    if settle_ms is None or settle_ms > 13_995:
+        expected |= {Law.SETTLED_OUT_OF_ORDER}
     assert broken(judged(run, 2)) == expected
 
 
@@ -223,3 +231,73 @@ def test_a_hand_back_that_was_given_up_leaves_one_owner_and_a_hop_makes_none() -
 
     assert broken(verdict) == set()
     assert [(move.from_member, move.to_member, move.cause) for move in verdict.moves] == [("a", "b", "handback")]
+
+
+STOPPED_MS, AWAKE_MS = 1_000, 41_000
+"""A process that is stopped for much longer than the broker waits for it."""
+
+
+@pytest.mark.parametrize(
+    ("settle_ms", "is_told", "is_allowed"), [(600, True, True), (600, False, False), (-11_501, True, False)]
+)
+@pytest.mark.parametrize("event", ["inactive", "down"])
+def test_what_a_member_settled_before_it_was_stopped_may_not_have_left_it(
+    event: str, settle_ms: float, is_told: bool, is_allowed: bool
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", -20_000).handle(1, settle_ms - 20, settle_ms - 10, settle_ms)
+    if is_told:
+        life.pause(STOPPED_MS, AWAKE_MS)
+    life.flow(event, AWAKE_MS + 1_000).close(60_000)
+    repeat_by_b(run, 15_000)
+
+    assert broken(judged(run)) == (set() if is_allowed else {Law.DUPLICATE_WITHOUT_FAULT})
+
+
+def test_a_member_that_is_killed_when_it_goes_on_has_told_nobody_either() -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 600).pause(STOPPED_MS, AWAKE_MS).flow("bound", 41_100, queue=1)
+    repeat_by_b(run, 15_000)
+
+    assert broken(judged(run)) == set()
+
+
+@pytest.mark.parametrize(("receive_ms", "laws"), [(AWAKE_MS + 1_999, set()), (AWAKE_MS + 2_001, {Law.TWO_ACTIVE})])
+def test_what_a_member_receives_when_it_goes_on_may_have_been_sent_long_before(
+    receive_ms: float, laws: set[Law]
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).pause(STOPPED_MS, AWAKE_MS)
+    life.handle(2, receive_ms, receive_ms + 1, None, outcome="cancelled").flow("down", 45_000).close(60_000)
+    other = Life(run, "b").flow("active", 15_000).handle(2, 15_100, 15_200, 15_200).handle(3, 42_900, 42_950, 42_950)
+    other.flow("released", 50_000, cause="stop").close(60_000)
+
+    # That it is handled again is what a member that was cut off cannot help.
+    assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
+
+
+def test_a_member_that_stands_still_is_waited_for_while_the_run_goes_on() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 600)
+    repeat_by_b(run, 15_000)
+    published(run, 1)
+    before = run.tables()
+    life.pause(STOPPED_MS, AWAKE_MS)
+    after = run.tables()
+    life.flow("down", AWAKE_MS + 1_000)
+    whole = run.tables()
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+
+    def nothing_of(tables: RunTables) -> RunTables:
+        empty = {
+            name: getattr(tables, name).slice(0, 0) for name in ("dispatches", "flows", "confirmed", "unconfirmed")
+        }
+        return replace(tables, **empty)
+
+    assert sliced.feed(before, at(39_000)) == ()
+    assert sliced.feed(nothing_of(after), at(41_500)) == ()
+    lost = whole.flows.filter(pc.equal(whole.flows["event"], "down"))
+    assert sliced.feed(replace(nothing_of(whole), flows=lost), at(200_000)) == ()
+    found = judge([sliced.finish(nothing_of(whole))], whole.journals, whole.ledgers)
+    assert found == validate(whole)
+    assert found.kind is VerdictKind.VALID

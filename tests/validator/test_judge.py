@@ -1,6 +1,6 @@
 """What makes a verdict unknown, and what does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 import pyarrow as pa
@@ -109,6 +109,22 @@ def test_missing_or_unfit_records_make_the_verdict_unknown(damage: Callable[[Run
 
     assert any(reason in each for each in verdict.reasons), verdict.reasons
     assert verdict.kind is VerdictKind.UNKNOWN
+
+
+def test_a_member_that_others_name_and_that_left_no_journal_makes_the_verdict_unknown() -> None:
+    run = story()
+    assert swap_two(run)
+    tables = run.tables()
+    named = pa.array(['["a","gone","left"]', *[None] * (len(run.journals) - 1)], pa.string())
+    place = tables.journals.schema.get_field_index("named")
+    tables = replace(tables, journals=tables.journals.set_column(place, "named", named))
+
+    verdict = validate(tables)
+
+    assert [f"there is no journal of member {name}, whom others name" for name in ("gone", "left")] == [
+        *verdict.reasons
+    ]
+    assert (verdict.kind, verdict.unproven) == (VerdictKind.UNKNOWN, (Law.ORDER,))
 
 
 @pytest.mark.parametrize("which", ["journals", "ledgers"])
@@ -239,10 +255,16 @@ def test_records_of_restripings_that_contradict_each_other_make_the_verdict_unkn
 
 def put_on_another_host(run: Run, member: str, clock_ahead_ns: int) -> None:
     """The same run, with one member on a host that started at another time and whose wall clock is ahead."""
+    for journal in run.journals:
+        journal.header = replace(journal.header, host="other" if journal.header.member == member else "host")
+    start_clock_anew(run, member, clock_ahead_ns)
+
+
+def start_clock_anew(run: Run, member: str, clock_ahead_ns: int = 0) -> None:
+    """The same run, with another monotonic clock for one member, and a wall clock that is ahead."""
     later_start_ns = 600 * SECOND
     for journal in run.journals:
         if journal.header.member == member:
-            journal.header = replace(journal.header, host="other")
             journal.wall_offset_ns = WALL_OFFSET_NS + later_start_ns + clock_ahead_ns
             journal.records = [_shifted(record, -later_start_ns, clock_ahead_ns // 1000) for record in journal.records]
             if journal.close:
@@ -267,6 +289,39 @@ def test_members_on_several_hosts_are_compared_by_their_wall_clocks() -> None:
     assert [replace(move, start_mono_ns=0) for move in verdict.moves] == [
         replace(move, start_mono_ns=0) for move in moves_on_one_host
     ]
+
+
+def name_starts(run: Run, starts: Mapping[str, str | None]) -> None:
+    for journal in run.journals:
+        journal.header = replace(journal.header, boot_id=starts.get(journal.header.member))
+
+
+def test_a_host_that_was_started_anew_under_its_name_has_another_clock() -> None:
+    run = story()
+    moves_on_one_clock = validate(run.tables()).moves
+    start_clock_anew(run, "b")
+    assert validate(run.tables()).kind is VerdictKind.INVALID
+    # An older journal, which does not say, is of one of the starts.
+    name_starts(run, {"a": "one", "b": "two"})
+
+    verdict = validate(run.tables())
+
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert [(move.queue, move.to_member) for move in verdict.moves] == [
+        (move.queue, move.to_member) for move in moves_on_one_clock
+    ]
+
+
+@pytest.mark.parametrize("starts", [{"a": "one", "b": "one"}, {"a": "one"}, {}])
+def test_journals_of_one_start_of_a_host_keep_its_exact_clock(starts: Mapping[str, str | None]) -> None:
+    run = story()
+    expected = validate(run.tables())
+    name_starts(run, starts)
+    for journal in run.journals:
+        # Where walls counted, this would show.
+        journal.wall_offset_ns += 100 * SECOND * journal.header.incarnation
+
+    assert validate(run.tables()).moves == expected.moves
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lbg_runtime.validator.kernel import examine
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.schema import RunTables
 from tests.validator.changes import BREAKING, Change, noise
-from tests.validator.history import runs, story
+from tests.validator.history import Step, World, runs, story
 from tests.validator.reference import count
 from tests.validator.run_files import Run
 
@@ -69,6 +69,23 @@ def test_a_run_with_moves_a_crash_and_allowed_redeliveries_is_valid() -> None:
     assert verdict.accounts.duplicates > 0
     assert verdict.accounts.duplicates <= verdict.accounts.duplicate_bound
     assert {move.cause for move in verdict.moves} >= {"rebind", "crash", "stop"}
+
+
+def test_a_run_in_which_members_are_stopped_for_long_is_valid() -> None:
+    steps = (Step.PUBLISH, Step.PUBLISH, Step.HANDLE, Step.STAND_STILL, Step.PUBLISH, Step.HANDLE, Step.CRASH)
+    run = World(7).play(steps * 8)
+    verdict = validate(run.tables())
+    assert verdict.kind is VerdictKind.VALID, verdict
+    assert verdict.accounts.duplicates > 0
+
+    without = replace(
+        run.tables(), journals=run.tables().journals.drop(["pauses"]).append_column("pauses", no_texts(run))
+    )
+    assert broken_laws(validate(without)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+def no_texts(run: Run) -> pa.Array:
+    return pa.nulls(len(run.journals), pa.string())
 
 
 @given(run=runs())

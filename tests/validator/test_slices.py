@@ -195,6 +195,35 @@ def test_what_is_carried_does_not_grow_with_the_handlings() -> None:
     assert one_by_one(published(run, 50).tables()).carried <= 4
 
 
+@pytest.mark.parametrize("ahead_s", [-5_000, 5_000])
+def test_the_first_journal_of_another_clock_moves_what_was_judged_to_its_own_wall_clock(ahead_s: int) -> None:
+    run = Run()
+    Life(run, "a").flow("active", 1).handle(1, 10, 20, 21).flow("released", 30, cause="stop").close(40)
+    published(run, 2)
+    first = run.tables()
+    Life(run, "b").flow("active", 60_000).handle(2, 60_010, 60_020, 60_021)
+    other = run.journals[1]
+    other.header = replace(other.header, boot_id="other")
+    by_ns = ahead_s * SECOND
+    other.wall_offset_ns -= by_ns
+    monos = ("mono_ns", "receive_mono_ns", "start_mono_ns", "done_mono_ns")
+    other.records = [
+        replace(each, **{name: getattr(each, name) + by_ns for name in monos if hasattr(each, name)})  # type: ignore[type-var]
+        for each in other.records
+    ]
+    run.journals[0].header = replace(run.journals[0].header, boot_id="one")
+    whole = run.tables()
+    is_new = {name: pa.compute.equal(getattr(whole, name).column("journal"), 1) for name in ("dispatches", "flows")}
+    second = replace(nothing_more(whole), **{name: getattr(whole, name).filter(new) for name, new in is_new.items()})
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(first, at(50_000))
+
+    found = judge([sliced.finish(second)], whole.journals, whole.ledgers)
+
+    assert found == validate(whole)
+    assert found.kind is VerdictKind.VALID
+
+
 def slow_and_quick(*, is_in_doubt: bool) -> tuple[RunTables, RunTables]:
     """A record that is written long after its handling began: of a key of its own, or one that was handled since."""
     run = Run()

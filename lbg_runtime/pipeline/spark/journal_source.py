@@ -135,9 +135,7 @@ class JournalReader(DataSourceStreamReader):
         for record, (name, column) in _PLACES[kind].items():
             for batch in file.batches[record]:
                 rows += [(part, name, _as_bytes(own)) for part, own in _cut(batch, column, parts)]
-        facts = pickle.dumps(
-            {**file.row(JOURNALS if kind == "journal" else LEDGERS), "defect": None, WALL: file.last_wall_us}
-        )
+        facts = pickle.dumps({**file.row(JOURNALS if kind == "journal" else LEDGERS), WALL: file.last_wall_us})
         rows += [(part, f"{kind}s", facts) for part in range(parts)]
         columns = list(zip(*rows, strict=True))
         return pa.record_batch(
@@ -170,7 +168,8 @@ def _whole_lines(path: Path, begin: int) -> int:
 
 
 def _read_lines(path: Path, kind: str, lines: _Lines) -> RecordFile:
-    file = RecordFile(path.name, kind, lines.number, MEMBER_KINDS if kind == "journal" else PUBLISHER_KINDS)
+    kinds = MEMBER_KINDS if kind == "journal" else PUBLISHER_KINDS
+    file = RecordFile(path.name, kind, lines.number, kinds, is_piece=True)
     with path.open("rb") as stream:
         if lines.begin:
             file.take([stream.readline().rstrip(b"\n")])

@@ -69,6 +69,26 @@ def test_batches_have_every_record_once_and_in_its_part(tmp_path: Path) -> None:
     assert reader.partitions(offset, offset) == []
 
 
+def test_a_line_that_is_no_record_is_told_of_and_line_counts_of_pieces_are_not(tmp_path: Path) -> None:
+    story().write(tmp_path)
+    contents = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    spoilt = min(tmp_path.glob("*.member.jsonl"))
+    lines = contents[spoilt].splitlines(keepends=True)
+    contents[spoilt] = b"".join([*lines[:5], b"not a record\n", *lines[5:]])
+    reader, rows = JournalReader(tmp_path), []
+    offset = reader.initialOffset()
+    for share in (0.6, 1):
+        for path, content in contents.items():
+            path.write_bytes(content[: round(len(content) * share)])
+        end = next_offset(reader, offset)
+        rows += read(reader, offset, end)
+        offset = end
+
+    facts = [pickle.loads(row["payload"]) for row in rows if row["name"] in ("journals", "ledgers")]  # noqa: S301
+    assert {row["defect"] for row in facts if row["file"] != spoilt.name} == {None}
+    assert "not a record" in {row["defect"] for row in facts if row["file"] == spoilt.name}
+
+
 def test_nothing_is_read_before_a_member_has_said_who_it_is(tmp_path: Path) -> None:
     (tmp_path / "0.member.jsonl").write_bytes(b'{"kind": "jour')
     reader = JournalReader(tmp_path)

@@ -1,0 +1,109 @@
+"""What the files of a run say of themselves, for which a verdict cannot be valid, and which laws it leaves unproven.
+
+The judge asks at the end of a run, and the standing of a run that goes on with every slice: both take the same for an
+answer.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lbg_runtime.validator.arrow import texts
+from lbg_runtime.validator.findings import Law, Restriping
+
+NEEDS_EVERY_JOURNAL = frozenset(
+    {
+        Law.LOSS,
+        Law.ORDER,
+        Law.DUPLICATE_WITHOUT_FAULT,
+        Law.DUPLICATE_UNFLAGGED,
+        Law.STARTED_AFTER_LOSS,
+        Law.SHARD_HANDLED_AFTER_LEAVING,
+        Law.SHARD_HANDLED_BEFORE_ARRIVING,
+    }
+)
+"""A record that is missing could be the handling, the first handling, the fault, the activity or the leaving that is
+missed."""
+
+NEEDS_EVERY_LEDGER = frozenset({Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED})
+"""A record that is missing could be the second sending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Why a verdict cannot be valid, one sentence each, and the laws of which a violation is not proven for it."""
+
+    reasons: tuple[str, ...]
+    weak: frozenset[Law]
+
+
+def doubts_of_files(journals: pa.Table, ledgers: pa.Table, restripings: Sequence[Restriping]) -> Doubts:
+    """What the tables of files lead to. Rows without a name are none: they keep a number free."""
+    journals, ledgers = (files.filter(pc.not_equal(files.column("file"), "")) for files in (journals, ledgers))
+    mixed = _mixed_files(journals, ledgers)
+    of_journals = _incomplete(journals, "there is no member journal") + _unheard_members(journals)
+    of_ledgers = _incomplete(ledgers, "there is no publisher ledger, so loss cannot be excluded")
+    others = _disagreement("hash_count", journals, ledgers) + _unexplained_queue_counts(restripings, journals)
+    weak = frozenset(Law) if mixed else frozenset[Law]()
+    weak |= NEEDS_EVERY_JOURNAL if of_journals else frozenset()
+    weak |= NEEDS_EVERY_LEDGER if of_ledgers else frozenset()
+    return Doubts((*mixed, *of_journals, *of_ledgers, *others), weak)
+
+
+def _unheard_members(journals: pa.Table) -> list[str]:
+    """Members that had a queue from, or for, a member whose journal is there, and left none themselves."""
+    lists = (orjson.loads(names) for names in texts(journals, "named") if names)
+    missing = sorted(
+        {name for names in lists for name in names} - {member or "" for member in texts(journals, "member")}
+    )
+    return [f"there is no journal of member {name}, whom others name" for name in missing]
+
+
+def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
+    """Files of different runs or groups prove nothing about each other."""
+    reasons = []
+    for name in ("run_id", "group", "hash_prefix"):
+        reasons += _disagreement(name, journals, ledgers)
+    if len({name or "exclusive" for name in texts(journals, "backend")}) > 1:
+        reasons.append("the files disagree on backend: exclusive, partitioned")
+    lives = Counter(zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True))
+    publishers = Counter(texts(ledgers, "publisher"))
+    reasons += [
+        f"two journals claim incarnation {incarnation} of member {member}"
+        for (member, incarnation), count in lives.items()
+        if count > 1 and member is not None
+    ]
+    reasons += [f"two ledgers claim publisher {name}" for name, count in publishers.items() if count > 1 and name]
+    return reasons
+
+
+def _disagreement(name: str, *tables: pa.Table) -> list[str]:
+    values = sorted({str(value) for table in tables for value in table.column(name).to_pylist() if value is not None})
+    return [f"the files disagree on {name}: {', '.join(values)}"] if len(values) > 1 else []
+
+
+def _unexplained_queue_counts(restripings: Sequence[Restriping], journals: pa.Table) -> list[str]:
+    """Headers name the queue count that their member was started with, which may be that of any layout."""
+    known = {count for restriping in restripings for count in (restriping.from_count, restriping.to_count)}
+    named = set(journals.column("queue_count").to_pylist()) - {None}
+    if not known or named <= known:
+        return [] if known else _disagreement("queue_count", journals)
+    strange = ", ".join(str(count) for count in sorted(named - known))
+    layouts = ", ".join(str(count) for count in sorted(known))
+    return [f"the files disagree on queue_count: headers name {strange}, the records of re-stripings {layouts}"]
+
+
+def _incomplete(files: pa.Table, absence: str) -> list[str]:
+    reasons = [] if files.num_rows else [absence]
+    for row in files.select(["file", "torn", "dropped", "defect"]).to_pylist():
+        if row["defect"]:
+            reasons.append(f"{row['file']}: {row['defect']}")
+        if row["dropped"]:
+            # Of a file without a last line it is only known that there are some.
+            least = "at least " if row["torn"] else ""
+            reasons.append(f"{row['file']}: {least}{row['dropped']} records were dropped")
+    return reasons
