@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Mapping
 
 import hypothesis
@@ -87,8 +88,11 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(autouse=True)
 def own_log() -> Generator[None]:
     """A command called in this process sets the log up for its standard error, which is gone after the test."""
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     yield
     structlog.reset_defaults()
+    # These are pytest's, by which what nobody has caught fails a test.
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,6 +101,15 @@ def check_client_name(settings: "Settings", member: str) -> None:
         )
 
 
+def with_status_port(settings: "Settings", port: int | None) -> "Settings":
+    """The settings with the port of `--status-port`, where it was given; raises `UserError` where nothing has one."""
+    if port is None:
+        return settings
+    if settings.ops.status is None:
+        raise UserError("--status-port", f"{port}, and no ops.status", "an ops.status, whose port it replaces")
+    return settings.with_status_port(port)
+
+
 def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:
     from lbg_runtime.core.roles import static_place
     from lbg_runtime.runtime.app import shape_warnings

@@ -64,16 +64,15 @@ def land(
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.broker import GC_THRESHOLDS
+    from lbg_runtime.cli.check import with_status_port
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.pipeline.landing.lander import LandingOptions, lander_app
     from lbg_runtime.pipeline.landing.open_lane import FlushLimits
 
     configure_log()
-    settings = load_group_settings(config)
+    settings = with_status_port(load_group_settings(config), status_port)
     if journal is not None:
         settings = settings.with_journal(journal)
-    if status_port is not None:
-        settings = settings.with_status_port(status_port)
     options = LandingOptions(
         directory,
         FlushLimits(flush_rows, flush_ms),

@@ -11,13 +11,13 @@ import typer
 
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
-from lbg_runtime.model.errors import LandingError, UserError
+from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from lbg_runtime.pipeline.landing.lane_view import LaneView
     from lbg_runtime.pipeline.landing.log import LandingLog
-    from lbg_runtime.pipeline.landing.prune import Unpruned
 
 landing = typer.Typer(no_args_is_help=True, help="The landing log that `lbg land` writes.")
 
@@ -27,21 +27,31 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @landing.command("ls")
 def ls(directory: Directory, json: Json = False) -> None:
-    """What has landed: of each queue its lanes, oldest first, with rows, size and times."""
+    """What has landed: of each queue its lanes, oldest first, with rows, size and times.
+
+    Exit code 1 where a lane is damaged, which is said; `lbg landing verify` looks closer.
+    """
+    lanes: list[dict[str, object]] = []
+    failures: list[tuple[str, str]] = []
     with readable(directory):
         log = _open(directory)
-        lanes = [_lane_object(log, name) for name in log.lanes()]
+        for queue in log.queues():
+            _list_lanes(log, queue, lanes, failures)
     if json:
         group = log.group
-        _print({"group": group.group, "hash_prefix": group.hash_prefix, "hash_count": group.hash_count, "lanes": lanes})
-        return
-    for each in lanes:
-        pruned = f", {each['first_row']} pruned" if each["first_row"] else ""
-        times = f", {each['from']} to {each['to']}" if each["from"] else ""
-        state = " (being written)" if each["is_being_written"] else ""
-        print(f"{each['lane']}: {each['rows']} rows{pruned}, {bytes_text(int(str(each['bytes'])))}{times}{state}")
-    if not lanes:
-        print("nothing has landed", file=sys.stderr)
+        of_whom = {"group": group.group, "hash_prefix": group.hash_prefix, "hash_count": group.hash_count}
+        _print({**of_whom, "lanes": lanes, "failures": _failure_objects(failures)})
+    else:
+        for each in lanes:
+            pruned = f", {each['first_row']} pruned" if each["first_row"] else ""
+            times = f", {each['from']} to {each['to']}" if each["from"] else ""
+            state = " (being written)" if each["is_being_written"] else ""
+            print(f"{each['lane']}: {each['rows']} rows{pruned}, {bytes_text(int(str(each['bytes'])))}{times}{state}")
+        for path, what in failures:
+            print(f"lbg: {path}: {what}", file=sys.stderr)
+        if not lanes and not failures:
+            print("nothing has landed", file=sys.stderr)
+    raise typer.Exit(1 if failures else 0)
 
 
 @landing.command()
@@ -100,7 +110,7 @@ def prune(
     with readable(directory):
         log = _open(directory)
         pruned = list(prune_log(log.path, wall_us() - keep_ms * 1_000, is_dry=dry_run, failures=failures))
-    unpruned = [_told(each, directory) for each in failures]
+    unpruned = [_told(each.error, directory / each.lane) for each in failures]
     size = sum(each.bytes for each in pruned)
     if json:
         _print(
@@ -111,7 +121,7 @@ def prune(
                     {"lane": each.lane, "first_row": each.first_row, "rows": each.rows, "bytes": each.bytes}
                     for each in pruned
                 ],
-                "failures": [{"path": path, "what": what} for path, what in unpruned],
+                "failures": _failure_objects(unpruned),
             }
         )
     else:
@@ -144,33 +154,52 @@ def _open(directory: Path) -> "LandingLog":
     return LandingLog(directory)
 
 
-def _told(failure: "Unpruned", directory: Path) -> tuple[str, str]:
+def _told(error: LandingError | OSError, lane: Path) -> tuple[str, str]:
     """Of which file, and what is wrong with it."""
-    error = failure.error
     if isinstance(error, LandingError):
         return error.path, error.what
-    return str(error.filename or directory / failure.lane), str(error.strerror or error)
+    return str(error.filename or lane), str(error.strerror or error)
 
 
-def _lane_object(log: "LandingLog", name: str) -> dict[str, object]:
+def _failure_objects(failures: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"path": path, "what": what} for path, what in failures]
+
+
+def _list_lanes(log: "LandingLog", queue: int, lanes: list[dict[str, object]], failures: list[tuple[str, str]]) -> None:
+    """Add what there is of a queue, oldest first, and what cannot be told."""
+    from lbg_runtime.pipeline.landing.layout import lane_names
+
+    found = []
+    for name in lane_names(log.path, queue):
+        try:
+            view = log.view(name)
+            found.append((view.place, _lane_object(view)))
+        except (FileNotFoundError, LandingRowsPruned):
+            # Pruned meanwhile.
+            pass
+        except (LandingError, OSError) as error:
+            failures.append(_told(error, log.path / name))
+    lanes += [told for _, told in sorted(found, key=lambda each: each[0])]
+
+
+def _lane_object(view: "LaneView") -> dict[str, object]:
     from lbg_runtime.pipeline.landing.lane import is_being_written
     from lbg_runtime.pipeline.landing.usage import lane_bytes
 
-    view = log.view(name)
     extent = view.extent()
     moments = [each.t_land for each in view.all_flushes(extent.first_row, extent.rows)]
     return {
-        "lane": name,
+        "lane": view.name,
         "queue": view.note.queue,
         "member": view.note.member,
         "epoch": view.note.epoch,
         "host": view.note.host,
         "first_row": extent.first_row,
         "rows": extent.rows,
-        "bytes": lane_bytes(log.path / name),
+        "bytes": lane_bytes(view.folder),
         "from": _time(moments[0]) if moments else None,
         "to": _time(moments[-1]) if moments else None,
-        "is_being_written": is_being_written(log.path / name),
+        "is_being_written": is_being_written(view.folder),
     }
 
 

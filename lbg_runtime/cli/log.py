@@ -1,14 +1,23 @@
-"""Where the log of a command goes: standard error, in lines for people on a terminal and in JSON for all else."""
+"""Where the log of a command goes: standard error, in lines for people on a terminal and in JSON for all else.
+
+All of it has one form, whoever writes it: what collects the log of a container reads line by line, and is told of
+nothing by a traceback in pieces. What a user did wrong, in one line at the end, is no log.
+"""
 
 import logging
 import sys
+import threading
 from io import StringIO
+from types import TracebackType
 from typing import TextIO, cast
 
 import structlog
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 LONGEST_TEXT = 2_000
 """Characters of one line or text of a traceback: an error may quote a whole payload."""
+
+_log = structlog.get_logger(__name__)
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
 _frames_of = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -18,65 +27,122 @@ class LogOutput:
     """A stream for a log: what it cannot write raises nothing, and is told of in the log when it can be written again.
 
     Lines are written in the middle of what handles messages. A reader that went away or a full disk must not end that.
+    It is structlog's logger as well, as those of its own wait for ever where a line is written while one is: here that
+    happens where something failed before, and where a finalizer fails meanwhile. From any thread.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._lock = threading.RLock()
         self._failed_count = 0
 
     def write(self, text: str) -> None:
         """Write a whole line, at once."""
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):  # the second where the stream is closed
-            self._failed_count += 1
-            return
-        if self._failed_count:
+        with self._lock:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except (OSError, ValueError):  # the second where the stream is closed
+                self._failed_count += 1
+                return
             failed_count, self._failed_count = self._failed_count, 0
-            structlog.get_logger(__name__).error("log_writes_failed", count=failed_count)
+        if failed_count:
+            _log.error("log_writes_failed", count=failed_count)
 
     def flush(self) -> None:
         """Nothing is kept back."""
 
+    def msg(self, line: str) -> None:
+        """Write a line of structlog's."""
+        self.write(f"{line}\n")
+
+    debug = info = warning = error = critical = msg
+
 
 def configure_log(*, as_json: bool | None = None) -> None:
-    """Set structlog up for this process. `as_json` None: unless standard error is a terminal."""
+    """Set the log up for this process: structlog, `logging`, warnings, and what nobody has caught.
+
+    `as_json` None: unless standard error is a terminal. Where `logging` has been set up by somebody else, that stays.
+    """
     from lbg_runtime.runtime.log_facts import add_handling
 
     output = LogOutput(sys.stderr)
     if as_json is None:
         as_json = not sys.stderr.isatty()
-    logging.basicConfig(stream=output, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    # The client repeats at length what its transport tells in one line.
-    logging.getLogger("solace").setLevel(logging.CRITICAL)
-    # What a stranger sends to an HTTP port is no event of this process.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    renderers: list[structlog.typing.Processor] = (
+    facts: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        add_handling,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderers: list[Processor] = (
         [structlog.processors.ExceptionRenderer(_as_items), structlog.processors.JSONRenderer()]
         if as_json
         # Names that a peer chose may hold line breaks; written as literals they stay in one line.
         else [structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_plainly)]
     )
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            add_handling,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *renderers,
-        ],
+        processors=[*facts, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # Of a stream it needs no more than `write` and `flush`.
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, output)),
+        logger_factory=lambda *_: output,
     )
+    handler = _ForeignLines(cast(TextIO, output))  # of which it needs no more than `write` and `flush`
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*facts, structlog.stdlib.add_logger_name, _cut_event],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    # The client repeats at length what its transport tells in one line.
+    logging.getLogger("solace").setLevel(logging.CRITICAL)
+    # What a stranger sends to an HTTP port is no event of this process.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.captureWarnings(True)
+    # The event loop's own goes to `logging`.
+    sys.excepthook = _tell_of_end
+    threading.excepthook = _tell_of_thread
+    sys.unraisablehook = _tell_of_ignored
 
 
-def _as_items(exc_info: structlog.typing.ExcInfo) -> object:
+class _ForeignLines(logging.StreamHandler[TextIO]):
+    """Lines of those who use `logging`."""
+
+    def createLock(self) -> None:  # noqa: N802 - by its class
+        """None: the stream has its own, and with two of them threads could wait for each other."""
+        self.lock = None
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - by its class
+        """Tell of a line that cannot be made, as where its arguments do not fit; `logging` would print at length."""
+        _log.error("log_line_failed", logger=record.name, place=f"{record.filename}:{record.lineno}", exc_info=True)
+
+
+def _tell_of_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    _log.error("process_failed", exc_info=(kind, error, trace))
+
+
+def _tell_of_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_type is not SystemExit:
+        name = args.thread.name if args.thread is not None else None
+        _log.error("thread_failed", thread=name, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
+
+
+def _tell_of_ignored(args: "sys.UnraisableHookArgs") -> None:
+    # Its name and not its text, which may hold anything.
+    where = getattr(args.object, "__qualname__", type(args.object).__qualname__)
+    exc_info = (args.exc_type, args.exc_value, args.exc_traceback)
+    _log.error("exception_ignored", reason=args.err_msg, where=where, exc_info=exc_info)
+
+
+def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    return {**event, "event": _cut_text(event["event"])}
+
+
+def _as_items(exc_info: ExcInfo) -> object:
     return _cut(_frames_of(exc_info))
 
 
-def _write_plainly(out: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+def _write_plainly(out: TextIO, exc_info: ExcInfo) -> None:
     whole = StringIO()
     structlog.dev.plain_traceback(whole, exc_info)
     out.write("\n".join(_cut_text(line) for line in whole.getvalue().split("\n")))

@@ -10,6 +10,7 @@ import signal
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
+from typing import TextIO
 
 import typer
 
@@ -122,15 +123,27 @@ def main() -> None:
         # starts, it would go on until it is killed. A command that can leave in order has a handler of its own, later.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        app()
+        try:
+            app()
+        except SystemExit:
+            # As every command ends that does not fail.
+            sys.stdout.flush()
+            raise
     except UserError as error:
         sys.exit(_fail(error, 2))
     except LbgError as error:
         sys.exit(_fail(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        # Once more, as where nothing is buffered nothing of it is left to be written.
+        if _is_written(sys.stdout, "\n"):
+            raise
+        # Whoever has gone on purpose, as `head` does, is not told.
+        told = "standard output", str(error.strerror), "room for what is printed"
+        sys.exit(1 if isinstance(error, BrokenPipeError) else _fail(UserError(*told), 1))
     finally:
-        _leave_errors_written()
+        _leave_written()
 
 
 def _fail(error: LbgError, code: int) -> int:
@@ -156,9 +169,17 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
 
 
-def _leave_errors_written() -> None:
-    """Keep our exit code: the interpreter ends with 120 where its last flush of standard error fails."""
+def _is_written(stream: TextIO, more: str = "") -> bool:
     try:
-        sys.stderr.flush()
+        stream.write(more)
+        stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        return False
+    return True
+
+
+def _leave_written() -> None:
+    """Keep our exit code: the interpreter ends with 120 where its last flush of a standard stream fails."""
+    for stream in (sys.stdout, sys.stderr):
+        if not _is_written(stream):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

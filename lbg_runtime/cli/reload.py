@@ -11,12 +11,15 @@ from pathlib import Path
 import structlog
 from watchfiles import Change, DefaultFilter, awatch
 
+from lbg_runtime.runtime.siblings import HURRY_S
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 _log = structlog.get_logger(__name__)
 
 PATIENCE_S = 5.0
-"""For a member to drain before it is cut short; what it was at comes again."""
+"""For a member to drain before it is cut short for a change; what it was at comes again."""
+LEAVE_S = 60.0
+"""The same where we are to leave."""
 
 
 def member_command(arguments: Sequence[str]) -> list[str]:
@@ -60,12 +63,15 @@ class Reloader:
     """Runs one member after another until it is asked to leave. On one event loop; `run` once."""
 
     def __init__(self, command: Sequence[str], files: UserFiles) -> None:
-        """`command` must leave in order on SIGTERM, at once on a second one, and with its parent."""
+        """`command` must leave in order on SIGTERM, at once on a second one, and with its parent.
+
+        One that has not left `HURRY_S` after the second is killed: it may be stopped.
+        """
         self._command = command
         self._files = files
         self._changed = asyncio.Event()
         self._is_leaving = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
+        self._is_hurried = asyncio.Event()
         self._watching: list[asyncio.Future[None]] = []
 
     async def run(self, *, parent_pid: int | None = None) -> int:
@@ -76,6 +82,8 @@ class Reloader:
             if self._files.trees:
                 self._begin_watch(self._files.trees, below=True)
             try:
+                # Once round the loop the watches are there, before the first member reads a file.
+                await asyncio.sleep(0)
                 while not self._is_leaving.is_set():
                     self._changed.clear()
                     exit_code = await self._one_member()
@@ -87,30 +95,36 @@ class Reloader:
 
     async def _one_member(self) -> int:
         # A session of its own: what a terminal tells its foreground group, we pass on, once.
-        self._process = process = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
         ended = asyncio.ensure_future(process.wait())
         wanted = [asyncio.ensure_future(each.wait()) for each in (self._changed, self._is_leaving)]
         try:
-            if self._is_leaving.is_set():
-                process.send_signal(signal.SIGTERM)
             await asyncio.wait((ended, *wanted), return_when=asyncio.FIRST_COMPLETED)
-            if ended.done() and not self._is_leaving.is_set():
+            if not ended.done():
+                await self._end(process.pid, ended)
+            elif not self._is_leaving.is_set():
                 # A mistake, most likely, that its own lines tell of: the next change may mend it.
                 _log.warning("member_ended", exit_code=ended.result(), until="a file changes")
                 await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
-            elif not self._is_leaving.is_set():
-                await self._end(process, ended)
-            # No bound: whoever is asked to leave has his own.
             return await ended
         finally:
             for task in wanted:
                 task.cancel()
 
-    async def _end(self, process: asyncio.subprocess.Process, ended: "asyncio.Future[int]") -> None:
-        process.send_signal(signal.SIGTERM)
-        await asyncio.wait((ended,), timeout=PATIENCE_S)
-        if not ended.done():
-            process.send_signal(signal.SIGTERM)
+    async def _end(self, pid: int, ended: "asyncio.Future[int]") -> None:
+        hurried = asyncio.ensure_future(self._is_hurried.wait())
+        patience_s = LEAVE_S if self._is_leaving.is_set() else PATIENCE_S
+        try:
+            _signal(pid, signal.SIGTERM)
+            await asyncio.wait((ended, hurried), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                _signal(pid, signal.SIGTERM)
+                await asyncio.wait((ended,), timeout=HURRY_S)
+            if not ended.done():
+                _log.error("member_killed", pid=pid, reason="it did not leave when it was asked to")
+                _signal(pid, signal.SIGKILL)
+        finally:
+            hurried.cancel()
 
     def _begin_watch(self, places: Sequence[Path], *, below: bool) -> None:
         self._watching.append(asyncio.ensure_future(self._watch(places, below=below)))
@@ -123,7 +137,7 @@ class Reloader:
                 made = {path for path in paths if self._files.is_tree(path)}
                 for folder in sorted(made):
                     self._begin_watch([folder], below=True)
-                # Once round the loop the watches are there: what they are too late for is found by looking.
+                # Here too the watches are there after that: what they are too late for is found by looking.
                 await asyncio.sleep(0)
                 found = (paths - made).union(*(self._found_in(folder) for folder in made))
                 if found:
@@ -136,8 +150,13 @@ class Reloader:
 
     def _leave(self, cause: StopCause) -> None:
         _log.info("stop_requested", cause=cause.value)
-        if cause is StopCause.PARENT_GONE and self._is_leaving.is_set():
-            return
-        self._is_leaving.set()
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
+        if not self._is_leaving.is_set():
+            self._is_leaving.set()
+        elif cause is not StopCause.PARENT_GONE:
+            self._is_hurried.set()
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    # As `Siblings` does it, for its reason.
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

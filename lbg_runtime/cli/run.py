@@ -46,7 +46,7 @@ def run(
     import orjson
 
     from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.check import check_client_name
+    from lbg_runtime.cli.check import check_client_name, with_status_port
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.runtime.app import App
     from lbg_runtime.runtime.registry import load_handlers
@@ -56,9 +56,7 @@ def run(
     sys.path.insert(0, str(Path.cwd()))
     if reload:
         raise typer.Exit(_run_reloaded(config, processes, parent_pid))
-    settings = load_group_settings(config)
-    if status_port is not None:
-        settings = settings.with_status_port(status_port)
+    settings = with_status_port(load_group_settings(config), status_port)
     if processes > 1:
         if json or member_index is not None or member_count is not None:
             raise UserError("--processes", str(processes), "one process with --json, --member-index or --member-count")

@@ -1,14 +1,20 @@
 """The guard over PostgreSQL (psycopg 3; the extra `postgres`)."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import sha256
 from typing import Any
 
 from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectSpoiledTransaction, place_of
-from lbg_runtime.model.message import Message
+from lbg_runtime.guard.protocol import (
+    ConnectionInTransaction,
+    EffectEndedTransaction,
+    EffectSpoiledTransaction,
+    place_of,
+)
+from lbg_runtime.model.message import FencingToken, Message
 
 # Any: the connection's rows are of whatever shape its owner chose, and the guard reads none.
 PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
@@ -20,6 +26,12 @@ connection.transaction()`."""
 Connections = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
 """Lends a connection with no transaction begun: the method `connection` of an open `psycopg_pool.AsyncConnectionPool`,
 for one."""
+
+LONGEST_TEXT_BYTES = 800
+"""Of a key or publisher that stands in the table as it is: all of a row's three must fit into one third of a page."""
+
+_DIGEST = "lbg-sha256:"
+"""Begins what stands for a text that the table cannot hold."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS lbg_guard (
@@ -37,6 +49,7 @@ INSERT INTO lbg_guard AS mark (scope, key, publisher, number) VALUES (%s, %s, %s
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE mark.number < excluded.number
 """
+_MARKED_AS_IT_IS = "SELECT 1 FROM lbg_guard WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s"
 _FORGET = "DELETE FROM lbg_guard WHERE scope = %s AND marked_at < now() - make_interval(secs => %s)"
 
 
@@ -44,7 +57,8 @@ class PostgresGuard:
     """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender says how many run at a time.
 
     Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED the later one
-    may be refused with a serialization failure instead, which is an attempt that failed and is made again.
+    may be refused with a serialization failure instead, which is an attempt that failed and is made again. All of its
+    methods raise `ConnectionInTransaction` where that is so.
     """
 
     def __init__(self, connections: Connections, scope: str) -> None:
@@ -56,7 +70,7 @@ class PostgresGuard:
 
         Once before the first use, in `on_assigned` or with the tables of the effect.
         """
-        async with self._connections() as connection, connection.transaction():
+        async with self._transaction() as connection:
             # What is missing when two look at the same time, both would make, and one would fail.
             await connection.execute(_LOCK)
             await connection.execute(_CREATE)
@@ -64,9 +78,10 @@ class PostgresGuard:
     async def once(self, message: Message, effect: PostgresEffect) -> bool:
         """See `Guard.once`."""
         key, token = place_of(message)
-        async with self._connections() as connection, connection.transaction():
-            marked = await connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
-            if marked.rowcount == 0:
+        row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
+        async with self._transaction() as connection:
+            marked = await connection.execute(_MARK, row)
+            if marked.rowcount == 0 or await self._is_marked_as_it_is(connection, key, token):
                 return False
             await effect(connection)
             status = connection.info.transaction_status
@@ -81,5 +96,33 @@ class PostgresGuard:
 
     async def forget(self, older_than_s: int) -> int:
         """As `SqliteGuard.forget`."""
-        async with self._connections() as connection, connection.transaction():
+        async with self._transaction() as connection:
             return (await connection.execute(_FORGET, (self._scope, older_than_s))).rowcount
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        async with self._connections() as connection:
+            # Within another one ours would be a savepoint: `once` would say that it is written, and it might not be.
+            if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
+                raise ConnectionInTransaction(self._scope)
+            async with connection.transaction():
+                yield connection
+
+    async def _is_marked_as_it_is(self, connection: AsyncConnection[Any], key: str, token: FencingToken) -> bool:
+        """Whether there is a mark from before there were digests: what could be compressed was taken at any length."""
+        place = (key, token.publisher)
+        if place == (_as_stored(key), _as_stored(token.publisher)) or any("\0" in text for text in place):
+            return False
+        found = await connection.execute(_MARKED_AS_IT_IS, (self._scope, *place, token.number))
+        return await found.fetchone() is not None
+
+
+def _as_stored(text: str) -> str:
+    """A key or publisher as it stands in the table: itself, or a digest where the database might refuse it.
+
+    No two have the same: one that begins as a digest does has a digest.
+    """
+    encoded = text.encode()
+    if len(encoded) <= LONGEST_TEXT_BYTES and "\0" not in text and not text.startswith(_DIGEST):
+        return text
+    return _DIGEST + sha256(encoded).hexdigest()

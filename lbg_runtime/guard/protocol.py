@@ -60,6 +60,14 @@ class EffectSpoiledTransaction(LbgError):
         self.scope = scope
 
 
+class ConnectionInTransaction(LbgError):
+    """A connection was lent on which a transaction is open, which its owner ends and not the guard; nothing is done."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"guard {scope}: a transaction is open on the connection that was lent; lend one without")
+        self.scope = scope
+
+
 class EffectNotRun(LbgError):
     """The effect is asynchronous, and this guard's are not, or a generator: it has not run, and is not marked."""
 

@@ -26,6 +26,9 @@ from lbg_runtime.sidecar.subscriptions import (
 
 _log = structlog.get_logger(__name__)
 
+ASKED_AGAIN_EVERY_MS = 100
+"""At most so often is the application asked what it wants on account of events; all that come between wait for it."""
+
 
 class PushedEvents:
     """A `Receiver`; its `run` watches the application's health and opens and closes the gate."""
@@ -43,6 +46,8 @@ class PushedEvents:
         """The health has changed, so its deadline has; or there are doubts."""
         self._doubts: list[asyncio.Future[None]] = []
         """Who waits until the application has said anew what it wants."""
+        self._may_ask_ms = now_ms()
+        """From when on it may be asked on their account."""
         self._subscriptions = Subscriptions(())
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -60,7 +65,8 @@ class PushedEvents:
         """See `Receiver.deliver`.
 
         Before an event is dropped because its route is unknown, or fails because it has none, the application is asked
-        again what it wants: it may have been started anew, and nobody has seen it.
+        again what it wants: it may have been started anew, and nobody has seen it. What it said before the event came
+        back says nothing about that, so it is waited for.
         """
         is_sent_anew = False
         while True:
@@ -91,12 +97,15 @@ class PushedEvents:
             while True:
                 self._look.clear()
                 # Doubts that came during a probe are for the next one: the answer may have been on its way.
-                if not self._doubts:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout((self._health.deadline_ms - now_ms()) / 1_000):
-                            await self._look.wait()
-                if self._doubts or self._health.deadline_ms <= now_ms():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout((self._probe_ms() - now_ms()) / 1_000):
+                        await self._look.wait()
+                if self._probe_ms() <= now_ms():
                     await self._probe()
+
+    def _probe_ms(self) -> int:
+        """When the next probe is due."""
+        return min(self._health.deadline_ms, self._may_ask_ms) if self._doubts else self._health.deadline_ms
 
     # -- sending
 
@@ -133,7 +142,8 @@ class PushedEvents:
         self._doubts.append(doubt)
         self._look.set()
         try:
-            # Bound by the time for two probes with their answers; `run` ends after whoever delivers.
+            # Bound by the time for two probes with their answers, and that between them; `run` ends after whoever
+            # delivers.
             await doubt
         except SubscriptionsRefused as error:
             raise ApplicationFailed(str(error)) from None
@@ -152,6 +162,9 @@ class PushedEvents:
         else:
             self._health.probe_passed(now_ms())
         self._follow(failure)
+        if doubts:
+            # An application that drops much by 404 would be asked for each event that it drops.
+            self._may_ask_ms = now_ms() + ASKED_AGAIN_EVERY_MS
         for doubt in doubts:
             if doubt.done():
                 continue  # taken back meanwhile

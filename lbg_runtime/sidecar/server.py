@@ -1,7 +1,6 @@
 """The sidecar's own port, on the member's loop: what is published goes out by the member's session."""
 
 import asyncio
-import os
 import socket
 from types import TracebackType
 from typing import Self
@@ -11,15 +10,22 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.status import connections
+from lbg_runtime.status.server import listen
 
 _log = structlog.get_logger(__name__)
 
-MAX_CONNECTIONS = 256
-"""Further ones are told that the service is not available."""
-
 LAST_ANSWERS_S = 2
 """For requests under way when the member leaves."""
+
+
+class SidecarConnection(connections.BoundedConnection):
+    """One that asks nothing gives way; where all are asking, the newest is told that the service is not available.
+
+    What was published would have an unknown fate otherwise, and what was pulled would come again.
+    """
+
+    keeps_work = True
 
 
 class SidecarServer:
@@ -31,7 +37,7 @@ class SidecarServer:
         # Not `serve`, which takes the process's signals.
         self._config = uvicorn.Config(
             app,
-            http="h11",
+            http=SidecarConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -40,7 +46,8 @@ class SidecarServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            # uvicorn refuses at the number itself, so more than there are where somebody has given way.
+            limit_concurrency=connections.MAX_CONNECTIONS + 1,
             timeout_graceful_shutdown=LAST_ANSWERS_S,
         )
         self._server = uvicorn.Server(self._config)
@@ -49,7 +56,7 @@ class SidecarServer:
 
     async def __aenter__(self) -> Self:
         """Raises `ConfigError` where the address cannot be had."""
-        self._listener = _listen(self.address)
+        self._listener = listen(self.address, "sidecar.listen")
         self.address = ListenAddress(self.address.host, self._listener.getsockname()[1])
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
@@ -65,14 +72,3 @@ class SidecarServer:
         if self._serving is not None and self._listener is not None:
             await self._serving
             await self._server.shutdown(sockets=[self._listener])
-
-
-def _listen(address: ListenAddress) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        # The number says it in fewer words than the text; a name that has no address has no number either.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-        expected = "an address of this machine with a free port"
-        raise ConfigError("sidecar.listen", f"{address}: {reason}", expected) from None

@@ -5,6 +5,7 @@ whoever holds that many sockets open would have an orchestrator's probes answere
 """
 
 import asyncio
+from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,6 +20,9 @@ READ_WITHIN_S = 20.0
 class BoundedConnection(H11Protocol):
     """One connection. The server makes it and calls it, on its loop."""
 
+    keeps_work: ClassVar[bool] = False
+    """Whether a request under way is left alone: it gives way to none, and its client may read as late as it likes."""
+
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
     _since_s = 0.0
@@ -30,7 +34,9 @@ class BoundedConnection(H11Protocol):
         self._await_request()
         if len(self.connections) > MAX_CONNECTIONS:
             others = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self]
-            min(others, key=lambda each: (each._is_at_work, each._since_s))._give_way()
+            giving = [each for each in others if not each._is_kept]
+            if giving:
+                min(giving, key=lambda each: (each._is_at_work, each._since_s))._give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
@@ -54,7 +60,8 @@ class BoundedConnection(H11Protocol):
     def pause_writing(self) -> None:
         """The client does not read as fast as it is told: it has its time for that."""
         super().pause_writing()
-        self._await_reading()
+        if not self._is_kept:
+            self._await_reading()
 
     def resume_writing(self) -> None:
         """It has read; of a connection that is to end it has to read the rest, too."""
@@ -65,6 +72,10 @@ class BoundedConnection(H11Protocol):
     @property
     def _is_at_work(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete
+
+    @property
+    def _is_kept(self) -> bool:
+        return self.keeps_work and self._is_at_work
 
     def _await_request(self) -> None:
         if self._request_timer is not None:

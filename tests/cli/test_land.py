@@ -25,6 +25,16 @@ def test_options_that_cannot_be_are_the_users_mistake(tmp_path: Path, options: t
     assert problem in str(ended.exception)
 
 
+@pytest.mark.parametrize("command", ["run", "land"])
+def test_a_status_port_where_nothing_has_one_is_the_users_mistake(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("group: {name: o, hash_prefix: h, hash_count: 4, queue_count: 1}\nhandlers: [shop]\n")
+    where = ("--dir", str(tmp_path / "log")) if command == "land" else ()
+    ended = CliRunner().invoke(app, [command, "--config", str(config), "--status-port", "9000", *where])
+    assert isinstance(ended.exception, UserError)
+    assert str(ended.exception).startswith("--status-port: 9000, and no ops.status; expected ")
+
+
 @pytest.mark.parametrize(("text", "size"), [("1K", 1024), ("500M", 500 << 20), ("1.5G", 3 << 29), ("2TB", 2 << 40)])
 def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
     assert parse_bytes(text) == size

@@ -59,6 +59,109 @@ def test_lines_for_people_have_the_traceback_and_no_local_variable():
     assert "not_shown" not in text
 
 
+STRANGERS = """
+import asyncio, ctypes, logging, sys, threading, warnings
+from lbg_runtime.cli.log import configure_log
+configure_log(as_json=sys.argv[1] == "json")
+import lbg_runtime.transport.solace.library
+
+class Unclosed:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+
+async def fail(secret):
+    raise ValueError("in a task")
+
+async def main():
+    asyncio.create_task(fail("card " + "4711"))
+    await asyncio.sleep(0)
+
+def fail_in_thread():
+    secret = "card " + "4711"
+    raise ValueError("in a thread")
+
+logging.getLogger("somebody").warning("two\\nlines of %s", "theirs")
+logging.getLogger("somebody").info("not shown")
+logging.getLogger("somebody").error("%d", "no number")
+logging.getLogger("somebody").error("y" * 5_000_000)
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("somebody").exception("caught")
+warnings.warn("old", DeprecationWarning)
+asyncio.run(main())
+thread = threading.Thread(target=fail_in_thread, name="theirs")
+thread.start()
+thread.join()
+del thread
+leaving = threading.Thread(target=sys.exit, args=(3,))
+leaving.start()
+leaving.join()
+Unclosed()
+ctypes.CFUNCTYPE(None)(lambda: 1 / 0)()
+secret = "card " + "4711"
+raise ValueError("at the top")
+"""
+
+
+def _strangers(form: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", STRANGERS, form], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "4711" not in ended.stderr
+    assert len(ended.stderr) < 40_000
+    return ended.stderr
+
+
+def test_whoever_writes_a_line_for_machines_it_is_json_with_the_facts_of_all_lines():
+    entries = [json.loads(line) for line in _strangers("json").splitlines()]
+    assert [(entry["level"], entry["event"].split("\n")[0][:28]) for entry in entries] == [
+        ("warning", "two"),
+        ("error", "log_line_failed"),
+        ("error", "y" * 28),
+        ("error", "caught"),
+        ("warning", "<string>:30: DeprecationWarn"),
+        ("error", "Task exception was never ret"),
+        ("error", "thread_failed"),
+        ("error", "exception_ignored"),
+        ("error", "exception_ignored"),
+        ("error", "process_failed"),
+    ]
+    assert all(entry["timestamp"].endswith("Z") for entry in entries)
+    assert (entries[0]["event"], entries[0]["logger"]) == ("two\nlines of theirs", "somebody")
+    failed = [entry["exception"][0]["exc_value"] for entry in entries if "exception" in entry]
+    assert failed[1:] == [
+        "division by zero",
+        "in a task",
+        "in a thread",
+        "in a finalizer",
+        "division by zero",
+        "at the top",
+    ]
+
+
+def test_whoever_writes_a_line_for_people_it_has_their_form():
+    text = _strangers("text")
+    assert text.count("Traceback (most recent call last)") == 7
+    assert "--- Logging error ---" not in text
+
+
+def test_a_line_of_a_library_tells_of_the_message_that_is_handled():
+    script = """
+import logging
+from types import SimpleNamespace
+from lbg_runtime.cli.log import configure_log
+from lbg_runtime.runtime.handling import CURRENT_HANDLING
+configure_log(as_json=True)
+CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=3, key="k"))
+logging.getLogger("theirs").warning("slow")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    entry = json.loads(ended.stderr)
+    assert (entry["event"], entry["queue"], entry["epoch"], entry["key"]) == ("slow", "orders/0", 3, "k")
+
+
 class _FullDisk(io.StringIO):
     def write(self, text):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -96,6 +199,42 @@ def test_what_could_not_be_written_is_told_of_once_when_it_can_be(monkeypatch):
         output.write("four\n")
     assert stream.getvalue() == "three\nfour\n"
     assert [(line["event"], line["count"]) for line in logs] == [("log_writes_failed", 2)]
+
+
+AGAIN = """
+import errno, io, sys, structlog
+from lbg_runtime.cli.log import configure_log
+
+class Failing:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+
+class Disk(io.StringIO):
+    is_full = True
+
+    def write(self, text):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if "two" in text:
+            Failing()
+        return super().write(text)
+
+disk, stderr = Disk(), sys.stderr
+sys.stderr = disk
+configure_log(as_json=True)
+log = structlog.get_logger()
+log.info("one")
+disk.is_full = False
+log.info("two")
+log.info("three")
+stderr.write(disk.getvalue())
+"""
+
+
+def test_a_line_that_is_written_while_another_one_is_waits_for_nothing():
+    ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True, timeout=30)
+    told = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert sorted(told) == ["exception_ignored", "log_writes_failed", "three", "two"]
 
 
 def test_a_line_that_can_be_written_is_there_at_once():

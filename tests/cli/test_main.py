@@ -105,3 +105,27 @@ def test_what_the_encoding_of_the_output_has_not_is_shown_by_its_number(folder):
     )
     assert ended.returncode == 0, ended.stderr
     assert "name \\xfc" in ended.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("check",), ("check", "--json"), ("--help",)])
+def test_output_that_finds_no_room_is_told_in_one_line(folder, arguments, unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*LBG, *arguments], cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False, timeout=30,
+        )  # fmt: skip
+    assert ended.stderr == "lbg: standard output: No space left on device; expected room for what is printed\n"
+    assert ended.returncode == 1
+
+
+def test_output_whose_reader_has_gone_is_no_traceback(folder):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [*LBG, "check"]
+        ended = subprocess.run(command, cwd=folder, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, b"")

@@ -112,3 +112,42 @@ def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_c
         process.send_signal(signal.SIGTERM)
         until("member_left")
         assert process.wait(30) == 0
+
+
+STOPPED = """\
+import asyncio, sys
+from pathlib import Path
+from lbg_runtime.cli import reload
+from lbg_runtime.cli.log import configure_log
+
+configure_log(as_json=True)
+reload.PATIENCE_S = reload.HURRY_S = 0.1
+# As it is asked to leave, maybe, before it is stopped.
+deaf = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+member = f"{deaf}; print('there', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+files = reload.UserFiles(Path.cwd(), Path("config.yaml"))
+code = asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run())
+sys.exit(code)
+"""
+
+
+@pytest.mark.real_time
+def test_a_member_that_is_stopped_is_waited_for_within_a_bound_and_then_killed(tmp_path):
+    with running(
+        [sys.executable, "-c", STOPPED], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+
+        def until(*texts):
+            for text in texts:
+                assert any(text in line for line in process.stdout), text
+
+        until("there")
+        (tmp_path / "app.py").touch()
+        until("files_changed", "member_killed", "there")
+        process.send_signal(signal.SIGTERM)
+        until("stop_requested")
+        # A second time, so that it is not given the time to drain.
+        process.send_signal(signal.SIGTERM)
+        until("stop_requested", "member_killed")
+        assert process.wait(30) == 128 + signal.SIGKILL

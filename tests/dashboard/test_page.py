@@ -59,6 +59,35 @@ async def test_the_picture_shows_members_queues_and_who_is_fed(stage, browser, t
         assert browser.errors == []
 
 
+MANY_MOVES = """(async () => {
+  const { known, take, WINDOW_MS } = await import(document.scripts[0].src);
+  const end = performance.now() - known.offset;
+  const at = (n) => end - (9_999 - n) * 1_000;
+  const moves = [...Array(10_000).keys()].map((n) => [n + 1, at(n), n % 4, n % 2, 1 - n % 2, 'hand-back', 5]);
+  take({ now: end, members: {}, queues: {}, moves });
+  const ofQueues = [...known.byQueue.values()];
+  return {
+    listed: known.moves.map((one) => one.number),
+    kept: Math.max(...ofQueues.map((each) => each.length)),
+    before: ofQueues.map((each) => each.filter((one) => one.at < end - WINDOW_MS).length),
+  };
+})()"""
+
+
+async def test_a_page_that_is_shown_for_long_keeps_no_more_moves_than_it_shows(stage, browser):
+    async with stage() as group:
+        await group.start("a", "b")
+        await halved(group)
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        found = await browser.evaluate(MANY_MOVES)
+        assert found["listed"] == list(range(10_000 - 79, 10_001))
+        # Two minutes of them, one in four seconds, and the one before, which says who had the queue at their begin.
+        assert found["kept"] <= 32
+        assert all(1 <= count <= 2 for count in found["before"])
+        assert browser.errors == []
+
+
 async def test_a_kill_is_seen_within_a_second(stage, browser, tmp_path):
     async with stage() as group:
         await group.start("a", "b")

@@ -98,7 +98,8 @@ class PostgresBench:
         async def effect(connection) -> None:
             if meanwhile is not None:
                 await meanwhile()
-            row = (message.key, message.payload.decode())
+            # What the effect may not hold is no matter of the guard's.
+            row = [text.replace("\0", "") for text in (message.key or "", message.payload.decode())]
             await connection.execute("INSERT INTO effects (key, text) VALUES (%s, %s)", row)
             if crash:
                 raise Crash

@@ -1,6 +1,7 @@
 """What every guard promises, put to each adapter: one effect for a message, by whomever and however often."""
 
 import asyncio
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -53,6 +54,26 @@ async def test_keys_and_publishers_have_marks_of_their_own(bench: Bench) -> None
     assert not await bench.apply(message(7))
     assert await bench.written() == ["p7", "q1"]
     assert await bench.written("other") == ["p1"]
+
+
+ODD_TEXTS = {
+    "zero": "a\0b",
+    # Which no index can make shorter.
+    "long": random.Random(1).randbytes(20_000).hex(),
+    "repeated": "ä" * 5_000,
+    "digest": "lbg-sha256:",
+    "lines": "x\ny\t",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS.values(), ids=ODD_TEXTS)
+async def test_keys_and_publishers_may_be_any_text(bench: Bench, odd: str) -> None:
+    for number in (1, 2):
+        for each in (message(number, key=odd), message(number, key=odd + "'"), message(number, publisher=odd)):
+            assert await bench.apply(each)
+            assert not await bench.apply(each)
+    assert not await bench.apply(message(1, key=odd))
 
 
 async def test_many_at_once_on_one_message_leave_one_effect(bench: Bench) -> None:

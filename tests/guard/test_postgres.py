@@ -1,13 +1,15 @@
 """The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectSpoiledTransaction
+from lbg_runtime.guard.postgres import PostgresGuard
+from lbg_runtime.guard.protocol import ConnectionInTransaction, EffectEndedTransaction, EffectSpoiledTransaction
 from tests.guard.bench import PostgresBench, message
 
 pytestmark = pytest.mark.real_time
@@ -105,6 +107,41 @@ async def test_an_effect_that_rolls_back_is_found_out(bench: PostgresBench) -> N
     with pytest.raises(EffectEndedTransaction):
         await bench.guard.once(message(1), effect)
     assert await bench.apply(message(1))
+
+
+async def test_a_connection_with_an_open_transaction_is_refused_and_left_as_it_is(
+    bench: PostgresBench, pool: AsyncConnectionPool
+) -> None:
+    @asynccontextmanager
+    async def lend() -> AsyncIterator[psycopg.AsyncConnection]:
+        async with pool.connection() as connection:
+            await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'its own')")
+            try:
+                yield connection
+            finally:
+                await connection.commit()
+
+    async def never(_: object) -> None:
+        raise AssertionError("it runs")
+
+    guard = PostgresGuard(lend, "orders")
+    with pytest.raises(ConnectionInTransaction, match="guard orders: a transaction is open"):
+        await guard.once(message(1), never)
+    with pytest.raises(ConnectionInTransaction):
+        await guard.forget(older_than_s=0)
+    assert await bench.written() == ["its own", "its own"]
+    assert await bench.apply(message(1))
+
+
+async def test_a_mark_from_before_there_were_digests_holds(bench: PostgresBench, pool: AsyncConnectionPool) -> None:
+    key = "k" * 5_000
+    async with pool.connection() as connection:
+        row = ("orders", key, "p", 3)
+        await connection.execute("INSERT INTO lbg_guard (scope, key, publisher, number) VALUES (%s, %s, %s, %s)", row)
+    assert not await bench.apply(message(2, key))
+    assert not await bench.apply(message(3, key))
+    assert await bench.apply(message(4, key))
+    assert not await bench.apply(message(4, key))
 
 
 async def test_scopes_in_one_database_have_marks_of_their_own(bench: PostgresBench) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import pairwise
 
 from structlog.testing import capture_logs
 
@@ -144,6 +145,36 @@ async def test_one_whose_wishes_change_with_every_answer_gets_its_events_after_a
     assert [entry["reason"].rpartition(": ")[2] for entry in events(log, "handling_failed")] == [
         "its subscriptions change from answer to answer"
     ] * 3
+
+
+async def test_one_that_drops_much_is_asked_once_in_a_while_and_what_it_wants_by_then_counts(trial):
+    application = application_with("/new", asked=wishes("/old"))
+    asked_at, told = [], application.subscriptions
+
+    async def work(posted):
+        await asyncio.sleep(0.001 * int(posted.key[1:]))
+        return SUCCESS if posted.route == "/new" else UNKNOWN
+
+    async def subscriptions():
+        asked_at.append(asyncio.get_running_loop().time())
+        if len(asked_at) == 8:
+            application.asked = wishes("/new")
+        return await told()
+
+    application.work, application.subscriptions = work, subscriptions
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)):
+            await trial.until(lambda: trial.owners() == 2)
+            await trial.publish(160, keys=16)
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert len(asked_at) == 8
+    assert min(later - sooner for sooner, later in pairwise(asked_at[1:])) > 0.09
+    dropped = {(entry["key"], entry["delivery_id"]) for entry in events(log, "event_dropped")}
+    assert len(dropped) + len(application.taken) == 160
+    assert len(application.taken) >= 32
+    # Of each key a beginning was dropped, and all that came back when it wanted something else has been taken.
+    for key, numbers in application.numbers().items():
+        assert numbers == list(range(numbers[0], 11)), key
 
 
 async def test_after_a_probe_that_failed_it_is_asked_again(trial):

@@ -10,6 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.sidecar import server
+from lbg_runtime.status import connections
 from tests.sidecar.conftest import SUCCESS, ScriptedApplication
 
 pytestmark = pytest.mark.real_time
@@ -124,6 +126,61 @@ async def test_beyond_loopback_the_token_is_asked_for(trial):
             "/v1/publish/orders/new?key=k", data=b"x", headers={"dapr-api-token": "s3cret"}
         ) as response:
             assert response.status == 200
+
+
+async def test_silent_connections_take_no_answer_from_the_application(trial):
+    async with serving(trial, ScriptedApplication(succeed)) as (client, _, _):
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        url = client._base_url
+        many = range(connections.MAX_CONNECTIONS + 20)
+        silent = [await asyncio.open_connection(url.host, url.port) for _ in many]
+        try:
+            async with client.post("/v1/publish/orders/new?key=k", data=b"x") as response:
+                assert response.status == 200
+            # The oldest gave way.
+            assert await silent[0][0].read(1) == b""
+        finally:
+            for _, writer in silent:
+                writer.close()
+
+
+async def test_where_all_connections_are_asking_the_newest_is_refused(trial, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "READ_WITHIN_S", 0.1)
+    async with (
+        serving(trial) as (client, _, _),
+        client.post("/v1/pull") as first,
+        client.post("/v1/pull") as second,
+    ):
+        async with client.post("/v1/publish/orders/new?key=k", data=b"x") as response:
+            assert response.status == 503
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.publish(40)
+        for stream in (first, second):
+            assert (await next_event(stream))["event"]
+
+
+async def test_a_stream_may_be_read_as_late_as_its_client_likes(trial, monkeypatch):
+    monkeypatch.setattr(connections, "READ_WITHIN_S", 0.0)
+    paused = asyncio.Event()
+
+    class Watched(server.SidecarConnection):
+        def pause_writing(self):
+            super().pause_writing()
+            paused.set()
+
+    monkeypatch.setattr(server, "SidecarConnection", Watched)
+    async with serving(trial) as (client, _, _), client.post("/v1/pull?max=100") as stream:
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.publish(100, keys=100, payload=b"x" * 200_000)
+        async with asyncio.timeout(BOUND_S):
+            await paused.wait()
+        # The server has had its turn to give it up.
+        async with client.get("/v1/sidecar") as response:
+            assert response.status == 200
+        for _ in range(100):
+            event = await next_event(stream)
+            assert await settle(client, event) == {"settled": 1, "late": []}
 
 
 async def test_a_port_that_is_taken_stops_the_start(trial):

@@ -19,7 +19,7 @@ Made from `lbg_runtime/cli/`; do not edit. `make docs` writes it anew.
 
 Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown, 130
 interrupted; section 8 of [architecture.md](architecture.md) has them by command. Logs go to standard error, as JSON
-where it is no terminal. `lbg COMMAND --help` says the same as this page.
+where it is no terminal, whoever writes them. `lbg COMMAND --help` says the same as this page.
 """
 
 REQUIRED = "required"

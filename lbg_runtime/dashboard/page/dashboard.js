@@ -47,8 +47,12 @@ function take(told) {
     const move = { number, at, queue, giver, taker, cause, gap };
     known.moves.push(move);
     if (!known.byQueue.has(queue)) known.byQueue.set(queue, []);
-    known.byQueue.get(queue).push(move);
+    const ofQueue = known.byQueue.get(queue);
+    ofQueue.push(move);
+    // The newest from before the window says who had the queue when that begins.
+    while (ofQueue.length > 1 && ofQueue[1].at < at - WINDOW_MS) ofQueue.shift();
   }
+  known.moves.splice(0, known.moves.length - MOVES_LISTED);
   if (!told.whole) announce(told.moves);
   show(fresh);
 }
@@ -771,3 +775,5 @@ setInterval(() => {
   }
 }, 250);
 follow();
+
+export { known, take, WINDOW_MS }; // for the tests alone

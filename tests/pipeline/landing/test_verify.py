@@ -110,6 +110,32 @@ def test_ls_shows_every_lane(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert (told["group"], [each["rows"] for each in told["lanes"]]) == ("orders", [6])
 
 
+@pytest.mark.parametrize("part", ["lane.json", "000000000000.index"])
+def test_ls_goes_on_with_other_lanes_and_says_what_is_damaged(log_on_disk: LogOnDisk, lane: Path, part: str) -> None:
+    log_on_disk.lane("a").append(rows([id_of("q", 1)]))
+    log_on_disk.lane("z", queue=1).append(rows([id_of("q", 1)], queue=1))
+    (lane / part).write_text("{")
+    code, text, errors = run("ls", str(log_on_disk.root))
+    assert (code, [line.partition(":")[0] for line in text.splitlines()]) == (
+        1,
+        ["queue=001/lane=z-1.3", "queue=003/lane=a-1.2"],
+    )
+    (said,) = errors.splitlines()
+    assert said.startswith(f"lbg: {lane / part}: ")
+    code, text, _ = run("ls", str(log_on_disk.root), "--json")
+    told = json.loads(text)
+    assert (code, len(told["lanes"]), [each["path"] for each in told["failures"]]) == (1, 2, [str(lane / part)])
+
+
+def test_prune_says_where_rows_are_missing_beside_their_index(log_on_disk: LogOnDisk, lane: Path) -> None:
+    data = lane / "000000000000.arrow"
+    data.unlink()
+    for more in (["--dry-run"], []):
+        code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h", *more)
+        assert (code, text.partition(",")[0]) == (1, "0 segments")
+        assert errors == f"lbg: {data}: it is missing; what lies behind it in its lane stays\n"
+
+
 def test_verify_ends_with_1_where_something_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
     code, text, _ = run("verify", str(log_on_disk.root))
     assert (code, text) == (0, "whole: 6 rows in 3 segments of 1 lanes\n")
