@@ -9,7 +9,8 @@ from lbg_runtime.model.group import GroupShape
 LARGEST_QUEUE_NAME = 200
 LARGEST_TOPIC_BYTES = 250
 LARGEST_CLIENT_NAME = 160
-"""What PubSub+ takes; of topics so many bytes of UTF-8, of names so many characters."""
+LARGEST_PASSWORD_BYTES = 128
+"""What PubSub+ takes; of topics and passwords so many bytes of UTF-8, of names so many characters."""
 
 
 def client_name(group: str, member: str) -> str:

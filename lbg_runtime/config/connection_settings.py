@@ -3,9 +3,9 @@
 from enum import Enum
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME, LARGEST_PASSWORD_BYTES
 from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, split_hosts
 
 
@@ -49,6 +49,14 @@ class OAuthSettings(Section):
     """Tells the broker whose token it is, where it cannot see it from the token."""
 
 
+def _takable(password: SecretStr) -> SecretStr:
+    # Of a longer one the client would say what it is.
+    size = len(password.get_secret_value().encode(errors="surrogatepass"))
+    if size > LARGEST_PASSWORD_BYTES:
+        raise SettingProblem((), f"{size} bytes", f"at most {LARGEST_PASSWORD_BYTES}")
+    return password
+
+
 class ConnectionSettings(Section):
     """The session with the broker."""
 
@@ -59,8 +67,8 @@ class ConnectionSettings(Section):
     """Message VPN of the broker."""
     username: Text = "default"
     """Client username; the one that the group's queues belong to, where the group has its own."""
-    password: Secret = SecretStr("")
-    """Of the client username."""
+    password: Annotated[Secret, AfterValidator(_takable)] = SecretStr("")
+    """Of the client username; at most 128 bytes."""
     client_name: Annotated[str, Field(min_length=1, max_length=LARGEST_CLIENT_NAME)] | None = None
     """Unique on the broker; made from group, member, host and process where it is not given."""
     tls: TlsSettings = TlsSettings()

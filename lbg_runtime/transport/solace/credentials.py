@@ -7,6 +7,9 @@ from pathlib import Path
 
 from lbg_runtime.model.errors import ConfigError
 
+LARGEST_TOKEN_BYTES = 65_000
+"""The client refuses some hundred more, and says what they are."""
+
 _SENDABLE = re.compile("[!-~]+")
 
 
@@ -45,9 +48,10 @@ class TokenFile:
         where = "connection.oauth.token_file"
         text = _check_readable(where, Path(self.path), "a file with an access token")
         token = text.decode("ascii", errors="replace").strip()
-        if not _SENDABLE.fullmatch(token):
+        if not _SENDABLE.fullmatch(token) or len(token) > LARGEST_TOKEN_BYTES:
             found = "is empty" if not token else "holds something else"
-            raise ConfigError(where, f"{self.path} {found}", "an access token, in visible ASCII characters")
+            expected = f"an access token of at most {LARGEST_TOKEN_BYTES} visible ASCII characters"
+            raise ConfigError(where, f"{self.path} {found}", expected)
         return token
 
 

@@ -63,13 +63,18 @@ _EXPECTED: Mapping[int, str] = {
 _TLS_EXPECTED = "a broker that speaks TLS there, and trusts connection.client_certificate if there is one"
 
 _SESSION_NAME = re.compile(r"^Session '[^']*': ")
+_SECRET = re.compile(r"('\w*(?:PASSWORD|TOKEN)\w*') (?:with|has invalid) value '.*", re.DOTALL)
+"""What the client says of a secret that it does not take, up to its end: a secret may hold quotes, and be cut off."""
 _TEXT_SUBCODE = re.compile(r"Error Info Sub code: \[(\d+)\]")
 _FACTS_REASON = re.compile(r"'error_info_contents': [\"'](.+)[\"']\}$", re.DOTALL)
 _TEXT_REASON = re.compile(r"Error: \[(.*?)\]", re.DOTALL)
 
 
 def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
-    """The client's number, where there is one, and one line of words, out of the three shapes its exceptions have."""
+    """The client's number, where there is one, and one line of words, out of the three shapes its exceptions have.
+
+    No secret is in it.
+    """
     subcode = getattr(error, "sub_code", None)
     content = error.args[0] if error.args else ""
     if isinstance(content, BaseException):
@@ -86,6 +91,7 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
     text, _, facts = text.partition(" {'")
     if subcode is not None and (found := _FACTS_REASON.search(facts)):
         text = found[1]
+    text = _SECRET.sub(r"\1 has a value that the client does not take", text)
     return subcode, " ".join(text.split()) or type(error).__name__
 
 

@@ -56,13 +56,12 @@ SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
 class SolaceSession:
     """All methods block and run on control threads; `publisher` and `transactions` are used on the loop's thread."""
 
-    def __init__(
-        self, service: Any, publisher: SolacePublisher, transactions: Transactions, token: str | None = None
-    ) -> None:
+    def __init__(self, service: Any, publisher: SolacePublisher, transactions: Transactions, token: str = "") -> None:
         self.service = service
         self.publisher = publisher
         self.transactions = transactions
-        self._token = token
+        self.token = token
+        """What is shown, where there is a file for it."""
 
     @classmethod
     def connect(
@@ -72,18 +71,17 @@ class SolaceSession:
         take: SessionEventSink,
         make_publisher: MakePublisher,
         threads: ControlThreads,
+        former_token: str = "",
     ) -> "SolaceSession":
         """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`.
 
-        `threads`: where transactions are committed.
+        `threads`: where transactions are committed. `former_token`: of the session before, shown where the file's
+        cannot be had now.
         """
         publisher = make_publisher(inbox)
+        token = _token_of(settings, former_token)
         try:
-            properties = settings.properties()
-        except ConfigError as error:
-            raise ConnectFailed(settings.host_list, str(error), permanent=True) from None
-        try:
-            service = publisher.build(MessagingService.builder().from_properties(properties))
+            service = publisher.build(MessagingService.builder().from_properties(settings.properties(token)))
         except CLIENT_ERRORS as error:
             raise connect_failed(settings.host_list, error) from error
         listener = _ServiceListener(inbox, take)
@@ -96,9 +94,8 @@ class SolaceSession:
         except CLIENT_ERRORS as error:
             native.release(service)
             raise connect_failed(settings.host_list, error) from error
-        token = properties.get(TOKEN_PROPERTY)
         transactions = Transactions(service, threads, publisher.prepare)
-        return cls(service, publisher, transactions, token if isinstance(token, str) else None)
+        return cls(service, publisher, transactions, token)
 
     def fail_all(self, reason: str) -> None:
         """On the loop's thread: it is gone, and nobody will hear of what is not confirmed."""
@@ -122,14 +119,14 @@ class SolaceSession:
         """
         try:
             token = source.read()
-            if token != self._token:
+            if token != self.token:
                 self.service.update_property(TOKEN_PROPERTY, token)
-                self._token = token
+                self.token = token
                 _log.info("token_renewed", file=source.path)
         except ConfigError as error:
-            _log.warning("token_not_renewed", file=source.path, reason=str(error))
+            _tell_of_token(source, str(error))
         except CLIENT_ERRORS as error:
-            _log.warning("token_not_renewed", file=source.path, reason=subcode_and_reason(error)[1])
+            _tell_of_token(source, subcode_and_reason(error)[1])
 
     def is_heard(self) -> bool:
         """Whether the broker has answered to something sent now, and so has read what was sent before it."""
@@ -170,6 +167,23 @@ class SolaceSession:
             receiver.receive_async(_DirectListener(inbox, sink))
         except CLIENT_ERRORS as error:
             raise request_failed(f"subscribe to {subscription}", error) from error
+
+
+def _token_of(settings: SolaceSettings, former: str) -> str:
+    source = settings.token_file
+    if source is None:
+        return ""
+    try:
+        return source.read()
+    except ConfigError as error:
+        if not former:
+            raise ConnectFailed(settings.host_list, str(error), permanent=True) from None
+        _tell_of_token(source, str(error))
+        return former
+
+
+def _tell_of_token(source: TokenFile, reason: str) -> None:
+    _log.warning("token_not_renewed", file=source.path, reason=reason)
 
 
 class _ServiceListener(

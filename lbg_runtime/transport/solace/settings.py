@@ -59,13 +59,13 @@ class SolaceSettings:
         """The hosts as one string, for the client and for messages to the user."""
         return ",".join(self.hosts)
 
-    def properties(self) -> dict[str, str | int | bool]:
-        """The client's own names for all of this, with the token as it is now; raises `ConfigError` where it is not."""
+    def properties(self, token: str = "") -> dict[str, str | int | bool]:
+        """The client's own names for all of this; `token` is what is shown where there is a file for it."""
         properties: dict[str, str | int | bool] = {
             "solace.messaging.transport.host": self.host_list,
             "solace.messaging.service.vpn-name": self.vpn,
             "solace.messaging.client.name": self.client_name,
-            **self._authentication(),
+            **self._authentication(token),
             "solace.messaging.transport.connection-attempts-timeout": self.connect_timeout_ms,
             "solace.messaging.transport.connection-retries": 0,
             "solace.messaging.transport.reconnection-attempts": -1 if self.reconnects else 0,
@@ -80,7 +80,7 @@ class SolaceSettings:
             properties["solace.messaging.tls.trust-store-path"] = self.trust_store_path
         return properties
 
-    def _authentication(self) -> dict[str, str]:
+    def _authentication(self, token: str) -> dict[str, str]:
         prefix = "solace.messaging.authentication"
         if self.client_certificate is not None:
             shown = self.client_certificate
@@ -93,7 +93,7 @@ class SolaceSettings:
                 properties[f"{prefix}.client-cert.private-key-password"] = shown.key_password
             return properties
         if self.token_file is not None:
-            properties = {f"{prefix}.scheme": "AUTHENTICATION_SCHEME_OAUTH2", TOKEN_PROPERTY: self.token_file.read()}
+            properties = {f"{prefix}.scheme": "AUTHENTICATION_SCHEME_OAUTH2", TOKEN_PROPERTY: token}
             if self.token_file.issuer is not None:
                 properties[f"{prefix}.oauth2.issuer-identifier"] = self.token_file.issuer
             return properties

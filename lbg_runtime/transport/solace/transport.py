@@ -69,6 +69,8 @@ class SolaceTransport:
         self._token_follower: asyncio.Task[None] | None = None
         self._token_is_due = asyncio.Event()
         """Set where the client is about to show its token again."""
+        self._former_token = ""
+        """Shown by the session before this one."""
         self._held: list[tuple[Message, asyncio.Future[None]]] = []
         """Sent while there was no session; goes first when there is one."""
         self._closed = False
@@ -238,6 +240,7 @@ class SolaceTransport:
             partial(self._session_event, life),
             make_publisher,
             self._threads,
+            self._former_token,
         )
         try:
             session = await wait_to_the_end(connecting)
@@ -307,6 +310,7 @@ class SolaceTransport:
     def _replace(self, session: "SolaceSession", reason: str) -> None:
         _log.error("session_ended", client_name=self._settings.client_name, reason=reason)
         self._session = None
+        self._former_token = session.token
         self._disconnected()
         session.fail_all(reason)
         flows, self._flows = self._flows, []

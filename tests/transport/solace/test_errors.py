@@ -51,6 +51,14 @@ TEXT = (
         (ClientError("plain\nwords"), (None, "plain words")),
         (ClientError(ClientError(facts(61, "Unknown Queue"))), (61, "Unknown Queue")),
         (ClientError(""), (None, "ClientError")),
+        (
+            ClientError(facts(7, "property 'SESSION_PASSWORD' with value 'hu'sh\n' of string length 129 exceeds"), 7),
+            (7, "property 'SESSION_PASSWORD' has a value that the client does not take"),
+        ),
+        (
+            ClientError(facts(7, "property 'SESSION_OAUTH2_ACCESS_TOKEN' has invalid value 'hush"), 7),
+            (7, "property 'SESSION_OAUTH2_ACCESS_TOKEN' has a value that the client does not take"),
+        ),
         (AuthenticationError(f"wrong password {facts(19, 'Unauthorized')}"), (None, "wrong password")),
     ],
 )

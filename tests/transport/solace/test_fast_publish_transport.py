@@ -277,7 +277,7 @@ async def test_a_session_that_ended_for_good_fails_what_was_under_way_and_the_ne
 ) -> None:
     properties = SolaceSettings.properties
     no_reconnects = {"solace.messaging.transport.reconnection-attempts": 0}
-    monkeypatch.setattr(SolaceSettings, "properties", lambda its: properties(its) | no_reconnects)
+    monkeypatch.setattr(SolaceSettings, "properties", lambda *its: properties(*its) | no_reconnects)
     transport = make_transport("first")
     await transport.open()
     await asyncio.wait_for(transport.send(numbered(0)), PATIENCE_S)

@@ -144,6 +144,7 @@ def odd_files(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("text").write_text("no certificate and no token")
+    Path("long").write_text("t" * 65_001)
     Path("nothing").write_text("\n")
     file = certificates.client("ann")
     Path("cert").write_bytes(file.read_bytes())
@@ -161,6 +162,7 @@ def odd_files(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.Mo
         ({"oauth": {"token_file": "gone"}}, "connection.oauth.token_file: gone: No such file"),
         ({"oauth": {"token_file": "nothing"}}, "connection.oauth.token_file: nothing is empty"),
         ({"oauth": {"token_file": "text"}}, "connection.oauth.token_file: text holds something else"),
+        ({"oauth": {"token_file": "long"}}, "connection.oauth.token_file: long holds something else"),
     ],
 )
 @pytest.mark.usefixtures("odd_files")
@@ -222,7 +224,7 @@ async def test_a_token_that_was_replaced_is_shown_after_an_outage(
             await session.bind(QueueName("q"), Epoch(1), events.append)
             await asyncio.to_thread(token_file.write_text, "second-token")
             if change_before_the_cut:
-                await until(lambda: getattr(session._session, "_token", "") == "second-token")
+                await until(lambda: getattr(session._session, "token", "") == "second-token")
             tokens_of(server).clear()
             tokens_of(server)["second-token"] = "renewed"
             server.abort_connections()
@@ -231,6 +233,22 @@ async def test_a_token_that_was_replaced_is_shown_after_an_outage(
     if change_before_the_cut:
         # The client came back by itself: the handle is the same, and what it holds can still be settled.
         assert not [event for event in events if isinstance(event, FlowDown)]
+
+
+async def test_a_new_session_shows_the_former_token_while_there_is_no_other(
+    certificates: Certificates, token_file: Path
+) -> None:
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        tokens_of(server)["first-token"] = "billing"
+        async with session_at(server, certificates, **oauth(token_file)) as session:
+            assert isinstance(session, SolaceTransport)
+            former = session._session
+            assert former is not None
+            await asyncio.to_thread(token_file.write_text, "")
+            session._replace(former, "for a test")
+            await until(lambda: session.is_connected)
+            assert session._session is not former
+            assert username_of(server) == "billing"
 
 
 def test_the_brokers_own_files_are_looked_at_before_it_listens(tmp_path: Path, certificates: Certificates) -> None:

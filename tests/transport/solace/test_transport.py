@@ -32,8 +32,8 @@ def no_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client give up at the first lost connection, as it can after a refusal in an outage."""
     properties = SolaceSettings.properties
 
-    def finite(settings: SolaceSettings) -> dict[str, Any]:
-        return properties(settings) | {"solace.messaging.transport.reconnection-attempts": 0}
+    def finite(settings: SolaceSettings, token: str = "") -> dict[str, Any]:
+        return properties(settings, token) | {"solace.messaging.transport.reconnection-attempts": 0}
 
     monkeypatch.setattr(SolaceSettings, "properties", finite)
 
