@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar, overload
 
 from lbg_runtime.config.duration import parse_duration_ms
@@ -146,7 +147,7 @@ class _Line:
     def _begin(self) -> None:
         self._stop_timer()
         items, self._waiting = self._waiting, []
-        task = self._pool.start(self._handle(items))
+        task = self._pool.start(partial(self._handle, items))
         self._tasks |= dict.fromkeys(items, task)
         # Not at the end of `_handle`, which never begins where it is cut short before.
         task.add_done_callback(lambda task: self._settle(items, task))

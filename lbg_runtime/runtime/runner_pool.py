@@ -66,10 +66,9 @@ class RunnerPool:
                 wake_up.set_result(None)
                 return
 
-    def start(self, work: Coroutine[object, object, _Answer]) -> "asyncio.Task[_Answer]":
-        """A task beside the turns, which ends with them at the latest."""
+    def start(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> "asyncio.Task[_Answer]":
+        """A task beside the turns, which ends with them at the latest; `work` is not called where it ends before."""
         if self._group is None or self._context is None:
-            work.close()
             raise InvariantViolated("a task was started beside a pool that does not run")
         return self._group.create_task(self._beside(work), context=self._context.copy())
 
@@ -142,9 +141,9 @@ class RunnerPool:
                 turns = 0
                 await asyncio.sleep(0)
 
-    async def _beside(self, work: Coroutine[object, object, _Answer]) -> _Answer:
+    async def _beside(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> _Answer:
         try:
-            return await work
+            return await work()
         except asyncio.CancelledError:
             raise
         except BaseException:

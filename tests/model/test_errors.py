@@ -7,6 +7,7 @@ import pytest
 
 from lbg_runtime.model import errors
 from lbg_runtime.model.errors import (
+    BatchCutShort,
     BindFailed,
     BodyRefused,
     BrokerRefusal,
@@ -69,6 +70,7 @@ EXAMPLES = [
     TerminalFailure("what"),
     KeyMissing(),
     BodyRefused("Order", "field price missing"),
+    BatchCutShort(),
     HandlerMissing("orders/new"),
     SempError("what"),
     SempUnreachable("http://h:1", "refused"),

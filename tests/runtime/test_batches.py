@@ -1,6 +1,7 @@
 """Batches: when they are handled, that each message is settled for itself, and what one that is cut short does."""
 
 import asyncio
+import gc
 
 import pytest
 from hypothesis import given, settings
@@ -209,6 +210,23 @@ async def test_a_recall_cuts_the_batch_short_settles_nothing_of_it_and_the_other
         made.dispatcher.cancel_handling(QUEUE, Epoch(1))
         await made.until_ended(3, within_s=10)
     assert made.outcomes() == {0: None, 1: None, 2: Outcome.ACCEPTED}
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_recall_may_come_at_any_turn_of_the_loop_in_which_a_batch_begins(rig, delivery, turns):
+    desk = _Desk()
+    made = rig(handlers=_handlers(desk.handle))
+    async with MemberResources().entered(()), made.running():
+        for number in range(3):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.cancel_handling(QUEUE, Epoch(1))
+        await made.until_ended(3)
+    # A batch that never began must not be told of as a coroutine that nobody awaited.
+    gc.collect()
+    assert {end.outcome for end in made.ends} <= {None, Outcome.ACCEPTED}
 
 
 async def test_a_message_that_is_recalled_in_line_leaves_it(rig, delivery):
