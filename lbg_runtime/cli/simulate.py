@@ -20,7 +20,9 @@ def simulate(
     mode: Annotated[str, typer.Option(help="cooperative, cycle, or both side by side.")] = BOTH,
     members: Annotated[int | None, typer.Option(min=3, max=50, help="Planned members; drawn without it.")] = None,
     queues: Annotated[int | None, typer.Option(min=1, max=200, help="Queues; drawn without it.")] = None,
-    faults: Annotated[str | None, typer.Option(help="Replay: only these faults of the seed, such as 3,7.")] = None,
+    faults: Annotated[
+        str | None, typer.Option(help="Replay: only these faults of the seed, such as 3,7; '' for none.")
+    ] = None,
     history: Annotated[bool, typer.Option("--history", help="Replay: show all that happened in the seed.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -39,12 +41,12 @@ def simulate(
     if faults is not None or history:
         if seeds != 1 or len(scopes) != 1:
             raise UserError("lbg simulate", "a replay of several runs", "--seeds 1 and one --mode")
-        raise typer.Exit(_replay(scopes[0], first, faults, with_history=history))
+        raise typer.Exit(_replay(scopes[0], first, faults, with_history=history, json=json))
     campaigns = [run_campaign(scope, range(first, first + seeds), _progress(scope, seeds)) for scope in scopes]
     if json:
         import orjson
 
-        print(orjson.dumps([_as_object(campaign) for campaign in campaigns]).decode())
+        print(orjson.dumps({"modes": [_as_object(campaign) for campaign in campaigns]}).decode())
     else:
         _print_table(campaigns)
     for campaign in campaigns:
@@ -53,14 +55,24 @@ def simulate(
     raise typer.Exit(1 if any(campaign.failures for campaign in campaigns) else 0)
 
 
-def _replay(scope: "Scope", seed: int, faults: str | None, *, with_history: bool) -> int:
+def _replay(scope: "Scope", seed: int, faults: str | None, *, with_history: bool, json: bool) -> int:
     from lbg_runtime.sim.campaign import run_seed
 
-    try:
-        numbers = None if faults is None else [int(number) for number in faults.split(",") if number]
-    except ValueError:
-        raise UserError("--faults", repr(faults), "numbers with commas between, such as 3,7") from None
-    result = run_seed(scope, seed, numbers)
+    result = run_seed(scope, seed, None if faults is None else _fault_numbers(scope, seed, faults))
+    if json:
+        import orjson
+
+        replay = {
+            "mode": scope.mode,
+            "seed": seed,
+            "settings": result.settings,
+            "faults": result.plan,
+            "violations": result.violations,
+        }
+        if with_history:
+            replay["history"] = [str(happening) for happening in result.history]
+        print(orjson.dumps(replay).decode())
+        return 1 if result.violations else 0
     if with_history:
         for position, happening in enumerate(result.history):
             print(f"{position:6} {happening}")
@@ -71,6 +83,18 @@ def _replay(scope: "Scope", seed: int, faults: str | None, *, with_history: bool
         print(f"{violation.at_ms} ms, {violation.law}: {violation.story}")
     print("every law holds" if not result.violations else f"{len(result.violations)} violations")
     return 1 if result.violations else 0
+
+
+def _fault_numbers(scope: "Scope", seed: int, faults: str) -> list[int]:
+    from lbg_runtime.sim.campaign import draw_seed
+
+    known = {str(fault.number): fault.number for fault in draw_seed(scope, seed)[1]}
+    texts = [text.strip() for text in faults.split(",")] if faults else []
+    for text in texts:
+        if text not in known:
+            expected = f"numbers of the seed's {len(known)} faults, from 0, with commas between"
+            raise UserError("--faults", repr(text), expected)
+    return [known[text] for text in texts]
 
 
 def _as_line(scope: "Scope", failure: "Failure") -> str:

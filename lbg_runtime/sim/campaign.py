@@ -8,7 +8,7 @@ from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.figures import Duplicates, count_duplicates
 from lbg_runtime.sim.parts import Parts
-from lbg_runtime.sim.settings import Fault, Mode, draw_faults, draw_settings
+from lbg_runtime.sim.settings import Fault, Mode, SimSettings, draw_faults, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from lbg_runtime.sim.story import StoryFigures, tell_story
 from lbg_runtime.sim.violation import Violation
@@ -82,10 +82,15 @@ def run_campaign(
 
 def run_seed(scope: Scope, seed: int, numbers: Sequence[int] | None = None, parts: Parts | None = None) -> SimResult:
     """Run one seed, with all its faults or only those with these numbers."""
-    settings = draw_settings(SeededChance(seed).fork("settings"), scope.mode, scope.members, scope.queues)
-    plan = draw_faults(settings, SeededChance(seed).fork("plan"))
+    settings, plan = draw_seed(scope, seed)
     chosen = plan if numbers is None else tuple(fault for fault in plan if fault.number in numbers)
     return simulate(seed, settings, parts, chosen)
+
+
+def draw_seed(scope: Scope, seed: int) -> tuple[SimSettings, tuple[Fault, ...]]:
+    """The settings of a seed and all its faults."""
+    settings = draw_settings(SeededChance(seed).fork("settings"), scope.mode, scope.members, scope.queues)
+    return settings, draw_faults(settings, SeededChance(seed).fork("plan"))
 
 
 def shrink(scope: Scope, seed: int, plan: tuple[Fault, ...], parts: Parts | None = None) -> tuple[Fault, ...]:

@@ -7,8 +7,8 @@ from lbg_runtime.model.errors import LbgError
 
 Call = Callable[[], None]
 
-MOST_CALLS = 2_000_000
-"""More than any run needs; a run that reaches it goes round in circles without time passing."""
+MOST_CALLS = 1_000_000
+"""At one time: more than any run needs; a run that reaches it goes round in circles without time passing."""
 
 
 class SimulationLoops(LbgError):
@@ -22,12 +22,11 @@ class Schedule:
         self.now_ms = 0
         self._due: list[tuple[int, int, Call]] = []
         self._count = 0
+        self._calls_now = 0
 
     def at(self, at_ms: int, call: Call) -> None:
         """Run `call` at a time; at once, but after what is due already, where it has passed."""
         self._count += 1
-        if self._count > MOST_CALLS:
-            raise SimulationLoops(f"{MOST_CALLS} calls by {self.now_ms} ms")
         heapq.heappush(self._due, (max(at_ms, self.now_ms), self._count, call))
 
     def after(self, delay_ms: int, call: Call) -> None:
@@ -35,11 +34,18 @@ class Schedule:
         self.at(self.now_ms + delay_ms, call)
 
     def run(self, until_ms: int, is_done: Callable[[], bool]) -> bool:
-        """Let time pass until `is_done`, asked after every call, or until a time; returns whether it is done."""
+        """Let time pass until `is_done`, asked after every call, or until a time; returns whether it is done.
+
+        Raises `SimulationLoops`.
+        """
         while not is_done():
             if not self._due or self._due[0][0] > until_ms:
                 self.now_ms = until_ms
                 return False
-            self.now_ms, _, call = heapq.heappop(self._due)
+            at_ms, _, call = heapq.heappop(self._due)
+            self._calls_now = self._calls_now + 1 if at_ms == self.now_ms else 1
+            if self._calls_now > MOST_CALLS:
+                raise SimulationLoops(f"{MOST_CALLS} calls at {at_ms} ms")
+            self.now_ms = at_ms
             call()
         return True

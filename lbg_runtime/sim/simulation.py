@@ -53,8 +53,10 @@ def simulate(
     violations: list[Violation] = []
     try:
         world.run()
-    except (InvariantViolated, SimulationLoops) as error:
+    except InvariantViolated as error:
         violations.append(Violation("machines_keep_their_invariants", world.schedule.now_ms, str(error)))
+    except SimulationLoops as error:
+        violations.append(Violation("simulated_time_goes_on", world.schedule.now_ms, str(error)))
     facts = Facts(world.history)
     violations += check_laws(facts, chosen)
     return SimResult(

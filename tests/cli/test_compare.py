@@ -65,6 +65,13 @@ async def test_a_pattern_that_does_not_get_going_is_named(monkeypatch):
         await play(pattern, stage, STREAM)
 
 
+async def test_a_stream_may_have_more_work_than_its_members_can_do_in_time():
+    for pattern in PATTERNS:
+        figures = await play(pattern, MemoryStage(), Stream(member_count=2, keys=8, rate=80, seconds=1, work_ms=1_000))
+        assert figures.published == 240, pattern.name
+        assert not (figures.lost and pattern.keeps_messages), pattern.name
+
+
 @pytest.mark.real_time
 async def test_a_pattern_is_played_with_the_official_client():
     (pattern,) = (pattern for pattern in PATTERNS if pattern.name == "message groups")

@@ -37,9 +37,9 @@ def test_both_modes_stand_side_by_side() -> None:
     assert rows["time until a joiner owns its share, median / p95"] == ["3500", "/", "3500", "ms"] * 2
 
 
-def test_json_is_one_object_for_each_mode() -> None:
+def test_json_is_one_object_with_the_figures_of_each_mode() -> None:
     result = lbg_simulate("--seeds", "2", "--mode", "cycle", "--members", "3", "--queues", "4", "--json")
-    [figures] = json.loads(result.stdout)
+    [figures] = json.loads(result.stdout)["modes"]
     assert (figures["mode"], figures["members"], figures["queues"], figures["seeds"]) == ("cycle", 3, 4, 2)
     assert (figures["move_pause_p99_ms"], figures["duplicates_per_crash"]) == (55, 7.0)
     assert (figures["seeds_failed"], figures["failures"]) == (0, [])
@@ -69,6 +69,33 @@ def test_a_replay_shows_faults_and_verdict() -> None:
     assert result.exit_code == 0
     assert "LifeStarted(" in result.stdout
     assert result.stdout.endswith("every law holds\n")
+
+
+def test_a_replay_as_json_is_one_object_too() -> None:
+    arguments = ("--seeds", "1", "--first", "3", "--mode", "cooperative", "--faults", "1,0", "--json")
+    result = lbg_simulate(*arguments)
+    assert result.exit_code == 0
+    replay = json.loads(result.stdout)
+    assert (replay["mode"], replay["seed"], replay["violations"]) == ("cooperative", 3, [])
+    assert [fault["number"] for fault in replay["faults"]] == [0, 1]
+    assert replay["settings"]["mode"] == "cooperative"
+    assert "history" not in replay
+    history = json.loads(lbg_simulate(*arguments, "--history").stdout)["history"]
+    assert history[0].startswith("LifeStarted(")
+
+
+def test_a_seed_can_be_replayed_without_any_of_its_faults() -> None:
+    result = lbg_simulate("--seeds", "1", "--first", "3", "--mode", "cooperative", "--faults", "")
+    assert result.exit_code == 0
+    assert "\nfault " not in result.stdout
+
+
+@pytest.mark.parametrize("faults", ["999", "0,999", "-1", "0,,1", "0,", ",", "0,x"])
+def test_only_faults_that_the_seed_has_can_be_replayed(faults: str) -> None:
+    error = lbg_simulate("--seeds", "1", "--first", "3", "--mode", "cooperative", "--faults", faults).exception
+    assert isinstance(error, UserError)
+    assert str(error).startswith("--faults: ")
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

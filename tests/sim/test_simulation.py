@@ -94,3 +94,12 @@ def test_every_queue_comes_home_when_its_primary_runs() -> None:
 def test_a_seed_always_gives_the_same_run() -> None:
     assert simulate(11) == simulate(11)
     assert simulate(11).history != simulate(12).history
+
+
+def test_a_simulation_that_runs_in_circles_does_not_put_it_down_to_the_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lbg_runtime.sim.schedule.MOST_CALLS", 2)
+    laws = {violation.law for violation in simulate(0).violations}
+    assert "simulated_time_goes_on" in laws
+    assert "machines_keep_their_invariants" not in laws

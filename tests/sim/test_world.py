@@ -43,6 +43,19 @@ def test_a_run_in_which_no_time_passes_is_stopped(monkeypatch: pytest.MonkeyPatc
         run_out(schedule)
 
 
+def test_a_run_may_have_any_number_of_calls_as_long_as_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule_module, "MOST_CALLS", 100)
+    schedule, seen = Schedule(), []
+
+    def again() -> None:
+        seen.append(schedule.now_ms)
+        schedule.after(len(seen) % 50 == 0, again)
+
+    again()
+    run_out(schedule)
+    assert len(seen) > 100_000
+
+
 def test_frames_of_one_direction_keep_their_order() -> None:
     schedule, seen = Schedule(), []
     link = Link(schedule, SeededChance(1), longest_delay_ms=50)

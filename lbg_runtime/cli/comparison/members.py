@@ -23,9 +23,16 @@ class Watch:
 
     def __init__(self, work_ms: float, seed: int = 1) -> None:
         self.handled: list[Handled] = []
+        self.longest_work_s = 0.0
+        """Of one message; nothing takes time until `begin`."""
         self._work_ms = work_ms
         self._chance = random.Random(seed)
         self._dead: set[str] = set()
+
+    def begin(self) -> None:
+        """Forget what was handled so far; from now on it takes time."""
+        self.handled.clear()
+        self.longest_work_s = 2 * self._work_ms / 1_000
 
     def bury(self, member: str) -> None:
         """What this member still does counts for nothing: its process would be gone."""
@@ -35,7 +42,7 @@ class Watch:
         """Handle a message."""
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        await asyncio.sleep(self._chance.uniform(0, 2 * self._work_ms) / 1_000)
+        await asyncio.sleep(self._chance.uniform(0, self.longest_work_s))
         if member not in self._dead:
             self.handled.append(
                 Handled(member, message.key or "", message.key_sequence or 0, start_s, loop.time()),

@@ -14,10 +14,13 @@ from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 
 BEGIN_TIMEOUT_S = 30.0
-END_TIMEOUT_S = 60.0
+STUCK_S = 60.0
+"""Nothing is handled for so long, beside the work on one: it never will be. A stream with much work may take long."""
+
 POLL_S = 0.05
 QUIET_S = 0.5
-"""Nothing is handled for so long after the end of the stream: where nothing is kept, nothing more comes."""
+"""Nothing is handled for so long, beside the work on one, after the end of the stream: where nothing is kept, nothing
+more comes."""
 
 WARM_KEYS = 64
 """Keys of the time before the run: enough for every member to get one."""
@@ -76,7 +79,7 @@ class _Run:
         for _ in range(stream.member_count):
             await self._add_member()
         await self._get_going()
-        self._watch.handled.clear()
+        self._watch.begin()
         self._confirmed.clear()
         begin_s = loop.time()
         publishing = asyncio.create_task(self._publish())
@@ -89,7 +92,7 @@ class _Run:
         self._watch.bury(victim)
         self._stage.cut(victim)
         await publishing
-        await self._finish()
+        await self._until_empty("the end of the stream")
         interval_s = stream.keys * BURST / stream.rate
         story = Story(self._confirmed, join_s, crash_s, interval_s)
         return figures_of(self._watch.handled, story, stream.member_count)
@@ -105,7 +108,10 @@ class _Run:
         await member.start()
 
     async def _get_going(self) -> None:
-        """Publish before the run begins, until every member has handled something and nobody moves any more."""
+        """Publish before the run begins, until every member has handled something and nobody moves any more.
+
+        Nothing takes time yet: with much work the members would have to do it all first.
+        """
         names = {member.name for member in self._members}
         try:
             async with asyncio.timeout(BEGIN_TIMEOUT_S):
@@ -113,9 +119,9 @@ class _Run:
                     for number in range(WARM_KEYS):
                         await self._publish_burst(f"warm-{number}")
                     await asyncio.sleep(POLL_S)
-                await self._until_empty()
         except TimeoutError:
             raise NothingHandled(self._pattern.name, "the start of the members") from None
+        await self._until_empty("the start of the members")
 
     async def _publish(self) -> None:
         loop, stream = asyncio.get_running_loop(), self._stream
@@ -133,18 +139,17 @@ class _Run:
         if not answer.cancelled() and answer.exception() is None:
             self._confirmed[answer.result().key] += 1
 
-    async def _finish(self) -> None:
-        try:
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await self._until_empty()
-        except TimeoutError:
-            raise NothingHandled(self._pattern.name, "the end of the stream") from None
-
-    async def _until_empty(self) -> None:
-        # The broker has no event for it.
-        while self._publisher.counts.unconfirmed or depth_of(self._stage):  # noqa: ASYNC110
+    async def _until_empty(self, waited_for: str) -> None:
+        """Until nothing is on the way any more; raises `NothingHandled` where nothing gets on."""
+        loop, work_s = asyncio.get_running_loop(), self._watch.longest_work_s
+        seen, seen_s = len(self._watch.handled), loop.time()
+        while True:
+            # The broker has no event for it.
             await asyncio.sleep(POLL_S)
-        seen = -1
-        while seen != len(self._watch.handled):
-            seen = len(self._watch.handled)
-            await asyncio.sleep(QUIET_S)
+            if len(self._watch.handled) != seen:
+                seen, seen_s = len(self._watch.handled), loop.time()
+            quiet_s = loop.time() - seen_s - work_s
+            if quiet_s >= QUIET_S and not self._publisher.counts.unconfirmed and not depth_of(self._stage):
+                return
+            if quiet_s >= STUCK_S:
+                raise NothingHandled(self._pattern.name, waited_for)

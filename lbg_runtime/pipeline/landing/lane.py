@@ -30,6 +30,8 @@ from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, sync_fo
 SEGMENT_BYTES = 64 << 20
 """A segment that has so many is the last one's last flush; the next goes into a new one."""
 
+GONE_PREFIX = ".gone-"
+
 
 class LaneWriter:
     """One lane, written from one thread at a time. Whoever makes it closes it."""
@@ -155,11 +157,16 @@ def is_being_written(folder: Path) -> bool:
 
 def remove_lane(folder: Path) -> None:
     """Remove a lane with all that is in it. Raises `OSError`."""
-    gone = folder.with_name(f".gone-{folder.name}")
+    shutil.rmtree(set_aside(folder))
+
+
+def set_aside(folder: Path) -> Path:
+    """Have a lane be none any more, on the disk too, and tell where it lies now. Raises `OSError`."""
+    gone = folder.with_name(f"{GONE_PREFIX}{folder.name}")
     folder.rename(gone)
     # Before anything in it goes: under its name, a lane without its note is a damaged one.
     sync_folder(folder.parent)
-    shutil.rmtree(gone)
+    return gone
 
 
 def _discard(folder: Path) -> None:

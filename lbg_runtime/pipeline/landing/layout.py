@@ -1,7 +1,8 @@
 """Names and notes in the folder of a landing log, and who may have them.
 
-    landing.json                          the group
+    landing.json                          the group, and an id of the log
     queue=003/                            one folder for each queue
+      removed.lanes                       a line for each lane that is gone
       lane=<member>-<epoch>.<begin>/      one for each flow handle that landed something: its lane
         lane.json                         the lane; locked for as long as its writer lives
         000000000000.arrow, .index        a segment
@@ -10,11 +11,14 @@
 A lane has one writer, ever. Its folder appears at once, with its note in it, before anything is landed there.
 """
 
+import fcntl
 import os
 import re
 import socket
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -28,6 +32,7 @@ from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, sync_folder
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"
 IDS_SUFFIX = ".ids"
+REMOVED_NOTES = "removed.lanes"
 
 _QUEUE_FOLDER = re.compile(r"queue=([0-9]{3,})")
 _LANE_FOLDER = re.compile(r"lane=[^/]+")
@@ -42,6 +47,8 @@ class GroupNote:
     hash_prefix: str
     hash_count: int
     format: int = FORMAT
+    id: str | None = field(default=None, compare=False)
+    """No other log has it; one that was made before there were ids has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,7 @@ def foreign_files(root: Path) -> Iterator[Path]:
     for queue in queues_of(root):
         folder = root / queue_folder(queue)
         for path in sorted(folder.iterdir()):
-            if not (path.is_dir() and _LANE_FOLDER.fullmatch(path.name)):
+            if path.name != REMOVED_NOTES and not (path.is_dir() and _LANE_FOLDER.fullmatch(path.name)):
                 yield path
         for lane in lane_names(root, queue):
             yield from _foreign_parts(root / lane)
@@ -129,7 +136,8 @@ def read_group_note(root: Path) -> GroupNote:
     except OSError as error:
         raise UserError(str(path), str(error.strerror), "a file that can be read") from None
     try:
-        return GroupNote(str(found["group"]), str(found["hash_prefix"]), int(str(found["hash_count"])))
+        whose = str(found["group"]), str(found["hash_prefix"]), int(str(found["hash_count"]))
+        return GroupNote(*whose, id=str(found["id"]) if found.get("id") is not None else None)
     except (KeyError, ValueError):
         raise _damaged(path) from None
 
@@ -140,13 +148,16 @@ def claim_folder(root: Path, shape: GroupShape) -> None:
     Raises `UserError` where it is another group's, holds something else, or cannot be written, and as
     `read_group_note`.
     """
-    note = GroupNote(shape.name, shape.hash_prefix, shape.hash_count)
+    note = GroupNote(shape.name, shape.hash_prefix, shape.hash_count, id=uuid.uuid4().hex)
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not (root / GROUP_NOTE).exists():
             if any(not each.name.startswith(".") for each in root.iterdir()) and not (root / GROUP_NOTE).exists():
                 raise UserError(str(root), "not empty, and no landing log", "an empty folder, or that of a log")
-            write_note(root / GROUP_NOTE, note)
+            with _alone(root):
+                # Its id is that of whoever was first.
+                if not (root / GROUP_NOTE).exists():
+                    write_note(root / GROUP_NOTE, note)
         if not os.access(root, os.W_OK | os.X_OK):
             raise UserError(str(root), "may not be written", "a folder that this user may write")
     except OSError as error:
@@ -198,6 +209,17 @@ def write_note(path: Path, note: GroupNote | LaneNote) -> None:
         os.fsync(file.fileno())
     draft.replace(path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time. Raises `OSError`."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def _folders_in(path: Path | str) -> list[str]:

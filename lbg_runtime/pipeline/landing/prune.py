@@ -4,19 +4,19 @@ Whole segments go, from the begin of a lane; of each the ids stay, in its place.
 more than the last `IDS_KEPT` of a lane. The second bound is the broker's own: on a flow no more messages can be
 unsettled than that, settlements take effect in order, so what can still come again of a lane are its last rows. The
 first is ours: a message that was landed, never settled, and lay in a queue that nobody consumed for that long after its
-row was pruned counts as new. The last segment of a lane stays while its writer lives.
+row was pruned counts as new. The last segment of a lane stays while its writer lives. With the last of its ids a lane
+goes as a whole, and is noted as gone (`removed.py`).
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lbg_runtime.model.errors import LandingError, LandingRowsPruned
-from lbg_runtime.pipeline.landing.lane import is_being_written, remove_lane
+from lbg_runtime.model.errors import LandingDamaged, LandingError, LandingRowsPruned
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
+from lbg_runtime.pipeline.landing.lane import GONE_PREFIX, is_being_written, set_aside
 from lbg_runtime.pipeline.landing.lane_view import LaneView, unindexed
 from lbg_runtime.pipeline.landing.layout import (
     IDS_SUFFIX,
@@ -28,6 +28,7 @@ from lbg_runtime.pipeline.landing.layout import (
     queues_of,
 )
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned, write_pruned
+from lbg_runtime.pipeline.landing.removed import note_removed
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment, sync_folder
 
 IDS_KEPT_US = 7 * 24 * 3_600 * 1_000_000
@@ -90,7 +91,7 @@ def prune(
             except (LandingError, OSError) as error:
                 failed.append(Unpruned(name, error))
         if not is_dry:
-            _remove_drafts(root / queue_folder(queue))
+            _remove_drafts(root, queue, failed)
     if failures is None and failed:
         raise failed[0].error
 
@@ -111,12 +112,18 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
         if last is not None and last.t_land >= before_us:
             break
         rows = first if last is None else last.rows
-        size = segment.data_path.stat().st_size + segment.index_path.stat().st_size
-        if not is_dry:
-            _prune_segment(view, segment, rows, lane_rows, now_us)
+        try:
+            size = segment.data_path.stat().st_size + segment.index_path.stat().st_size
+            if not is_dry:
+                _prune_segment(view, segment, rows, lane_rows, now_us)
+        except FileNotFoundError:
+            # Who prunes too removes the index first.
+            if segment.index_path.exists() and not segment.data_path.exists():
+                raise LandingDamaged(str(segment.data_path), "it is missing", DAMAGE_REMEDY) from None
+            raise
         yield Pruned(name, first, rows, size)
     if not is_dry:
-        _remove_rests(folder, now_us, is_live=is_live)
+        _remove_rests(root, name, now_us, is_live=is_live)
 
 
 def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, now_us: int) -> None:
@@ -129,7 +136,8 @@ def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, 
     sync_folder(view.folder)
 
 
-def _remove_rests(folder: Path, now_us: int, *, is_live: bool) -> None:
+def _remove_rests(root: Path, name: str, now_us: int, *, is_live: bool) -> None:
+    folder = root / name
     parts = parts_of(folder)
     segments, pruned = parts[INDEX_SUFFIX], parts[IDS_SUFFIX]
     # What a process left behind that died between two steps.
@@ -143,7 +151,7 @@ def _remove_rests(folder: Path, now_us: int, *, is_live: bool) -> None:
     if not is_live and not segments and old == pruned:
         note_age_us = now_us - int((folder / LANE_NOTE).stat().st_mtime_ns // 1_000)
         if pruned or note_age_us > IDS_KEPT_US:
-            remove_lane(folder)
+            _remove_aside(root, name, set_aside(folder))
         return
     if not segments:
         # How far the lane went is told by the last of them.
@@ -152,10 +160,31 @@ def _remove_rests(folder: Path, now_us: int, *, is_live: bool) -> None:
         (folder / read_pruned(folder, first).path.name).unlink(missing_ok=True)
 
 
-def _remove_drafts(folder: Path) -> None:
-    with os.scandir(folder) as entries:
-        for each in entries:
-            # One that is gone since it was listed is done.
-            with suppress(FileNotFoundError):
-                if each.name.startswith((".lane=", ".gone-")) and each.stat().st_mtime < time.time() - DRAFT_KEPT_S:
-                    shutil.rmtree(each.path, ignore_errors=True)
+def _remove_aside(root: Path, name: str, gone: Path) -> None:
+    """Remove what was set aside of a lane; where that fails, it is left for the next look.
+
+    Raises `OSError`, and as `note_removed`.
+    """
+    # Before it is noted nothing of it goes, so this is all, or it is noted already.
+    rows = max((read_pruned(gone, first).rows for first in parts_of(gone)[IDS_SUFFIX]), default=0)
+    if rows:
+        note_removed(root, name, rows)
+    shutil.rmtree(gone)
+
+
+def _remove_drafts(root: Path, queue: int, failed: list[Unpruned]) -> None:
+    folder = root / queue_folder(queue)
+    for path in [each for each in folder.iterdir() if each.name.startswith((".lane=", GONE_PREFIX))]:
+        name = f"{folder.name}/{path.name.removeprefix(GONE_PREFIX)}"
+        try:
+            if path.stat().st_mtime >= time.time() - DRAFT_KEPT_S:
+                continue
+            if path.name.startswith(GONE_PREFIX):
+                _remove_aside(root, name, path)
+            else:
+                shutil.rmtree(path)
+        except FileNotFoundError:
+            # Another process removes it too.
+            pass
+        except (LandingError, OSError) as error:
+            failed.append(Unpruned(name, error))

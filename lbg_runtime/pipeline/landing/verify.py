@@ -15,6 +15,7 @@ from lbg_runtime.pipeline.landing.lane_view import check_unindexed, unindexed
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, foreign_files, lane_names, parts_of
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned
+from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
 from lbg_runtime.pipeline.landing.schema import may_have_copies
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
 
@@ -55,6 +56,10 @@ def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] =
     for path in foreign_files(log.path):
         yield Finding(Grade.NOTE, str(path), "no part of a landing log")
     for queue in log.queues():
+        try:
+            read_removed(log.path, queue, 0, removed_end(log.path, queue))
+        except LandingError as error:
+            yield _damage(error)
         for name in lane_names(log.path, queue):
             try:
                 yield from _verify_lane(log, name, queue, walked, on_progress)

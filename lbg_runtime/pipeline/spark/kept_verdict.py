@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing.segment import sync_folder
 from lbg_runtime.validator.findings import Finding, Standing
 
@@ -25,7 +26,7 @@ class Said(NamedTuple):
 
 
 class KeptVerdict:
-    """Files in a folder of the checkpoint, one for each of the last two batches.
+    """Files in a folder of the checkpoint: which run it is of, and one for each of the last two batches.
 
     A batch is written before Spark notes it as done, and written again where it is run again: so what is found in a
     batch counts once, whatever dies in between.
@@ -34,6 +35,21 @@ class KeptVerdict:
     def __init__(self, checkpoint: Path) -> None:
         self._folder = checkpoint / "verdict"
         self._done = checkpoint / "commits"
+
+    def claim(self, directory: Path) -> None:
+        """Have the checkpoint be of the run in this directory, if it is of none yet.
+
+        Raises `UserError` where it is that of another: of a file of the same name it would know how far it was read,
+        and its verdict would be on both. One that was made before this was written down is taken as of this. Raises
+        `OSError`.
+        """
+        note, asked = self._folder / "directory", directory.resolve()
+        if not note.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write("directory", os.fsencode(asked))
+        known = Path(os.fsdecode(note.read_bytes()))
+        if known != asked:
+            raise UserError(str(self._folder.parent), f"the checkpoint of {known}", f"that of {asked}, or a new one")
 
     def load(self) -> Said:
         """As of the last batch that Spark has noted as done. Raises `OSError`."""
@@ -50,17 +66,20 @@ class KeptVerdict:
     def keep(self, batch: int, said: Said) -> None:
         """Durable on return. Raises `OSError`."""
         self._folder.mkdir(exist_ok=True)
-        draft = self._folder / f".{batch}"
-        with draft.open("wb") as file:
-            file.write(pickle.dumps(said))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._folder / str(batch))
-        sync_folder(self._folder)
+        self._write(str(batch), pickle.dumps(said))
         # The one before is needed until Spark has noted this one.
         for number in _numbers(self._folder):
             if number < batch - 1:
                 (self._folder / str(number)).unlink()
+
+    def _write(self, name: str, content: bytes) -> None:
+        draft = self._folder / f".{name}"
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._folder / name)
+        sync_folder(self._folder)
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -1,10 +1,13 @@
 """Where a stream stands in a landing log, how far its next batch goes, and which task reads which queue. Pure.
 
-An offset is `{"version": 1, "group": name, "lanes": {lane: rows}}`: of each lane the rows from its begin that are read.
-A lane that is not named has nothing read yet, so that lanes which come later need no new checkpoint.
+An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}}`: of each lane
+the rows from its begin that are read. A lane that is not named has nothing read yet, so that lanes which come later
+need no new checkpoint. Lanes that are gone are not named either: those that are noted in the first so many bytes of
+`removed.lanes` (`landing/removed.py`) are dealt with. Offsets of before have neither `log` nor `removed`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from lbg_runtime.model.errors import CheckpointForeign
 
@@ -17,13 +20,27 @@ Cut = Callable[[int, Rows, Rows, int, int | None], Rows]
 """`LandingLog.cut`: of a queue, the offset so many rows and bytes after the first and not beyond the second."""
 
 
-def encode(rows: Rows, group: str) -> dict[str, object]:
-    """The offset of these rows, as values that JSON knows."""
-    return {"version": VERSION, "group": group, "lanes": {lane: count for lane, count in sorted(rows.items()) if count}}
+class Place(NamedTuple):
+    """Where a stream stands."""
+
+    rows: Rows
+    removed: Mapping[int, int]
+    """By queue: bytes of the notes of removed lanes."""
 
 
-def decode(offset: object, where: str, group: str) -> dict[str, int]:
-    """The rows of an offset that a checkpoint has kept; raises `CheckpointForeign`. `where` names the log."""
+def encode(place: Place, group: str, log_id: str | None) -> dict[str, object]:
+    """The offset of a place, as values that JSON knows."""
+    offset: dict[str, object] = {"version": VERSION, "group": group}
+    if log_id is not None:
+        offset["log"] = log_id
+    offset["lanes"] = {lane: count for lane, count in sorted(place.rows.items()) if count}
+    if any(place.removed.values()):
+        offset["removed"] = {str(queue): count for queue, count in sorted(place.removed.items()) if count}
+    return offset
+
+
+def decode(offset: object, where: str, group: str, log_id: str | None) -> Place:
+    """The place of an offset that a checkpoint has kept; raises `CheckpointForeign`. `where` names the log."""
     if not isinstance(offset, Mapping) or offset.get("version") != VERSION:
         version = offset.get("version") if isinstance(offset, Mapping) else None
         raise CheckpointForeign(where, f"an offset of version {version}, this version of lbg reads {VERSION}")
@@ -32,7 +49,17 @@ def decode(offset: object, where: str, group: str) -> dict[str, int]:
         raise CheckpointForeign(where, "an offset that is none of a landing log")
     if offset.get("group", group) != group:
         raise CheckpointForeign(where, f"an offset of group {offset['group']}, and the log is that of {group}")
-    return {str(lane): int(count) for lane, count in lanes.items()}
+    if log_id is not None and offset.get("log", log_id) != log_id:
+        raise CheckpointForeign(where, f"an offset of log {offset['log']}, and this is {log_id}")
+    removed = offset.get("removed", {})
+    if not isinstance(removed, Mapping) or not all(
+        str(queue).isdecimal() and _is_count(count) for queue, count in removed.items()
+    ):
+        raise CheckpointForeign(where, "an offset that is none of a landing log")
+    return Place(
+        {str(lane): int(count) for lane, count in lanes.items()},
+        {int(queue): int(count) for queue, count in removed.items()},
+    )
 
 
 def plan_end(

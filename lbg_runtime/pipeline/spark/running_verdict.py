@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
+import orjson
 import pandas as pd
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
@@ -61,13 +62,14 @@ class RunningVerdict:
     """A query on a directory of record files; called from one thread, but for `catch_up`."""
 
     def __init__(self, spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int) -> None:
-        """Start it. Raises `StreamFailed`."""
+        """Start it. Raises `StreamFailed`, and `UserError` where the checkpoint is that of another directory."""
         self._checkpoint = checkpoint
         self._lock = Lock()
         self._failure: StreamFailed | None = None
         """Of the batch that ended the query."""
         self._kept = KeptVerdict(checkpoint.absolute())
         try:
+            self._kept.claim(directory)
             self._said = self._kept.load()
             self._untold = list(self._said.findings)
             self._has_begun = False
@@ -124,7 +126,7 @@ def looking_on_spark(
 ) -> Iterator[Callable[[Callable[[Standing, Sequence[Finding]], None]], bool]]:
     """A query, for as long as the context lasts, as something to look at that tells what it has found.
 
-    Raises `UserError` where there is no such directory, and `StreamFailed`.
+    Raises `UserError` where there is no such directory or the checkpoint is that of another, and `StreamFailed`.
     """
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", "the directory that members write journals to")
@@ -193,6 +195,12 @@ def _learn(files: dict[int, dict[str, object]], number: int, row: dict[str, obje
     if known is not None:
         row["torn"] = known["torn"] and row["torn"]
         row["clean"] = known["clean"] or row["clean"]
+        row["dropped"] = max(value for value in (known["dropped"], row["dropped"]) if isinstance(value, int))
+        row["defect"] = known["defect"] or row["defect"]
+        # A ledger has neither of the two.
+        row["pauses"] = " ".join(str(each.get("pauses") or "") for each in (known, row)).strip() or None
+        lists = [orjson.loads(str(each.get("named") or "[]")) for each in (known, row)]
+        row["named"] = orjson.dumps(sorted({*lists[0], *lists[1]})).decode() if any(lists) else None
         for name in ("last_mono_ns", "wall_offset_ns"):
             values = [value for value in (known.get(name), row.get(name)) if isinstance(value, int)]
             if values:

@@ -22,11 +22,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lbg_runtime.model.errors import CheckpointForeign, PayloadNotText
-from lbg_runtime.pipeline.landing.layout import queue_of
+from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText
+from lbg_runtime.pipeline.landing.layout import lane_names, queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
-from lbg_runtime.pipeline.spark.offsets import Rows, decode, encode, pack, plan_end
+from lbg_runtime.pipeline.spark.offsets import Place, Rows, decode, encode, pack, plan_end
 from lbg_runtime.pipeline.spark.source_options import Decode, SourceOptions, Start
 
 _BATCH_ROWS = 10_000
@@ -102,9 +103,9 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
         self._log = LandingLog(options.path)
-        self._target: Rows | None = None
+        self._target: Place | None = None
         """With `availableNow`: where the stream ends, fixed when it began."""
-        self._seen: Rows | None = None
+        self._seen: Place | None = None
         """All that was landed when the batch was planned, until Spark asks for it, as it does next."""
 
     def __getstate__(self) -> dict[str, object]:
@@ -113,11 +114,13 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Where a stream without a checkpoint begins. Spark calls this more than once: it changes nothing."""
-        return self._encode(_first_rows(self._log, self._options))
+        # Lanes first: one that goes meanwhile was pruned long ago, which is no loss of a stream that begins now.
+        first = _first_rows(self._log, self._options)
+        return self._encode(Place(first, _removed_ends(self._log, self._options)))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where the stream ends."""
-        self._target = _all_rows(self._log, self._options)
+        self._target = _look(self._log, self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Rows; the limit of bytes goes with it, the smaller one counts."""
@@ -128,26 +131,49 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
         Raises `CheckpointForeign`, and `LandingRowsPruned` where rows that were never read are gone.
         """
-        first = self._decode(start)
+        place = self._decode(start)
         end = self._target
         if end is None:
-            end = self._seen = _all_rows(self._log, self._options)
-        if first and end and not first.keys() & end.keys():
-            found = f"lanes such as {min(first)}, and the log has none of them"
-            raise CheckpointForeign(str(self._options.path), found)
-        lanes = {queue: list(rows) for queue, rows in _by_queue(end).items()}
+            end = self._seen = _look(self._log, self._options)
+        if self._log.group.id is None or "log" not in start:
+            self._check_shared(place.rows, end.rows)
+        first = self._without_removed(place, end)
+        lanes = {queue: list(rows) for queue, rows in _by_queue(end.rows).items()}
         if not self._options.fail_on_loss:
             first = _beyond_pruned(self._log, sorted(lanes), first)
-        return self._encode(plan_end(first, end, lanes, self._log.cut, *self._limits(limit)))
+        reached = plan_end(first, end.rows, lanes, self._log.cut, *self._limits(limit))
+        return self._encode(Place(reached, {**place.removed, **end.removed}))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
         """All that is landed; what is between this and the end of a batch is the lag."""
         seen, self._seen = self._seen, None
-        return self._encode(_all_rows(self._log, self._options) if seen is None else seen)
+        return self._encode(_look(self._log, self._options) if seen is None else seen)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """The tasks of a batch. Of a batch that is run again the same ones, as both offsets are then the same."""
-        return self._plan(self._log, self._decode(start), self._decode(end))
+        return self._plan(self._log, self._decode(start).rows, self._decode(end).rows)
+
+    def _without_removed(self, place: Place, end: Place) -> dict[str, int]:
+        """Rows read, without the lanes that are gone by now. Raises `LandingRowsPruned` where not all of one were."""
+        rows = dict(place.rows)
+        for queue, end_byte in end.removed.items():
+            for gone in read_removed(self._log.path, queue, place.removed.get(queue, 0), end_byte):
+                row = rows.pop(gone.lane, 0)
+                if row < gone.rows and self._options.fail_on_loss:
+                    raise LandingRowsPruned(str(self._options.path), gone.lane, row, gone.rows)
+        return rows
+
+    def _check_shared(self, rows: Rows, end: Rows) -> None:
+        """Of an offset or a log without an id: raises `CheckpointForeign` where the log never had any of its lanes."""
+        if not rows or not end or rows.keys() & end.keys():
+            return
+        path = self._log.path
+        for queue in self._log.queues():
+            removed = read_removed(path, queue, 0, removed_end(path, queue))
+            if not rows.keys().isdisjoint((*lane_names(path, queue), *(gone.lane for gone in removed))):
+                return
+        found = f"lanes such as {min(rows)}, and the log has none of them"
+        raise CheckpointForeign(str(self._options.path), found)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         match limit:
@@ -160,11 +186,11 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
             case _:
                 return self._options.max_rows, self._options.max_bytes
 
-    def _encode(self, rows: Rows) -> dict[str, object]:
-        return encode(rows, self._options.group)
+    def _encode(self, place: Place) -> dict[str, object]:
+        return encode(place, self._options.group, self._log.group.id)
 
-    def _decode(self, offset: Mapping[str, object]) -> dict[str, int]:
-        return decode(offset, str(self._options.path), self._options.group)
+    def _decode(self, offset: Mapping[str, object]) -> Place:
+        return decode(offset, str(self._options.path), self._options.group, self._log.group.id)
 
 
 def _first_rows(log: LandingLog, options: SourceOptions) -> Rows:
@@ -175,9 +201,23 @@ def _first_rows(log: LandingLog, options: SourceOptions) -> Rows:
             return _all_rows(log, options)
         case Start.TIME:
             rows: dict[str, int] = {}
-            for queue in log.queues() if options.queues is None else options.queues:
+            for queue in _queues(log, options):
                 rows.update(log.before(queue, options.start_us))
             return rows
+
+
+def _look(log: LandingLog, options: SourceOptions) -> Place:
+    # The notes first: a lane that is noted then is not among those that are there.
+    removed = _removed_ends(log, options)
+    return Place(_all_rows(log, options), removed)
+
+
+def _removed_ends(log: LandingLog, options: SourceOptions) -> dict[int, int]:
+    return {queue: removed_end(log.path, queue) for queue in _queues(log, options)}
+
+
+def _queues(log: LandingLog, options: SourceOptions) -> Sequence[int]:
+    return log.queues() if options.queues is None else options.queues
 
 
 def _all_rows(log: LandingLog, options: SourceOptions) -> Rows:

@@ -1,16 +1,18 @@
 """The reading side: what is there, what is asked for in vain, and what is said of it."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import orjson
 import pytest
 
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, LandingVersionUnknown, UserError
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
-from lbg_runtime.pipeline.landing.layout import LANE_NOTE
+from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
-from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
+from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
 
 
 def test_lanes_are_told_with_how_far_they_go(log_on_disk: LogOnDisk) -> None:
@@ -152,6 +154,26 @@ def test_no_log_is_the_users_mistake(tmp_path: Path) -> None:
         LandingLog(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"no landing\.json in it"):
         LandingLog(tmp_path)
+
+
+def test_a_log_has_the_id_of_whoever_was_first_to_claim_its_folder(tmp_path: Path) -> None:
+    def claim(_: int) -> str | None:
+        claim_folder(tmp_path / "log", SHAPE)
+        return LandingLog(tmp_path / "log").group.id
+
+    with ThreadPoolExecutor(8) as threads:
+        (found,) = set(threads.map(claim, range(24)))
+    claim_folder(tmp_path / "other", SHAPE)
+    assert LandingLog(tmp_path / "other").group.id not in (None, found)
+
+
+def test_a_log_of_before_there_were_ids_stays_without(log_on_disk: LogOnDisk) -> None:
+    path = log_on_disk.root / "landing.json"
+    note = orjson.loads(path.read_bytes())
+    del note["id"]
+    path.write_bytes(orjson.dumps(note))
+    claim_folder(log_on_disk.root, SHAPE)
+    assert LandingLog(log_on_disk.root).group.id is None
 
 
 def test_a_log_of_another_version_is_told(log_on_disk: LogOnDisk) -> None:

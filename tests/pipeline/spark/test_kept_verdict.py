@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.pipeline.spark import running_verdict
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
+from lbg_runtime.pipeline.spark.running_verdict import RunningVerdict
 from lbg_runtime.validator.findings import NOTHING_YET, Finding, Law
 
 
@@ -42,6 +45,38 @@ def test_what_a_batch_said_that_is_not_done_is_said_by_whoever_runs_it_again(kep
     kept.keep(5, said(5))
     note_done(tmp_path, 5)
     assert kept.load() == said(5)
+
+
+def test_a_checkpoint_is_of_one_directory_for_good(tmp_path: Path) -> None:
+    run, other, checkpoint = tmp_path / "run", tmp_path / "other", tmp_path / "check" / "point"
+    run.mkdir()
+    (tmp_path / "also run").symlink_to(run)
+    KeptVerdict(checkpoint).claim(run)
+    KeptVerdict(checkpoint).claim(tmp_path / "also run")
+    with pytest.raises(UserError) as raised:
+        KeptVerdict(checkpoint).claim(other)
+    assert raised.value.where == str(checkpoint)
+    assert raised.value.found == f"the checkpoint of {run}"
+    kept = KeptVerdict(checkpoint)
+    kept.keep(0, said(1))
+    note_done(checkpoint, 0)
+    assert kept.load() == said(1)
+
+
+def test_a_query_does_not_start_with_the_checkpoint_of_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    monkeypatch.setattr(running_verdict, "_start", lambda _, directory, *__: started.append(directory))
+
+    def start(name: str) -> None:
+        RunningVerdict(None, tmp_path / name, tmp_path / "checkpoint", 1_000)  # type: ignore[arg-type]  # no JVM
+
+    start("run")
+    start("run")
+    with pytest.raises(UserError, match="the checkpoint of"):
+        start("other")
+    assert started == [tmp_path / "run"] * 2
 
 
 def test_the_last_two_batches_are_kept(kept: KeptVerdict, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import CheckpointForeign
-from lbg_runtime.pipeline.spark.offsets import Rows, decode, encode, pack, plan_end
+from lbg_runtime.pipeline.spark.offsets import Place, Rows, decode, encode, pack, plan_end
 
 LANES = {queue: [f"queue={queue:03d}/lane={name}" for name in "ab"] for queue in range(5)}
 
@@ -24,14 +24,18 @@ def cut(queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None
 
 
 def test_an_offset_goes_through_json() -> None:
-    rows = {"queue=001/lane=a": 7, "queue=000/lane=b": 3}
-    offset = orjson.loads(orjson.dumps(encode(rows, "orders")))
-    assert offset == {"version": 1, "group": "orders", "lanes": {"queue=000/lane=b": 3, "queue=001/lane=a": 7}}
-    assert decode(offset, "log", "orders") == rows
+    place = Place({"queue=001/lane=a": 7, "queue=000/lane=b": 3}, {12: 90})
+    offset = orjson.loads(orjson.dumps(encode(place, "orders", "17")))
+    lanes = {"queue=000/lane=b": 3, "queue=001/lane=a": 7}
+    assert offset == {"version": 1, "group": "orders", "log": "17", "lanes": lanes, "removed": {"12": 90}}
+    assert decode(offset, "log", "orders", "17") == place
 
 
-def test_a_checkpoint_without_a_group_is_read() -> None:
-    assert decode({"version": 1, "lanes": {"queue=000/lane=a": 3}}, "log", "orders") == {"queue=000/lane=a": 3}
+def test_a_checkpoint_without_group_and_log_is_read() -> None:
+    lanes = {"queue=000/lane=a": 3}
+    assert decode({"version": 1, "lanes": lanes}, "log", "orders", "17") == Place(lanes, {})
+    # As is one of a log that has an id, by a log that has lost it.
+    assert decode({"version": 1, "log": "17", "lanes": lanes}, "log", "orders", None) == Place(lanes, {})
 
 
 @pytest.mark.parametrize(
@@ -43,11 +47,14 @@ def test_a_checkpoint_without_a_group_is_read() -> None:
         ({"version": 1, "lanes": {"a": -1}}, "none of a landing log"),
         ({"version": 1, "lanes": {"a": True}}, "none of a landing log"),
         ({"version": 1, "group": "bills", "lanes": {}}, "group bills"),
+        ({"version": 1, "log": "18", "lanes": {}}, "of log 18, and this is 17"),
+        ({"version": 1, "lanes": {}, "removed": {"a": 1}}, "none of a landing log"),
+        ({"version": 1, "lanes": {}, "removed": {"3": -1}}, "none of a landing log"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_named(offset: object, what: str) -> None:
     with pytest.raises(CheckpointForeign, match=what) as raised:
-        decode(offset, "the log", "orders")
+        decode(offset, "the log", "orders", "17")
     assert raised.value.where == "the log"
 
 

@@ -6,21 +6,27 @@ import pandas as pd
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from lbg_runtime.journal.reader import read_run
 from lbg_runtime.pipeline.spark.journal_source import JournalReader
 from lbg_runtime.pipeline.spark.running_verdict import _feed, _Part
-from lbg_runtime.validator.findings import Finding, Standing, total
+from lbg_runtime.validator.doubts import NEEDS_EVERY_JOURNAL
+from lbg_runtime.validator.findings import Finding, Law, Standing, VerdictKind, total
+from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.pipeline.spark.validator_kills import Growth, made_run, said, said_at_once
+from tests.validator.history import Step, World
 
 
-@pytest.mark.parametrize("pieces", [1, 5, 40, 200])
-def test_pieces_of_files_come_to_what_the_whole_is(tmp_path: Path, pieces: int) -> None:
-    """With many, some hold a close alone, whose wall clock tells how far the run went."""
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
     whole, growing = tmp_path / "whole", tmp_path / "growing"
     whole.mkdir()
     growing.mkdir()
-    made_run(5, 60, has_faults=True).write(whole)
+    return whole, growing
+
+
+def in_pieces(whole: Path, growing: Path, pieces: int) -> tuple[Standing, list[Finding]]:
     growth, reader = Growth(whole, growing), JournalReader(growing)
     offset = reader.initialOffset()
     parts: dict[int, _Part] = {}
@@ -36,4 +42,42 @@ def test_pieces_of_files_come_to_what_the_whole_is(tmp_path: Path, pieces: int) 
             standings[number], found = _feed(part, iter([frame]))
             findings += found
         offset = end
-    assert said(total(list(standings.values())), findings) == said_at_once(whole)
+    return total(list(standings.values())), findings
+
+
+@pytest.mark.parametrize("pieces", [1, 5, 40, 200])
+def test_pieces_of_files_come_to_what_the_whole_is(folders: tuple[Path, Path], pieces: int) -> None:
+    """With many, some hold a close alone, whose wall clock tells how far the run went."""
+    whole, growing = folders
+    made_run(5, 60, has_faults=True).write(whole)
+
+    assert said(*in_pieces(whole, growing, pieces)) == said_at_once(whole)
+
+
+@pytest.mark.parametrize("pieces", [1, 5, 40])
+def test_that_a_member_stood_still_excuses_in_pieces_as_in_the_whole(folders: tuple[Path, Path], pieces: int) -> None:
+    whole, growing = folders
+    steps = (Step.PUBLISH, Step.PUBLISH, Step.HANDLE, Step.STAND_STILL, Step.PUBLISH, Step.HANDLE)
+    World(7).play(steps * 8).write(whole)
+
+    standing, findings = in_pieces(whole, growing, pieces)
+
+    assert (standing.kind, findings) == (VerdictKind.VALID, [])
+    assert standing.duplicates > 0
+
+
+@pytest.mark.parametrize("pieces", [1, 5, 40])
+def test_what_one_piece_says_of_its_file_counts_to_the_end(folders: tuple[Path, Path], pieces: int) -> None:
+    whole, growing = folders
+    made_run(5, 60, has_faults=True).write(whole)
+    spoilt = min(whole.glob("*.member.jsonl"))
+    lines = spoilt.read_bytes().splitlines(keepends=True)
+    spoilt.write_bytes(b"".join([*lines[:3], b'{"kind":"noise"}\n', *lines[3:]]))
+    expected = validate(read_run(whole))
+    assert expected.unproven
+
+    standing, _ = in_pieces(whole, growing, pieces)
+
+    assert f"{spoilt.name}: an unexpected record of kind 'noise'" in standing.reasons
+    assert standing.weak == NEEDS_EVERY_JOURNAL
+    assert Law.ORDER in standing.unproven

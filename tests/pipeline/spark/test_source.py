@@ -1,5 +1,6 @@
 """The contract of the readers, called as Spark calls them, without a JVM."""
 
+import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText, UserError
+from lbg_runtime.pipeline.landing.lane import set_aside
 from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.prune import prune as prune_log
 from lbg_runtime.pipeline.spark import source
 from lbg_runtime.pipeline.spark.data_source import LbgDataSource
 from lbg_runtime.pipeline.spark.source import LbgStreamReader
@@ -226,8 +229,133 @@ def test_a_checkpoint_of_another_log_is_named(tmp_path: Path) -> None:
         log.lane(name).append(rows([id_of("k", 1)]))
         log.close()
     end = stream_reader(tmp_path / "one").reportLatestOffset()
+    with pytest.raises(CheckpointForeign, match="an offset of log"):
+        stream_reader(tmp_path / "other").latestOffset(end, ReadMaxRows(10))
+    # One of before, or of a log of before.
+    del end["log"]
     with pytest.raises(CheckpointForeign, match="the log has none of them"):
         stream_reader(tmp_path / "other").latestOffset(end, ReadMaxRows(10))
+
+
+DAY_US = 86_400 * 1_000_000
+
+
+def land(log: LogOnDisk, member: str, queue: int, count: int) -> str:
+    """A lane that is done with, of flushes of ten rows."""
+    lane = log.lane(member, queue=queue, segment_bytes=1)
+    for first in range(0, count, 10):
+        found = [id_of(f"{member}{queue}", number) for number in range(first, min(first + 10, count))]
+        lane.append(rows(found, queue=queue, t_land=1))
+    lane.close()
+    return lane.name
+
+
+def remove(log: LogOnDisk) -> None:
+    """All that is done with is pruned, and removed a week later."""
+    for day in (1, 9):
+        list(prune_log(log.root, 1 << 60, clock_us=lambda day=day: day * DAY_US))
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("is_another_left", [True, False])
+def test_rows_of_lanes_that_are_wholly_gone_are_a_named_error_too(
+    log: LogOnDisk, *, is_another_left: bool, has_ids: bool
+) -> None:
+    if not has_ids:
+        forget_id(log.root)
+    half_read, unread = land(log, "a", 0, 100), land(log, "a", 1, 100)
+    reader = stream_reader(log.root)
+    start = {**reader.initialOffset(), "lanes": {half_read: 40}}
+    if is_another_left:
+        kept = log.lane("b", queue=0)
+        kept.append(rows([id_of("kept", 1)], queue=0))
+        start["lanes"] = {half_read: 40, kept.name: 1}
+    remove(log)
+    land(log, "c", 2, 10)
+    with pytest.raises(LandingRowsPruned) as raised:
+        stream_reader(log.root).latestOffset(start, ReadMaxRows(1000))
+    assert (raised.value.lane, raised.value.row, raised.value.first_row) == (half_read, 40, 100)
+    # A lane of which nothing was read.
+    start["lanes"] = {**start["lanes"], half_read: 100}
+    with pytest.raises(LandingRowsPruned) as raised:
+        stream_reader(log.root).latestOffset(start, ReadMaxRows(1000))
+    assert (raised.value.lane, raised.value.row) == (unread, 0)
+    careless = stream_reader(log.root, failOnDataLoss="false")
+    assert [len(found) for _, found in batches(careless, start)] == [10]
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_lanes_that_are_gone_and_were_read_leave_the_offset(log: LogOnDisk, *, has_ids: bool) -> None:
+    if not has_ids:
+        forget_id(log.root)
+    for queue in range(2):
+        land(log, "a", queue, 100)
+    *_, (at, _) = batches(stream_reader(log.root))
+    remove(log)
+    lane = land(log, "b", 1, 20)
+    ((at, found),) = batches(stream_reader(log.root), at)
+    assert len(found) == 20
+    assert at["lanes"] == {lane: 20}
+    remove(log)
+    ((at, found),) = batches(stream_reader(log.root), at)
+    assert (at["lanes"], found) == ({}, [])
+    assert list(batches(stream_reader(log.root), at)) == []
+    land(log, "c", 0, 30)
+    assert [len(found) for _, found in batches(stream_reader(log.root), at)] == [30]
+
+
+def test_a_lane_whose_remover_died_is_told_of_by_the_next_one(log: LogOnDisk) -> None:
+    half_read = land(log, "a", 0, 20)
+    reader = stream_reader(log.root)
+    at = {**reader.initialOffset(), "lanes": {half_read: 10}}
+    list(prune_log(log.root, 1 << 60, clock_us=lambda: DAY_US))
+    os.utime(set_aside(log.root / half_read), (0, 0))
+    land(log, "b", 0, 10)
+    ((at, found),) = batches(stream_reader(log.root), at)
+    assert (at["lanes"][half_read], len(found)) == (10, 10)
+    list(prune_log(log.root, 0, clock_us=lambda: DAY_US))
+    with pytest.raises(LandingRowsPruned) as raised:
+        stream_reader(log.root).latestOffset(at, ReadMaxRows(10))
+    assert (raised.value.lane, raised.value.row) == (half_read, 10)
+
+
+def test_what_was_gone_before_a_stream_began_is_no_loss_of_it(log: LogOnDisk) -> None:
+    land(log, "a", 0, 100)
+    remove(log)
+    land(log, "b", 0, 10)
+    for start in ("earliest", "1970-01-01T00:00:00"):
+        assert [len(found) for _, found in batches(stream_reader(log.root, startingOffsets=start))] == [10]
+    assert list(batches(stream_reader(log.root, startingOffsets="latest"))) == []
+
+
+def test_a_lane_that_goes_while_all_that_is_available_is_read_is_gone_for_the_next_run(log: LogOnDisk) -> None:
+    gone = land(log, "a", 0, 10)
+    *_, (at, _) = batches(stream_reader(log.root))
+    reader = stream_reader(log.root)
+    reader.prepareForTriggerAvailableNow()
+    remove(log)
+    assert list(batches(reader, at)) == []
+    ((at, found),) = batches(stream_reader(log.root), at)
+    assert (gone in at["lanes"], found) == (False, [])
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_stream_may_go_on_with_other_queues(log: LogOnDisk, *, has_ids: bool) -> None:
+    if not has_ids:
+        forget_id(log.root)
+    for queue in range(2):
+        land(log, "a", queue, 10)
+    *_, (at, _) = batches(stream_reader(log.root, queues="0"))
+    ((at, found),) = batches(stream_reader(log.root, queues="1"), at)
+    assert len(found) == 10
+    assert list(batches(stream_reader(log.root), at)) == []
+
+
+def forget_id(root: Path) -> None:
+    """Have a log be one of before there were ids."""
+    note = orjson.loads((root / "landing.json").read_bytes())
+    del note["id"]
+    (root / "landing.json").write_bytes(orjson.dumps(note))
 
 
 def test_the_batch_reader_reads_what_was_there(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""What is left of a lane whose folder was removed: that it was there, and how many rows it had.
+
+Who reads has an offset of its own, and could not tell a lane of which it never read a row from one that never was. So
+each queue has a file, `removed.lanes`, with a line for each lane that is gone, which only grows: some 90 bytes for each
+life of a flow handle that landed something. A reader keeps how many bytes of it it knows, beside its rows.
+
+A lane is set aside first, then noted here, then removed. A process that dies in between leaves it set aside, for the
+next one that prunes. So a lane that is noted is not there any more, and one that is gone is noted now or later.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from lbg_runtime.model.errors import LandingDamaged
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
+from lbg_runtime.pipeline.landing.layout import REMOVED_NOTES, queue_folder
+from lbg_runtime.pipeline.landing.segment import sync_folder
+
+_LONGEST_LINE = 1 << 12
+"""Bytes; a name of a folder has 255 at most."""
+
+
+class RemovedLane(NamedTuple):
+    """A lane that is gone."""
+
+    lane: str
+    """`queue=003/lane=...`"""
+    rows: int
+    """All that ever landed in it."""
+
+
+def note_removed(root: Path, lane: str, rows: int) -> None:
+    """Note that a lane is gone; durable on return, and once however often it is noted. Any process may.
+
+    Raises `OSError`, and `LandingDamaged` as `read_removed`.
+    """
+    folder = root / lane.rpartition("/")[0]
+    path = folder / REMOVED_NOTES
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        end = _whole_lines(file)
+        # A process that died wrote half a line.
+        os.ftruncate(file, end)
+        if all(each.lane != lane for each in _lines(path, os.pread(file, end, 0))):
+            os.pwrite(file, orjson.dumps({"lane": lane, "rows": rows}) + b"\n", end)
+        # Also where it was there: who wrote it may have died before it was on the disk.
+        os.fsync(file)
+    finally:
+        os.close(file)
+    sync_folder(folder)
+
+
+def removed_end(root: Path, queue: int) -> int:
+    """How many bytes of notes there are of a queue; 0 where no lane of it was ever removed. Raises `OSError`."""
+    try:
+        file = os.open(f"{root}/{queue_folder(queue)}/{REMOVED_NOTES}", os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    try:
+        return _whole_lines(file)
+    finally:
+        os.close(file)
+
+
+def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLane]:
+    """The lanes that were noted between two of the places that `removed_end` tells, in this order.
+
+    Raises `OSError`, and `LandingDamaged` where the notes are not as they were written, or some are lost.
+    """
+    if start == end:
+        return []
+    path = root / queue_folder(queue) / REMOVED_NOTES
+    if start > end:
+        raise LandingDamaged(
+            str(path), f"it has lost lines: {start} bytes of it were read, it has {end}", DAMAGE_REMEDY
+        )
+    file = os.open(path, os.O_RDONLY)
+    try:
+        # With the end of the line before, as a place within a line is none that was told.
+        before = os.pread(file, 1, start - 1) if start else b"\n"
+        content = os.pread(file, end - start, start)
+    finally:
+        os.close(file)
+    if before != b"\n":
+        raise LandingDamaged(str(path), f"no line begins at byte {start}, up to which it was read", DAMAGE_REMEDY)
+    return _lines(path, content)
+
+
+def _lines(path: Path, content: bytes) -> list[RemovedLane]:
+    try:
+        found = [orjson.loads(line) for line in content.splitlines()]
+        return [RemovedLane(str(each["lane"]), int(each["rows"])) for each in found]
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise LandingDamaged(str(path), "not as it was written", DAMAGE_REMEDY) from None
+
+
+def _whole_lines(file: int) -> int:
+    """Bytes up to the end of the last line that is whole."""
+    size = os.fstat(file).st_size
+    first = max(0, size - _LONGEST_LINE)
+    return first + os.pread(file, size - first, first).rfind(b"\n") + 1
