@@ -1,4 +1,7 @@
-"""Loading settings: what is right gives values, what is wrong gives a line with place, value and expectation."""
+"""Loading settings: what is right gives values, what is wrong gives a line with place, value and expectation.
+
+More than 400 lines, because most of it is one table of what is wrong.
+"""
 
 import json
 import pathlib

@@ -1,4 +1,7 @@
-"""The contract of the readers, called as Spark calls them, without a JVM."""
+"""The contract of the readers, called as Spark calls them, without a JVM.
+
+More than 400 lines, because all of them are on one kind of log.
+"""
 
 import os
 import pickle

@@ -391,8 +391,7 @@ async def test_no_more_are_under_way_than_half_of_what_closes_the_intake(
     transport = make_transport("first", max_in_flight=80)
     await transport.open()
     recorder = FlowRecorder()
-    flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    flow.start_intake()
+    (flow := await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
     await publish(transport, 300)
     for delivery in await recorder.until_received(300):
         flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
