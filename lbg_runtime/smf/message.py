@@ -64,6 +64,8 @@ _TOPIC = int(ParameterKind.TOPIC)
 _CONTENTS = int(ParameterKind.CONTENTS)
 _MESSAGE_ID = int(ParameterKind.MESSAGE_ID)
 _FLOW_ID = int(ParameterKind.FLOW_ID)
+_NUMBERS = frozenset((int(ParameterKind.PRIORITY), int(ParameterKind.TIME_TO_LIVE)))
+_LONGEST_NUMBER_BYTES = 8
 
 
 # These two are not frozen as most values are, which would take four times as long: both are made for every message.
@@ -172,8 +174,11 @@ def _plain_head(head: bytes) -> bytes:
     return bytes((head[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + head[1:]
 
 
-def read_published(raw: bytes) -> PublishedFrame:
-    """Read a message frame as `FrameReader` cuts it; raises `ProtocolError`."""
+def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES) -> PublishedFrame:
+    """Read a message frame as `FrameReader` cuts it; raises `ProtocolError`.
+
+    `longest_number_bytes` is of priority and time to live, which a store of an older version may have longer.
+    """
     header_bytes, total = check_lengths(raw, 0)
     if total != len(raw):
         raise ProtocolError(f"the frame says it is {total} bytes long and is {len(raw)}", 8)
@@ -206,6 +211,9 @@ def read_published(raw: bytes) -> PublishedFrame:
             topic = _text(raw, start, end)
         elif kind == _CONTENTS:
             contents = raw[start:end]
+        elif kind in _NUMBERS and end - start > longest_number_bytes:
+            # Whoever reckons with it later, be it in another life of the broker, could refuse it no more.
+            raise ProtocolError(f"a number of {end - start} bytes where {longest_number_bytes} are the most", start)
         position = end
     if kept_from < header_bytes:
         pieces.append(raw[kept_from:header_bytes])

@@ -59,6 +59,7 @@ class ConsumedPart:
     last: int
     count: int
     received_id: int
+    """Transport acknowledgement: all up to it has arrived, and this many more may come."""
     window: int
 
 

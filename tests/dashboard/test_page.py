@@ -1,7 +1,7 @@
 """The live page in a real browser: what it shows, what clicks and keys do, and what it looks like.
 
-Screenshots of each scene are kept in the test's folder (`pytest --basetemp=DIR` says where that is). More than 400 lines, as the
-browser and the member that tells it stories are those of all of them.
+Screenshots of each scene are kept in the test's folder (`pytest --basetemp=DIR` says where that is). More than 400
+lines, as the browser and the member that tells it stories are those of all of them.
 """
 
 import asyncio

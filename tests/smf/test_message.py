@@ -105,6 +105,8 @@ def test_a_message_made_here_reads_like_a_published_one() -> None:
         ((Parameter(ParameterKind.TOPIC, b"\xff\0"),), "not UTF-8"),
         ((TOPIC, Parameter(ParameterKind.FLOW_ID, b"\0")), "an id of 1 bytes where 4 are"),
         ((TOPIC, Parameter(ParameterKind.MESSAGE_ID, b"\0")), "an id of 1 bytes where 8 are"),
+        ((TOPIC, Parameter(ParameterKind.TIME_TO_LIVE, bytes(9))), "a number of 9 bytes where 8 are the most"),
+        ((TOPIC, Parameter(ParameterKind.PRIORITY, bytes(300))), "a number of 300 bytes where 8 are the most"),
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused(parameters: tuple[Parameter, ...], what: str) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 QueueNumber = NewType("QueueNumber", int)
 """One queue from its creation to its deletion; never reused, so a queue that is made again is another one."""
 
+NO_FLOW = FlowId(0)
+
 
 @dataclass(frozen=True, slots=True)
 class QueueKept:
@@ -71,6 +73,7 @@ class MessagesDelivered:
 
     queue: QueueNumber
     flow: FlowId
+    """`NO_FLOW` where its client has given them back."""
     deliveries: Sequence[tuple[int, DeliveryId, int]]
     """Of each its place, the id, and how often it was delivered by now."""
 
@@ -271,6 +274,11 @@ class QueueJournal:
         deliveries = [(message.sequence, message.delivery_id, message.delivery_count) for message in messages]
         self._changes.note(MessagesDelivered(self.queue, flow.id, deliveries))
         self._changes.note_flow(self.queue, flow)
+
+    def given_back(self, message: "SpooledMessage") -> None:
+        """The client that a message was delivered to does not hold it any more."""
+        delivery = (message.sequence, message.delivery_id, message.delivery_count)
+        self._changes.note(MessagesDelivered(self.queue, NO_FLOW, (delivery,)))
 
     def gone(self, sequences: Sequence[int]) -> None:
         """The messages in these places have left for good."""

@@ -131,7 +131,9 @@ class Engine:
     def add_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Attract messages into a queue; errors as for `subscribe_queue`."""
         home = self._registry.vpn(vpn)
-        home.subscribe_queue(home.queue(queue), subscription)
+        found = home.queue(queue)
+        _check_queue_subscription(subscription)
+        home.subscribe_queue(found, subscription)
 
     def remove_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Undo `add_queue_subscription` or `subscribe_queue`; 400 `Subscription Not Found`."""
@@ -211,6 +213,7 @@ class Engine:
         self.surroundings.check(Asked.SUBSCRIBE, known.name)
         found = _modifiable_queue(known, queue)
         _check_subscription(known, subscription)
+        _check_queue_subscription(subscription)
         known.vpn.subscribe_queue(found, subscription)
 
     def unsubscribe_queue(self, client: ClientId, queue: QueueName, subscription: str) -> None:
@@ -266,6 +269,21 @@ class Engine:
         if self._changes is not None:
             self._changes.note_publisher(known.vpn.name, state)
         return PublisherFlow(flow, state.name, state.last_answered_id)
+
+    def open_transacted_publisher(self, client: ClientId) -> FlowId:
+        """Number a publisher flow of a transacted session; refused as for `open_publisher`.
+
+        Nothing of it is kept: what is published on it comes with a commit, and nobody resumes it.
+        """
+        if not self._registry.client(client).account.profile.may_send:
+            raise BrokerRefusal(403, "Permission Not Allowed")
+        return self._next_flow_id()
+
+    def close_publisher(self, flow: FlowId) -> None:
+        """End a publisher flow whose client has closed it; it can be resumed by name, as after a broken connection."""
+        found = self._publishers.get(flow)
+        if found is not None:
+            self._registry.close_publisher(found[0], flow)
 
     def publish(self, flow: FlowId, message_id: int, message: Published) -> list[Effect]:
         """Spool a persistent message in every queue that attracts it, and send it to clients that subscribe directly.
@@ -464,3 +482,10 @@ def _modifiable_queue(client: Client, queue: QueueName) -> Queue:
 def _check_subscription(client: Client, subscription: str) -> None:
     if not client.account.acl.subscribe.allows(topic_of(subscription)):
         raise BrokerRefusal(403, "Subscription ACL Denied")
+
+
+def _check_queue_subscription(subscription: str) -> None:
+    """PubSub+ takes one that begins so for an exception from the others. Here it is refused, as it would mean nothing;
+    to clients' own subscriptions it is a character like any other, there and here."""
+    if subscription.startswith("!"):
+        raise BrokerRefusal(400, "Subscription Parse Error")

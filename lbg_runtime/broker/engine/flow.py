@@ -56,6 +56,13 @@ class Window:
         self._under_way += delivery_ids
         return previous
 
+    def begin_anew(self) -> None:
+        """The client has dropped what was under way and will not acknowledge it: there is room for all it takes."""
+        if self._under_way:
+            self.received_up_to = self._under_way[-1]
+            self._under_way.clear()
+        self.last_sent_id = NO_DELIVERY
+
     def has_been_received(self, delivery_id: DeliveryId) -> bool:
         """Whether this can be the last id that the client received: the last acknowledged one or one under way."""
         return delivery_id == self.received_up_to or delivery_id in self._under_way

@@ -53,6 +53,13 @@ class Registry:
         """Have a client's connection closed, and all that follows from its going."""
         return [ClientEnded(client.id, text), *self.disconnect(client.id)]
 
+    def close_publisher(self, client: Client, flow: FlowId) -> None:
+        """End an open publisher flow of a client; it can be resumed by name."""
+        del self.publishers[flow]
+        forgotten = client.vpn.publishers.close(flow, client.publishers.pop(flow))
+        if forgotten is not None and self.changes is not None:
+            self.changes.note_publisher_gone(client.vpn.name, forgotten)
+
     def disconnect(self, client: ClientId) -> list[Effect]:
         """Take a client out, its flows, subscriptions and temporary queues; nothing if it is gone."""
         gone = self.clients.pop(client, None)
@@ -60,11 +67,8 @@ class Registry:
             return []
         del gone.vpn.clients[gone.name]
         gone.vpn.client_subscriptions.remove_all(gone)
-        for publisher, state in gone.publishers.items():
-            del self.publishers[publisher]
-            forgotten = gone.vpn.publishers.close(publisher, state)
-            if forgotten is not None and self.changes is not None:
-                self.changes.note_publisher_gone(gone.vpn.name, forgotten)
+        for publisher in tuple(gone.publishers):
+            self.close_publisher(gone, publisher)
         # A queue loses all flows of the client at once, or the second would be elected when the first has gone.
         lost: dict[Queue, list[Flow]] = {}
         for flow, queue in gone.flows.items():

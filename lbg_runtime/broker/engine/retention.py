@@ -82,6 +82,7 @@ class Retention:
         settings = self._settings
         if self.is_worn_out(message) and not message.is_gone:
             return self.wear_out(message)
+        self._spool.give_back(message)
         if not settings.redelivery_delay_enabled or message.is_waiting:
             self._spool.put_back(message)
             return []

@@ -4,13 +4,13 @@ What a message does not have is unknown, and so is what depends on it; so is a c
 compared. A message is wanted where the whole is true. The grammar needs the extra `broker`.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from operator import add, ge, gt, le, lt, mul, sub, truediv
 from typing import TYPE_CHECKING
 
 from lbg_runtime.broker.engine.traits import FieldValue
+from lbg_runtime.broker.engine.wildcards import Pattern, Wild
 from lbg_runtime.model.errors import BrokerRefusal
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Values = Mapping[str, FieldValue]
 Selector = Callable[[Values], bool]
 """Whether a message with these fields is wanted."""
+
+LARGEST_SELECTOR_BYTES = 2_000
+"""As on PubSub+."""
 
 _Term = Callable[[Values], FieldValue]
 _Number = int | float
@@ -60,12 +63,15 @@ _GRAMMAR = r"""
     %ignore /\s+/
 """
 
+_WILD = {"%": Wild.TEXT, "_": Wild.CHARACTER}
 _ORDERS: Mapping[str, Callable[[_Number, _Number], bool]] = {">": gt, ">=": ge, "<": lt, "<=": le}
 _DEEDS: Mapping[str, Callable[[_Number, _Number], _Number]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 def compile_selector(text: str) -> Selector:
-    """What a written selector says; 400 `Invalid Selector`."""
+    """What a written selector says; 400 `Invalid Selector`, also for one that is too long."""
+    if len(text.encode()) > LARGEST_SELECTOR_BYTES:
+        raise BrokerRefusal(400, "Invalid Selector")
     try:
         from lark.exceptions import LarkError
     except ImportError:
@@ -167,11 +173,14 @@ def _like(children: list["Tree[Token] | Token"]) -> _Term:
     name, rest = _named(children), _tokens(children)
     is_negated = not rest[0].startswith("'")
     pattern, *escapes = (_unquoted(each) for each in rest if each.startswith("'"))
-    wanted = _pattern(pattern, escapes[0] if escapes else "")
+    escape = escapes[0] if escapes else ""
+    if len(escape) > 1:
+        raise BrokerRefusal(400, "Invalid Selector")
+    wanted = Pattern(_parts(pattern, escape))
 
     def like(values: Values) -> FieldValue:
         value = values.get(name)
-        return (wanted.fullmatch(value) is not None) is not is_negated if isinstance(value, str) else None
+        return wanted.matches(value) is not is_negated if isinstance(value, str) else None
 
     return like
 
@@ -272,14 +281,10 @@ def _compare(left: FieldValue, sign: str, right: FieldValue) -> bool | None:
     return (left == right) is (sign == "=")
 
 
-def _pattern(text: str, escape: str) -> re.Pattern[str]:
-    if len(escape) > 1:
-        raise BrokerRefusal(400, "Invalid Selector")
-    pieces: list[str] = []
+def _parts(text: str, escape: str) -> Iterator[str | Wild]:
     characters = iter(text)
     for each in characters:
         if escape and each == escape:
-            pieces.append(re.escape(next(characters, "")))
+            yield from next(characters, "")
         else:
-            pieces.append({"%": ".*", "_": "."}.get(each) or re.escape(each))
-    return re.compile("".join(pieces), re.DOTALL)
+            yield _WILD.get(each, each)

@@ -190,6 +190,11 @@ class Spool:
         if self._parts is not None:
             self._parts.handed_out(message)
 
+    def give_back(self, message: SpooledMessage) -> None:
+        """Note that no client holds a message any more, also in another life of the broker; nothing if it is gone."""
+        if self._journal is not None and not message.is_gone:
+            self._journal.given_back(message)
+
     def put_back(self, message: SpooledMessage) -> None:
         """Let a handed-out message wait again in its old place; nothing if it is gone or waits already."""
         if message.state is not _UNACKED:

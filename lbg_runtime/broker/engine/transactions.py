@@ -75,8 +75,9 @@ class Transactions:
         effects: list[Effect] = []
         for flow in flows:
             if flow in self._registry.flows:
-                # The client has forgotten what it was sent and begins anew: seen with the official one.
-                self._registry.flows[flow][2].window.last_sent_id = NO_DELIVERY
+                # The client has forgotten what it was sent and begins anew, and never acknowledges what was on its way:
+                # seen with the official one.
+                self._registry.flows[flow][2].window.begin_anew()
                 effects += self._settle(flow, [SettledRange(NO_DELIVERY, LARGEST_ID, Outcome.FAILED)])
         return effects
 

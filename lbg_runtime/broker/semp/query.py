@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote_plus
 
 import orjson
 
+from lbg_runtime.broker.engine.wildcards import Pattern, Wild
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.model.semp_code import SempCode
@@ -63,9 +64,8 @@ class Condition:
         if isinstance(value, int):
             return bool(compare(value, self._number()))
         if self.operator in ("==", "!=") and "*" in self.text:
-            pattern = ".*".join(re.escape(part) for part in self.text.split("*"))
-            is_like = re.fullmatch(pattern, str(value), re.DOTALL) is not None
-            return is_like is (self.operator == "==")
+            pattern = Pattern(Wild.TEXT if each == "*" else each for each in self.text)
+            return pattern.matches(str(value)) is (self.operator == "==")
         return bool(compare(str(value), self.text))
 
     def _number(self) -> int:
@@ -136,9 +136,10 @@ def _condition(text: str) -> Condition:
 def _count(text: str | None) -> int:
     if text is None:
         return DEFAULT_COUNT
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= LARGEST_COUNT):
-        raise SempFault(SempCode.INVALID_PARAMETER, f"count {text!r} is not valid; expected 1 to {LARGEST_COUNT}")
-    return int(text)
+    # A few digits only: very long numbers are none to Python.
+    if text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= LARGEST_COUNT:
+        return int(text)
+    raise SempFault(SempCode.INVALID_PARAMETER, f"count {text!r:.80} is not valid; expected 1 to {LARGEST_COUNT}")
 
 
 def _names(row: Row, patterns: Sequence[str]) -> set[str]:

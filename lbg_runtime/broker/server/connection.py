@@ -26,6 +26,9 @@ _WRITE_LOW_BYTES = 256 * 1024
 _MAX_ANSWER_BYTES = 1024 * 1024
 """Answers that may wait for a client that does not read; above, its requests wait too."""
 
+_MAX_WAITING_COUNT = 100_000
+"""The same of answers and deliveries from queues: as many as some 400 flows can have under way."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -168,7 +171,12 @@ class Connection(asyncio.Protocol):
         self._owner.written_to(self)
 
     def _throttle(self, transport: asyncio.Transport) -> None:
-        slow = self._trouble.is_stalled or self.session.outbox.answer_bytes > _MAX_ANSWER_BYTES
+        outbox = self.session.outbox
+        slow = (
+            self._trouble.is_stalled
+            or outbox.answer_bytes > _MAX_ANSWER_BYTES
+            or outbox.waiting_count > _MAX_WAITING_COUNT
+        )
         more = self._streams is not None and self._streams.has_more
         if more and not slow:
             # The rest of what has come, after the other connections had their turn.

@@ -33,10 +33,10 @@ class _Slot(Enum):
 class Outbox:
     """Queues answers and deliveries of one connection; deliveries become bytes only when they are taken.
 
-    A delivery from a queue costs no memory of its own while it waits: its bytes are the spool's, and the window of
-    its flow bounds how many there can be. Direct messages have no window, so they are bounded here, each class of
-    service for itself. Of those that wait, the next of the highest class takes the first place of any; answers and
-    deliveries keep theirs.
+    A delivery from a queue costs little memory of its own while it waits: its bytes are the spool's, and the window of
+    its flow bounds how many there can be, but for a client that acknowledges what it does not read. Direct messages
+    have no window, so they are bounded here, each class of service for itself. Of those that wait, the next of the
+    highest class takes the first place of any; answers and deliveries keep theirs.
     """
 
     def __init__(self) -> None:
@@ -52,6 +52,11 @@ class Outbox:
 
     def __bool__(self) -> bool:
         return bool(self._entries)
+
+    @property
+    def waiting_count(self) -> int:
+        """Answers and deliveries from queues that wait."""
+        return len(self._entries) - sum(map(len, self._classes))
 
     def put(self, answer: bytes) -> None:
         """Add a whole frame."""

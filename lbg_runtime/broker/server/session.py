@@ -180,6 +180,7 @@ class Session:
                 if consumer is not None and consumer.wants_changes:
                     self._tell(flow_change_body(FlowChange(flow, active)), None)
             case FlowEnded(flow=flow, code=code, text=text):
+                self._transactions.end_consumer(flow)
                 if self._consumers.pop(flow, None) is not None:
                     self._tell(flow_body(AssuredKind.UNBIND, flow), Response(code, text))
             case ClientEnded(text=text):
@@ -222,9 +223,7 @@ class Session:
             case OpenFlow():
                 self._answer_refusals(frame, AssuredKind.OPEN_FLOW, lambda: self._open(client, request, frame.tag))
             case CloseFlow(flow_id):
-                self._acknowledge_published()
-                self._publishers.pop(flow_id, None)
-                self._tell(flow_body(AssuredKind.CLOSE_FLOW, flow_id), OK, frame.tag)
+                self._close(flow_id, frame.tag)
             case CreateQueue():
                 self._answer_refusals(frame, AssuredKind.CREATE, lambda: self._create(client, request, frame.tag))
             case FlowChange():
@@ -326,9 +325,19 @@ class Session:
         self._tell(body, OK, tag)
 
     def _open_transacted(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
-        opened = self._engine.open_publisher(client, "")
-        self._transactions.add_publisher(request.session_id, opened.flow)
-        self._tell(opened_flow_body(OpenedFlow(opened.flow, "", 0, opened.flow, request.session_id)), OK, tag)
+        self._transactions.check(request.session_id)
+        flow = self._engine.open_transacted_publisher(client)
+        self._transactions.add_publisher(request.session_id, flow)
+        self._tell(opened_flow_body(OpenedFlow(flow, "", 0, flow, request.session_id)), OK, tag)
+
+    def _close(self, flow: int, tag: bytes | None) -> None:
+        self._acknowledge_published()
+        if self._publishers.pop(flow, None) is not None:
+            self._unacked_publishers.discard(flow)
+            self._engine.close_publisher(FlowId(flow))
+        else:
+            self._transactions.close_publisher(flow)
+        self._tell(flow_body(AssuredKind.CLOSE_FLOW, flow), OK, tag)
 
     def _control_transaction(self, client: ClientId, frame: Frame) -> None:
         found = self._transactions.answer(client, frame.body)
@@ -436,6 +445,7 @@ class Session:
 
     def _unbind(self, request: Unbind, tag: bytes | None) -> None:
         known = self._consumers.pop(request.flow_id, None) is not None
+        self._transactions.end_consumer(FlowId(request.flow_id))
         effects = self._engine.unbind(FlowId(request.flow_id)) if known else []
         # The answer first: the flow that takes over hears of it after this one is told that it has ended.
         self._tell(flow_body(AssuredKind.UNBIND, request.flow_id), OK, tag)

@@ -10,6 +10,8 @@ from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, paramete
 from lbg_runtime.smf.message import Relay
 
 _PRIORITY, _TIME_TO_LIVE = int(ParameterKind.PRIORITY), int(ParameterKind.TIME_TO_LIVE)
+LONGEST_LIFE_MS = (1 << 64) - 1
+"""What was stored by an earlier version may say more, which no timer takes."""
 _HEADERS = {MESSAGE_ID: "JMSMessageID", CORRELATION_ID: "JMSCorrelationID", "mt": "JMSType", SENT_AT: "JMSTimestamp"}
 
 
@@ -21,7 +23,7 @@ def traits_of(message: Published) -> Traits:
     values = _parameters(relay.carried)
     return Traits(
         priority=min(values.get(_PRIORITY, DEFAULT_PRIORITY), HIGHEST_PRIORITY),
-        time_to_live_ms=values.get(_TIME_TO_LIVE, 0),
+        time_to_live_ms=min(values.get(_TIME_TO_LIVE, 0), LONGEST_LIFE_MS),
         may_go_to_dead_messages=bool(relay.head[0] & DEAD_MESSAGE_ELIGIBLE),
     )
 

@@ -11,6 +11,7 @@ from lbg_runtime.broker.engine.transactions import Consumed
 from lbg_runtime.model.errors import BrokerRefusal, ProtocolError
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.smf.assured_ctrl import WINDOW
 from lbg_runtime.smf.response import OK, Response
 from lbg_runtime.smf.transactions import (
     ANSWERS,
@@ -32,7 +33,9 @@ class _Transacted:
     messages: list[Published] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
     last_ids: dict[int, int] = field(default_factory=dict)
-    consumers: list[FlowId] = field(default_factory=list)
+    closed: set[int] = field(default_factory=set)
+    """Flows that go with the present transaction."""
+    consumers: dict[FlowId, None] = field(default_factory=dict)
     is_too_long: bool = False
 
     def take(self, parts: Iterable[PublishedPart]) -> list[Published]:
@@ -46,10 +49,26 @@ class _Transacted:
             raise BrokerRefusal(503, "Transaction Failure")
         return self.messages
 
+    def check_consumed(self, parts: Iterable[ConsumedPart]) -> list[Consumed]:
+        """What the transaction consumed; 503 `Transaction Failure` for a flow of somebody else."""
+        if any(part.flow_id not in self.consumers for part in parts):
+            raise BrokerRefusal(503, "Transaction Failure")
+        return [_consumed(part) for part in parts]
+
+    def close(self, flow: int) -> None:
+        """A publisher flow is closed; what it published belongs to the present transaction all the same."""
+        if flow in self.counts:
+            self.closed.add(flow)
+        else:
+            del self.last_ids[flow]
+
     def begin(self) -> None:
         """Begin the next transaction."""
         self.messages, self.is_too_long = [], False
         self.counts.clear()
+        for flow in self.closed:
+            del self.last_ids[flow]
+        self.closed.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,8 @@ class TransactionDesk:
         self._engine = engine
         self._sessions: dict[int, _Transacted] = {}
         self._by_flow: dict[int, _Transacted] = {}
+        """Of publisher flows."""
+        self._by_consumer: dict[FlowId, _Transacted] = {}
         self._last_session_id = 0
 
     def check(self, session_id: int) -> "_Transacted":
@@ -85,7 +106,21 @@ class TransactionDesk:
 
     def add_consumer(self, session_id: int, flow: FlowId) -> None:
         """A consumer flow of a session is bound; errors as for `check`."""
-        self.check(session_id).consumers.append(flow)
+        session = self.check(session_id)
+        session.consumers[flow] = None
+        self._by_consumer[flow] = session
+
+    def close_publisher(self, flow: int) -> None:
+        """A publisher flow is closed; nothing where it is in no session."""
+        session = self._by_flow.pop(flow, None)
+        if session is not None:
+            session.close(flow)
+
+    def end_consumer(self, flow: FlowId) -> None:
+        """A consumer flow has ended; nothing where it is in no session."""
+        session = self._by_consumer.pop(flow, None)
+        if session is not None:
+            del session.consumers[flow]
 
     def hold(self, flow: int, message_id: int, message: Published) -> bool:
         """Keep a message until its transaction ends; False where the flow is in no session."""
@@ -119,8 +154,12 @@ class TransactionDesk:
             case TransactionKind.COMMIT:
                 try:
                     messages = session.take(request.published)
-                    consumed = [_consumed(part) for part in request.consumed]
+                    consumed = session.check_consumed(request.consumed)
                     effects = self._engine.transactions.commit(client, messages, consumed)
+                    for part in request.consumed:
+                        # What the client has received it says here, and may say nowhere else.
+                        received, window = DeliveryId(part.received_id), min(part.window, WINDOW)
+                        effects += self._engine.open_window(FlowId(part.flow_id), received, window)
                 except BrokerRefusal as refusal:
                     effects = self._engine.transactions.roll_back(session.consumers)
                     response, kind = Response(refusal.code, refusal.text), TransactionKind.ROLLED_BACK
@@ -129,11 +168,13 @@ class TransactionDesk:
             case TransactionKind.CLOSE:
                 del self._sessions[request.session_id]
                 for flow in session.last_ids:
-                    del self._by_flow[flow]
+                    self._by_flow.pop(flow, None)
+                for consumer in session.consumers:
+                    del self._by_consumer[consumer]
             case _:
                 raise ProtocolError(f"transaction control {request.kind} from a client")
-        session.begin()
         accepted = tuple(PublishedPart(flow, 0, last_id) for flow, last_id in session.last_ids.items())
+        session.begin()
         return Answer(answer_body(kind, request, request.session_id, accepted=accepted), response, effects)
 
 

@@ -10,6 +10,7 @@ from lbg_runtime.broker.engine.engine import Engine, QueueSettings
 from lbg_runtime.broker.engine.settings import Permission
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.outcome import Outcome
 from tests.broker.engine.conftest import QUEUE, Stage
 from tests.broker.engine.test_engine_machine import EngineMachine
 
@@ -134,6 +135,21 @@ def test_a_client_keeps_what_it_held_and_is_not_sent_it_again(kept):
     assert kept.open(flow, 5) == []
     kept.settle(flow, 0, 5)
     assert kept.queue.depth == 0
+
+
+def test_what_a_client_gave_back_before_the_death_comes_to_it_again_in_its_place(kept):
+    _, flow = kept.consumer("ann")
+    kept.publish(3)
+    kept.open(flow, window=2)
+    assert kept.settle(flow, 1, 1, Outcome.FAILED) == []  # There is no room for it.
+    kept.die()
+
+    flow = kept.bind(kept.client("ann"), last_received_id=2).flow
+
+    effects = kept.open(flow, 2)
+    assert (kept.numbers(effects), kept.flags(effects)) == ([1, 3], [True, False])
+    kept.settle(flow, 2, 2)
+    assert kept.queue.depth == 2
 
 
 def test_who_comes_anew_gets_everything_flagged_under_ids_never_used_before(kept):

@@ -40,6 +40,8 @@ FIELDS = {"color": "red", "size": 5, "weight": 2.5, "hot": True, "quote": "it's"
         ("path LIKE 'a!_b!%_' ESCAPE '!'", True),
         ("path LIKE 'a!_b_d' ESCAPE '!'", False),
         ("lines LIKE 'a%b'", True),
+        ("path LIKE 'a!' ESCAPE '!'", False),
+        ("path LIKE '%!%_' ESCAPE '!'", True),
         ("quote = 'it''s'", True),
         ("missing IS NULL", True),
         ("color IS NOT NULL", True),
@@ -65,7 +67,19 @@ def test_a_selector_is_true_of_what_it_says(text, wanted):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "color =", "color = 'red", "= 5", "color LIKE 5", "size IN (5)", "a b", "(a", "a LIKE 'x' ESCAPE 'yz'", "~"],
+    [
+        "a = " + "9" * 2_000,
+        "",
+        "color =",
+        "color = 'red",
+        "= 5",
+        "color LIKE 5",
+        "size IN (5)",
+        "a b",
+        "(a",
+        "a LIKE 'x' ESCAPE 'yz'",
+        "~",
+    ],
 )
 def test_what_is_no_selector_is_refused(text):
     with pytest.raises(BrokerRefusal, match="400 Invalid Selector"):
@@ -84,3 +98,8 @@ def test_any_text_is_a_selector_or_refused(text):
 def test_a_selector_nested_too_deep_is_refused_and_not_the_end():
     with pytest.raises(BrokerRefusal):
         compile_selector("NOT " * 100_000 + "a")
+
+
+def test_a_number_of_many_digits_is_compared_like_any_other():
+    assert compile_selector("size < " + "9" * 1_900)(FIELDS)
+    assert not compile_selector("weight > " + "9" * 1_900)(FIELDS)

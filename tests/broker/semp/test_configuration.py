@@ -211,7 +211,7 @@ async def test_deleting_a_queue_ends_its_flows(desk):
     assert [(e.flow, e.text) for e in desk.effects if isinstance(e, FlowEnded)] == [(flow, "Queue Deleted")]
 
 
-@pytest.mark.parametrize("topic", ["", "x" * 251, "#share//a", "#share/g/", 3])
+@pytest.mark.parametrize("topic", ["", "x" * 251, "#share//a", "#share/g/", "!a/b", 3])
 async def test_a_subscription_that_cannot_be_is_refused(desk, topic):
     await desk.post(QUEUES, queueName="q")
     assert await desk.code("POST", QUEUES, "q", "subscriptions", body={"subscriptionTopic": topic}) == 11

@@ -53,7 +53,18 @@ def test_conditions(where, wanted):
 
 
 @pytest.mark.parametrize(
-    "query", ["where=name", "where=colour==red", "where=size==x", "count=0", "count=101", "count=x", "cursor=???"]
+    "query",
+    [
+        "where=name",
+        "where=colour==red",
+        "where=size==x",
+        "where=size>" + "9" * 5_000,
+        "count=0",
+        "count=101",
+        "count=x",
+        "count=" + "9" * 5_000,
+        "cursor=???",
+    ],
 )
 def test_what_cannot_be_understood_is_refused(query):
     with pytest.raises(SempFault):

@@ -1,6 +1,7 @@
 """Sessions without sockets on a real engine, and the frames that a client sends and is sent."""
 
 import base64
+import struct
 from collections.abc import Callable, Iterable
 
 from lbg_runtime.broker.engine.effects import ClientId, Effect
@@ -29,6 +30,7 @@ from lbg_runtime.smf.frame import (
     encode_frame,
 )
 from lbg_runtime.smf.response import OK, response_of
+from lbg_runtime.smf.transactions import TransactionKind
 
 TAG = Parameter(LightKind.CORRELATION_TAG, b"\0\0\7", light=True)
 
@@ -96,6 +98,24 @@ def login(name: str, *, vpn: str = "default", keep_alive_s: int = 3) -> bytes:
 def control(kind: int, *items: tuple[ItemKind, bytes], tag: bool = True) -> bytes:
     body = encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
     return encode_frame(Frame(Protocol.ASSURED_CTRL, (TAG,) if tag else (), body, mark=0))
+
+
+def transaction(kind: int, session_id: int = 0, *parts: tuple[int, bytes]) -> bytes:
+    """A request about a transacted session; `consumed` and `put` make its parts."""
+    items = [AssuredItem(0x17, bytes((kind,))), AssuredItem(0x18, u32(session_id))]
+    if kind in (TransactionKind.COMMIT, TransactionKind.ROLLBACK):
+        items.append(AssuredItem(0x1A, bytes(4)))
+    items += [AssuredItem(*part) for part in parts]
+    body = encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(items)))
+    return encode_frame(Frame(Protocol.ASSURED_PASS_THROUGH, (TAG,), body))
+
+
+def consumed(flow: int, first: int, last: int, count: int, received: int = 0, window: int = 255) -> tuple[int, bytes]:
+    return 0x1E, struct.pack(">IQQIQI", flow, first, last, count, received, window)
+
+
+def put(flow: int, count: int, last_id: int) -> tuple[int, bytes]:
+    return 0x1C, struct.pack(">IIQ", flow, count, last_id)
 
 
 def u32(value: int) -> bytes:

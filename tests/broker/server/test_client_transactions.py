@@ -37,6 +37,7 @@ def transacted(client):
 
 def next_of(receiver):
     message = receiver.receive_message(5000)
+    assert message is not None, "nothing came"
     return message.get_payload_as_string(), message.is_redelivered()
 
 
@@ -75,6 +76,36 @@ def test_what_is_consumed_is_gone_with_the_commit_and_comes_again_after_a_rollba
     assert broker.status("moved").depth == 0
 
 
+def test_a_receiver_reads_more_than_a_window_as_its_commits_acknowledge_it(broker, client, transacted):
+    broker.create_queue("wide", "wide/>")
+    expected = [str(number) for number in range(300)]
+    client.publish(client.publisher(), "wide/a", *expected)
+    receiver = transacted.receiver("wide")
+    received = []
+    for _ in range(3):
+        received += [next_of(receiver) for _ in range(100)]
+        transacted.service.commit()
+    assert received == [(each, False) for each in expected]
+    assert broker.status("wide").depth == 0
+
+
+def test_a_rollback_of_more_than_a_window_is_followed_by_all_of_it_again(broker, client, transacted):
+    # The client takes 255 in advance and drops them with the rollback, without a word for them.
+    broker.create_queue("long", "long/>")
+    expected = [str(number) for number in range(300)]
+    client.publish(client.publisher(), "long/a", *expected)
+    receiver = transacted.receiver("long")
+    for _ in range(3):
+        assert next_of(receiver)[0] == "0"
+        transacted.service.rollback()
+    received = []
+    for _ in range(3):
+        received += [next_of(receiver)[0] for _ in range(100)]
+        transacted.service.commit()
+    assert received == expected
+    assert broker.status("long").depth == 0
+
+
 def test_a_commit_that_one_queue_refuses_undoes_everything(broker, client, transacted):
     broker.create_queue("source", "source/>")
     broker.create_queue("target", "target/>")
@@ -107,6 +138,71 @@ def test_a_connection_that_breaks_takes_its_transaction_with_it(broker, make_cli
     session.publish("broken/a", "2")
     session.service.commit()
     assert broker.status("broken").depth == 1
+    session.service.disconnect()
+
+
+def consuming(broker, make_client, queue):
+    """A transaction that has consumed 3 of 5 messages on a connection of its own, and its receiver."""
+    broker.create_queue(queue, f"{queue}/>")
+    client = make_client(queue)
+    client.publish(client.publisher(), f"{queue}/a", "1", "2", "3", "4", "5")
+    session = Transacted(client)
+    receiver = session.receiver(queue)
+    assert [next_of(receiver)[0] for _ in range(3)] == ["1", "2", "3"]
+    return session, receiver
+
+
+def test_a_transaction_that_only_consumed_outlasts_a_broken_connection(broker, make_client):
+    session, receiver = consuming(broker, make_client, "outlasting")
+    broker.call(broker.server.abort_connections, "outlasting")
+    session.client.reconnected.get(timeout=10)
+    session.service.commit()
+    assert broker.status("outlasting").depth == 2
+    assert [next_of(receiver)[0] for _ in range(2)] == ["4", "5"]
+    session.service.commit()
+    assert broker.status("outlasting").depth == 0
+    session.service.disconnect()
+
+
+def test_what_a_broken_transaction_consumed_comes_again_where_it_published_too(broker, make_client):
+    session, receiver = consuming(broker, make_client, "undoing")
+    session.publish("elsewhere", "never sent again")
+    broker.call(broker.server.abort_connections, "undoing")
+    session.client.reconnected.get(timeout=10)
+    with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
+        session.service.commit()
+    assert [next_of(receiver) for _ in range(5)] == [(each, True) for each in "12345"]
+    session.service.commit()
+    assert broker.status("undoing").depth == 0
+    session.service.disconnect()
+
+
+def test_what_transactions_move_arrives_once_and_in_order_through_breaks_and_rollbacks(broker, make_client):
+    broker.create_queue("from", "from/>")
+    broker.create_queue("to", "to/>")
+    client = make_client("moving")
+    expected = [str(number) for number in range(300)]
+    client.publish(client.publisher(), "from/a", *expected)
+    session = Transacted(client)
+    receiver = session.receiver("from")
+    for turn in range(200):
+        for _ in range(min(20, broker.status("from").depth)):
+            session.publish("to/a", next_of(receiver)[0])
+        if turn % 5 == 3:
+            broker.call(broker.server.abort_connections, "moving")
+            client.reconnected.get(timeout=10)
+            with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
+                session.service.commit()
+        elif turn % 3 == 1:
+            session.service.rollback()
+        else:
+            session.service.commit()
+            if broker.status("from").depth == 0:
+                break
+    received = client.receiver("to")
+    assert [message.get_payload_as_string() for message in received.take(300)] == expected
+    assert broker.status("to").last_sequence == 300
+    received.close()
     session.service.disconnect()
 
 

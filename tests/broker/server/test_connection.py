@@ -155,6 +155,18 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None
     assert wire.reading
 
 
+async def test_a_client_that_acknowledges_what_it_does_not_read_is_not_read_either() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    connection.pause_writing()
+    for number in range(1, 100_002):
+        connection.session.apply([delivery(number, size=0)])
+    connection.flush()
+    assert not wire.reading
+    connection.resume_writing()
+    assert wire.reading
+
+
 async def test_a_refused_client_is_told_and_then_closed_even_if_it_does_not_read() -> None:
     connection, wire = connect()
     connection.data_received(LOGIN.replace(b"default", b"nowhere"))

@@ -353,10 +353,13 @@ def test_a_subscription_restored_after_a_reconnect_is_not_answered() -> None:
         (SubscriptionKind.REMOVE, "never/added", "", Response(400, "Subscription Not Found")),
         (SubscriptionKind.ADD, "", "", Response(400, "Subscription Parse Error")),
         (SubscriptionKind.ADD_TO_QUEUE, "t", "nowhere", Response(503, "Unknown Queue")),
+        (SubscriptionKind.ADD_TO_QUEUE, "!t", "there", Response(400, "Subscription Parse Error")),
     ],
 )
 def test_a_refused_subscription_is_told_why(kind, topic: str, queue: str, response: Response) -> None:
-    session = Desk().log_in()
+    desk = Desk()
+    desk.create_queue("there")
+    session = desk.log_in()
     request = SubscriptionRequest(kind, 0x0C, topic, queue)
     session.receive(encode_frame(Frame(Protocol.SUBSCRIPTION, (TAG,), encode_subscription(request))))
     (answer,) = answers(session)

@@ -8,7 +8,21 @@ from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.frame import Frame, Protocol, encode_frame
 from lbg_runtime.smf.response import OK, response_of
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, encode_subscription
-from tests.broker.server.desk import TAG, Desk, ack, answers, control, login, published, text, u32, u64
+from tests.broker.server.desk import (
+    TAG,
+    Desk,
+    ack,
+    answers,
+    consumed,
+    control,
+    login,
+    published,
+    put,
+    text,
+    transaction,
+    u32,
+    u64,
+)
 
 CONVERSATION = [
     login("client"),
@@ -71,6 +85,11 @@ flows = st.one_of(st.integers(1, 6), st.integers(0, (1 << 32) - 1)).map(u32)
 ranges = st.tuples(numbers, numbers, st.sampled_from([b"", b"\0", b"\1", b"\2", b"\3"])).map(
     lambda drawn: u64(drawn[0]) + u64(drawn[1]) + drawn[2]
 )
+sessions = st.integers(0, 3)
+parts = st.one_of(
+    st.builds(consumed, st.integers(1, 6), numbers, numbers, st.integers(0, 3), numbers, st.integers(0, (1 << 32) - 1)),
+    st.builds(put, st.integers(1, 6), st.integers(0, 3), numbers),
+)
 requests = st.one_of(
     st.sampled_from(CONVERSATION[1:]),
     st.builds(published, st.integers(1, 6), numbers.filter(bool), st.sampled_from(["t/1", "t/2", "other"])),
@@ -96,6 +115,27 @@ requests = st.one_of(
     ),
     st.builds(lambda flow: control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, flow)), flows),
     st.builds(lambda flow: control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, flow)), flows),
+    st.builds(
+        lambda kind, session_id, parts: transaction(kind, session_id, *parts),
+        st.integers(0, 9),
+        sessions,
+        st.lists(parts, max_size=2),
+    ),
+    st.builds(
+        lambda session_id: control(
+            AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, text("")), (ItemKind.TRANSACTED_SESSION, u32(session_id))
+        ),
+        sessions,
+    ),
+    st.builds(
+        lambda session_id: control(
+            AssuredKind.BIND,
+            (ItemKind.QUEUE, text("made")),
+            (ItemKind.WINDOW, b"\5"),
+            (ItemKind.TRANSACTED_SESSION, u32(session_id)),
+        ),
+        sessions,
+    ),
 )
 
 

@@ -1,0 +1,163 @@
+"""Transacted sessions without sockets: what a client may name in them, and what is kept of them."""
+
+from lbg_runtime.broker.server.session import Session
+from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
+from lbg_runtime.smf.frame import Frame
+from lbg_runtime.smf.response import OK, Response, response_of
+from lbg_runtime.smf.transactions import TransactionKind
+from tests.broker.server.desk import (
+    Desk,
+    ack,
+    answers,
+    consumed,
+    control,
+    delivered,
+    item,
+    open_flow,
+    published,
+    put,
+    text,
+    transaction,
+    u32,
+)
+
+FAILURE = Response(503, "Transaction Failure")
+
+
+def tell(session: Session, kind: TransactionKind, session_id: int = 0, *parts: tuple[int, bytes]) -> list[Frame]:
+    """What a request about a session is answered with, and what follows."""
+    session.receive(transaction(kind, session_id, *parts))
+    return answers(session)
+
+
+def ask(session: Session, kind: TransactionKind, session_id: int = 0, *parts: tuple[int, bytes]) -> Response | None:
+    return response_of(tell(session, kind, session_id, *parts)[0])
+
+
+def bind(session: Session, queue: str, session_id: int) -> tuple[int, list[int]]:
+    """The flow, and the ids that it is sent."""
+    asked = (
+        (ItemKind.QUEUE, text(queue)),
+        (ItemKind.WINDOW, b"\0"),
+        (ItemKind.DURABILITY, b"\1"),
+        (ItemKind.TRANSACTED_SESSION, u32(session_id)),
+    )
+    session.receive(control(AssuredKind.BIND, *asked))
+    flow = item(answers(session)[0], ItemKind.FLOW_ID)
+    session.receive(ack(flow, window=255))
+    return flow, [delivered(frame)[0] for frame in answers(session)]
+
+
+def open_transacted(session: Session, session_id: int) -> Frame:
+    asked = ((ItemKind.FLOW_NAME, text("")), (ItemKind.TRANSACTED_SESSION, u32(session_id)))
+    session.receive(control(AssuredKind.OPEN_FLOW, *asked))
+    return answers(session)[0]
+
+
+def desk_with_orders(count: int) -> Desk:
+    desk = Desk()
+    desk.create_queue("orders", "o/>")
+    publisher = desk.log_in("publisher")
+    flow, _, _ = open_flow(publisher)
+    for number in range(count):
+        publisher.receive(published(flow, number + 1, "o/a"))
+    return desk
+
+
+def test_a_commit_consumes_what_its_own_session_holds_and_nothing_of_others() -> None:
+    desk = desk_with_orders(3)
+    holder, other = desk.log_in("holder"), desk.log_in("other")
+    for session in (holder, holder, other):
+        assert ask(session, TransactionKind.OPEN) == OK
+    flow, ids = bind(holder, "orders", 1)
+    part = consumed(flow, ids[0], ids[-1], 3)
+    assert ask(other, TransactionKind.COMMIT, 1, part) == FAILURE
+    assert ask(holder, TransactionKind.COMMIT, 2, part) == FAILURE
+    assert desk.depth("orders") == 3
+    assert ask(holder, TransactionKind.COMMIT, 1, part) == OK
+    assert desk.depth("orders") == 0
+
+
+def test_a_flow_that_has_ended_is_no_part_of_its_session_any_more() -> None:
+    desk = desk_with_orders(1)
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    flow, ids = bind(session, "orders", 1)
+    session.receive(control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(flow))))
+    answers(session)
+    assert ask(session, TransactionKind.COMMIT, 1, consumed(flow, ids[0], ids[0], 1)) == FAILURE
+    assert desk.depth("orders") == 1
+
+
+def test_a_commit_acknowledges_what_has_arrived_and_opens_no_wider_window_than_there_is() -> None:
+    desk = desk_with_orders(600)
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    flow, ids = bind(session, "orders", 1)
+    assert len(ids) == 255
+    part = consumed(flow, ids[0], ids[0], 1, received=ids[-1], window=(1 << 32) - 1)
+    answer, *following = tell(session, TransactionKind.COMMIT, 1, part)
+    assert response_of(answer) == OK
+    assert len(following) == 255
+
+
+def test_a_session_that_is_not_open_has_no_flows_and_numbers_none() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    before = open_flow(session)[0]
+    for _ in range(3):
+        assert response_of(open_transacted(session, 7)) == Response(400, "Unknown Transacted Session")
+    assert open_flow(session)[0] == before + 1
+
+
+def test_nothing_is_kept_of_flows_and_sessions_that_were_closed() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    for session_id in range(1, 20):
+        ask(session, TransactionKind.OPEN)
+        flow = item(open_transacted(session, session_id), ItemKind.FLOW_ID)
+        named, _, _ = open_flow(session)
+        for closed in (flow, named):
+            session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(closed))))
+        answers(session)
+        assert ask(session, TransactionKind.CLOSE, session_id) == OK
+    (status,) = desk.engine.administration.clients("default")
+    assert status.publisher_flow_count == 0
+
+
+def test_what_was_published_before_its_flow_was_closed_is_committed() -> None:
+    desk = Desk()
+    desk.create_queue("orders", "o/>")
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    session.receive(published(flow, 1, "o/a"))
+    session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
+    answers(session)
+    assert ask(session, TransactionKind.COMMIT, 1, put(flow, 1, 1)) == OK
+    assert desk.depth("orders") == 1
+
+
+def test_a_name_that_was_closed_is_resumed_where_it_stood() -> None:
+    desk = Desk()
+    desk.create_queue("orders", "o/>")
+    session = desk.log_in()
+    flow, name, _ = open_flow(session)
+    session.receive(published(flow, 1, "o/a"))
+    session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
+    answers(session)
+    again, _, last_answered = open_flow(session, name)
+    session.receive(published(again, 1, "o/a"))
+    assert (last_answered, desk.depth("orders")) == (1, 1)
+
+
+def test_withheld_acknowledgements_of_a_flow_that_was_closed_are_not_given() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    flow, _, _ = open_flow(session)
+    session.withholds_acks = True
+    session.receive(published(flow, 1, "o/a"))
+    session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
+    assert len(answers(session)) == 1
+    session.give_acks()
+    assert answers(session) == []
