@@ -26,9 +26,11 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline: how long an example takes says more about the machine. Elsewhere than at the gate every run tries other
-# examples; what one of them finds becomes a test of its own.
-hypothesis.settings.register_profile("tests", deadline=None, derandomize=IS_GATE)
+# Neither a deadline nor a judgement of how slow examples are: both say more about the machine, which others may keep
+# busy. Elsewhere than at the gate every run tries other examples; what one of them finds becomes a test of its own.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, derandomize=IS_GATE, suppress_health_check=(hypothesis.HealthCheck.too_slow,)
+)
 hypothesis.settings.load_profile("tests")
 
 LONGEST_FIRST = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import InvariantViolated
@@ -20,7 +20,7 @@ from tests.validator.history import Step, World, runs, story
 from tests.validator.reference import count
 from tests.validator.run_files import Run
 
-EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(deadline=None, max_examples=60)
 
 
 def broken_laws(verdict: Verdict) -> set[Law]:

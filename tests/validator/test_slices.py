@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_runtime.validator.findings import Examination, Law, Verdict, VerdictKind
@@ -24,7 +24,7 @@ from tests.validator.script import Life, at, published
 from tests.validator.striping import striped_runs, striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
 
-EXAMPLES = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(deadline=None, max_examples=30)
 
 _RECORDS = {"dispatches": "start_mono_ns", "flows": "mono_ns", "confirmed": None, "unconfirmed": None}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import LandingRowsPruned
@@ -148,7 +148,7 @@ def assert_keys_in_order(ids: list[str]) -> None:
         numbers[key] = int(number)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     steps=st.integers(5, 120),
@@ -199,7 +199,7 @@ def test_each_message_comes_once_and_its_key_in_order_whatever_members_do(
             log_on_disk.close()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_of_any_chain_of_offsets_each_message_is_in_exactly_one_part(seed: int) -> None:
     chance = random.Random(seed)
