@@ -67,13 +67,15 @@ async def silenced_under_load(
 ) -> AsyncIterator[tuple[BrokerServer, tuple[Process, Process], Awaitable[int]]]:
     """A broker, members `a` and `b`, of which `a` has just been cut off in silence, and the end of a publisher."""
     journals = folder / "journals"
-    load = ("--topic", "orders/new", "--keys", "60", "--rate", "200", "--count", str(PUBLISHED), "--ledger", str(journals))
+    how_much = ("--keys", "60", "--rate", "200", "--count", str(PUBLISHED))
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(BrokerServer(port=0))
         config = config_file(folder, f"tcp://{broker.host}:{broker.port}", journals)
         a, b = [await stack.enter_async_context(lbg("run", config, "--member-id", name)) for name in "ab"]
         await until(lambda: sorted(owners(broker).values()) == [2, 2])
-        publisher = await stack.enter_async_context(lbg("publish", config, *load))
+        publisher = await stack.enter_async_context(
+            lbg("publish", config, "--topic", "orders/new", *how_much, "--ledger", str(journals))
+        )
         await until(lambda: handled(journals, "a") >= 50)
         (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
         broker.faults.stall(cut_off)
