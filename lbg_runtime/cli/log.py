@@ -33,12 +33,13 @@ class LogOutput:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while a line is written."""
         self._failed_count = 0
 
     def write(self, text: str) -> None:
         """Write a whole line, at once."""
-        with self._lock:
+        with self.lock:
             try:
                 self._stream.write(text)
                 self._stream.flush()
@@ -86,7 +87,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: output,
     )
-    handler = _ForeignLines(cast(TextIO, output))  # of which it needs no more than `write` and `flush`
+    handler = _ForeignLines(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*facts, structlog.stdlib.add_logger_name, _cut_event],
@@ -108,9 +109,11 @@ def configure_log(*, as_json: bool | None = None) -> None:
 class _ForeignLines(logging.StreamHandler[TextIO]):
     """Lines of those who use `logging`."""
 
-    def createLock(self) -> None:  # noqa: N802 - by its class
-        """None: the stream has its own, and with two of them threads could wait for each other."""
-        self.lock = None
+    def __init__(self, output: LogOutput) -> None:
+        # Of a stream it needs no more than `write` and `flush`.
+        super().__init__(cast(TextIO, output))
+        # With one of its own, threads could wait for each other.
+        self.lock = output.lock
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - by its class
         """Tell of a line that cannot be made, as where its arguments do not fit; `logging` would print at length."""
