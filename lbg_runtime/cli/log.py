@@ -1,10 +1,12 @@
 """Where the log of a command goes: standard error, in lines for people on a terminal and in JSON for all else.
 
 All of it has one form, whoever writes it: what collects the log of a container reads line by line, and is told of
-nothing by a traceback in pieces. What a user did wrong, in one line at the end, is no log.
+nothing by a traceback in pieces. What a user did wrong, in one line at the end, is no log, nor is
+the line by which a server says where it listens.
 """
 
 import logging
+import os
 import sys
 import threading
 from io import StringIO
@@ -18,6 +20,7 @@ LONGEST_TEXT = 2_000
 """Characters of one line or text of a traceback: an error may quote a whole payload."""
 
 _log = structlog.get_logger(__name__)
+_render_json = structlog.processors.JSONRenderer()
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
 _frames_of = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -27,28 +30,58 @@ class LogOutput:
     """A stream for a log: what it cannot write raises nothing, and is told of in the log when it can be written again.
 
     Lines are written in the middle of what handles messages. A reader that went away or a full disk must not end that.
-    It is structlog's logger as well, as those of its own wait for ever where a line is written while one is: here that
-    happens where something failed before, and where a finalizer fails meanwhile. From any thread.
+    They go past the stream to its file, where it has one: a stream drops or keeps without a word what its file did not
+    take as a whole. It is structlog's logger as well, as those of its own wait for ever where a line is written while
+    one is: here that happens where something failed before, and where a finalizer fails meanwhile. From any thread.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.lock = threading.RLock()
-        """Held while a line is written."""
+        self._lock = threading.RLock()
+        self._is_torn = False
+        """Half a line was written last."""
         self._failed_count = 0
+        self._told_count = 0
+        """Of those that failed."""
+        # A thread that holds the lock now is not in a process that is forked now.
+        os.register_at_fork(after_in_child=self._renew_lock)
 
     def write(self, text: str) -> None:
         """Write a whole line, at once."""
-        with self.lock:
-            try:
-                self._stream.write(text)
-                self._stream.flush()
-            except (OSError, ValueError):  # the second where the stream is closed
+        with self._lock:
+            if not self._put(text):
                 self._failed_count += 1
                 return
-            failed_count, self._failed_count = self._failed_count, 0
-        if failed_count:
-            _log.error("log_writes_failed", count=failed_count)
+            told_before, self._told_count = self._told_count, self._failed_count
+            failed_count = self._failed_count
+        if failed_count > told_before:
+            _log.error("log_writes_failed", count=failed_count - told_before)
+            with self._lock:
+                if self._failed_count > failed_count:
+                    # This line too.
+                    self._told_count = told_before
+
+    def _put(self, text: str) -> bool:
+        try:
+            file = self._stream.fileno()
+        except (OSError, ValueError):  # the second where the stream is closed
+            file = None
+        try:
+            if file is None:
+                self._stream.write(text)
+                self._stream.flush()
+                return True
+            rest = memoryview(("\n" * self._is_torn + text).encode("utf-8", "backslashreplace"))
+            while rest:
+                written = os.write(file, rest)
+                self._is_torn, rest = True, rest[written:]
+        except (OSError, ValueError):
+            return False
+        self._is_torn = False
+        return True
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def flush(self) -> None:
         """Nothing is kept back."""
@@ -77,7 +110,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[Processor] = (
-        [structlog.processors.ExceptionRenderer(_as_items), structlog.processors.JSONRenderer()]
+        [structlog.processors.ExceptionRenderer(_as_items), _as_json]
         if as_json
         # Names that a peer chose may hold line breaks; written as literals they stay in one line.
         else [structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_plainly)]
@@ -87,7 +120,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: output,
     )
-    handler = _ForeignLines(output)
+    handler = _ForeignLines(cast(TextIO, output))  # of which it needs no more than `write` and `flush`
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*facts, structlog.stdlib.add_logger_name, _cut_event],
@@ -109,11 +142,13 @@ def configure_log(*, as_json: bool | None = None) -> None:
 class _ForeignLines(logging.StreamHandler[TextIO]):
     """Lines of those who use `logging`."""
 
-    def __init__(self, output: LogOutput) -> None:
-        # Of a stream it needs no more than `write` and `flush`.
-        super().__init__(cast(TextIO, output))
-        # With one of its own, threads could wait for each other.
-        self.lock = output.lock
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As its class does it, but without a lock: what makes a line may wait for a thread that writes one."""
+        # Since Python 3.12 a filter may give another record.
+        passed: object = self.filter(record)
+        if passed:
+            self.emit(passed if isinstance(passed, logging.LogRecord) else record)
+        return bool(passed)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - by its class
         """Tell of a line that cannot be made, as where its arguments do not fit; `logging` would print at length."""
@@ -139,6 +174,15 @@ def _tell_of_ignored(args: "sys.UnraisableHookArgs") -> None:
 
 def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {**event, "event": _cut_text(event["event"])}
+
+
+def _as_json(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
+    try:
+        return _render_json(logger, name, event)
+    except Exception as error:  # noqa: BLE001 - of whatever somebody wanted to tell, who handles a message meanwhile
+        known = {key: event[key] for key in ("level", "timestamp", "event") if isinstance(event.get(key), str)}
+        line = {**known, "event": "log_line_failed", "line": known.get("event"), "reason": type(error).__name__}
+        return _render_json(logger, name, line)
 
 
 def _as_items(exc_info: ExcInfo) -> object:

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -235,6 +236,67 @@ def test_a_line_that_is_written_while_another_one_is_waits_for_nothing():
     ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True, timeout=30)
     told = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
     assert sorted(told) == ["exception_ignored", "log_writes_failed", "three", "two"]
+
+
+CROSSWISE = """
+import logging, sys, threading, structlog
+from lbg_runtime.cli.log import configure_log
+
+configure_log(as_json=True)
+lock, is_held, is_asked = threading.Lock(), threading.Event(), threading.Event()
+
+class Slow:
+    def __str__(self):
+        is_asked.set()
+        with lock:
+            return "slow"
+
+def hold():
+    with lock:
+        is_held.set()
+        is_asked.wait()
+        structlog.get_logger().warning("held")
+
+thread = threading.Thread(target=hold)
+thread.start()
+is_held.wait()
+logging.getLogger("somebody").warning("%s", Slow())
+thread.join()
+"""
+
+
+def test_a_line_that_is_made_under_a_lock_of_the_users_waits_for_no_line_of_whoever_holds_that():
+    ended = subprocess.run([sys.executable, "-c", CROSSWISE], capture_output=True, text=True, check=True, timeout=30)
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == ["held", "slow"]
+
+
+@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
+def test_what_a_pipe_does_not_take_is_counted_and_half_a_line_is_a_line_of_its_own(buffering):
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering) as raw, capture_logs() as logs:
+        output = LogOutput(io.TextIOWrapper(raw, write_through=not buffering))
+        lines = [f"{number}:{'x' * 5_000}\n" for number in range(30)]
+        for line in lines:
+            output.write(line)
+        os.set_blocking(reading, False)
+        read = os.read(reading, 1 << 20).decode()
+        output.write("whole\n")
+        assert logs == [{"event": "log_writes_failed", "log_level": "error", "count": 30 - read.count("\n")}]
+        assert read.startswith("".join(lines[: read.count("\n")]))
+        assert os.read(reading, 1 << 20) == b"\nwhole\n"
+
+
+def test_what_json_cannot_say_fails_nobody_who_says_it():
+    script = """
+import structlog
+from lbg_runtime.cli.log import configure_log
+configure_log(as_json=True)
+structlog.get_logger().info("totals", by_shop={("a", 1): 3})
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    told = json.loads(ended.stderr)
+    assert (told["event"], told["line"], told["reason"]) == ("log_line_failed", "totals", "TypeError")
 
 
 def test_a_line_that_can_be_written_is_there_at_once():
