@@ -20,7 +20,7 @@ from lbg_runtime.testing.balance import imbalances, uneven
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
-from lbg_runtime.testing.handler_watch import Attempt, Wrapper, identity_of
+from lbg_runtime.testing.handler_watch import Attempt, MessageIdentity, Wrapper, identity_of
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.standstill import Reasons, Standstill
@@ -259,12 +259,10 @@ class Group:
         messages = [each for queue in (*self.shape.queue_names(), *parked) for each in self.broker.left_on(queue)]
         return {(message.key or "", message.key_sequence or 0) for message in messages}
 
-    def moved_unhandled(self) -> set[tuple[str, int]]:
-        """Key and number of what is in the error queue or the dead message queue and no handler was called for."""
-        called = {attempt.identity for life in self.lives for attempt in life.watch.attempts}
-        messages = [*self.error_queue(), *self.dead_message_queue()]
-        unhandled = [each for each in messages if identity_of(each) not in called]
-        return {(message.key or "", message.key_sequence or 0) for message in unhandled}
+    def moved(self) -> set[MessageIdentity]:
+        """What is in the error queue or the dead message queue."""
+        found = map(identity_of, (*self.error_queue(), *self.dead_message_queue()))
+        return {identity for identity in found if identity is not None}
 
     # -- parts
 

@@ -130,6 +130,5 @@ def _verdict(group: Group) -> "Verdict | None":
     # Imported here, because it takes a moment, and this is the first time that it is needed.
     from lbg_runtime.testing.laws import PublishedMessages, judge_lives
 
-    left = group.left() | group.moved_unhandled()
     published = PublishedMessages(PUBLISHER_ID, group.sent.confirmed)
-    return judge_lives(group.lives, group.broker.failures_ns, published, left, group.shape)
+    return judge_lives(group.lives, group.broker.failures_ns, published, group.left(), group.moved(), group.shape)

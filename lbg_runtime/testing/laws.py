@@ -5,7 +5,8 @@ every run. They differ from those of a real run's files in three ways, each beca
 
 - A handling begins and ends with the user's function, not with what is wrapped around it: a wrapper that puts messages
   off, lets go of them early, or hands them on twice, is found.
-- A message that still lies on its queue is not lost, nor is one that was moved without a call of its handler.
+- A message that still lies on its queue is not lost, nor is one that was moved. Moving it without a call of its handler
+  is a handling of no length.
 - What a member that the test has cut off did before it could know is not held against it (`cut_offs`).
 """
 
@@ -15,11 +16,12 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.message import FencingToken
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.testing.cut_offs import CutOffs
 from lbg_runtime.testing.group_broker import ACK_DELAY_S
 from lbg_runtime.testing.handled import attempts_of_endings, identity_of_record
-from lbg_runtime.testing.handler_watch import Attempt
+from lbg_runtime.testing.handler_watch import Attempt, MessageIdentity
 from lbg_runtime.testing.life import Life
 from lbg_runtime.validator.findings import Verdict
 from lbg_runtime.validator.judge import validate
@@ -51,17 +53,21 @@ def judge_lives(
     broker_failures_ns: Sequence[int],
     published: PublishedMessages,
     left: set[tuple[str, int]],
+    moved: set[MessageIdentity],
     shape: GroupShape,
 ) -> Verdict:
-    """The verdict on what is recorded so far; `left` are the key and number of messages that lie on a queue."""
+    """The verdict on what is recorded so far; `left` are the key and number of messages that lie on a queue.
+
+    `moved` are those in the error queue or the dead message queue.
+    """
     cut_offs = [CutOffs(life.records.flows, [*life.cut_off_ns, *broker_failures_ns], life.resumed_ns) for life in lives]
     tables = RunTables(
         dispatches=_table(
-            DISPATCHES, "journal", [_dispatches(*each, shape) for each in zip(lives, cut_offs, strict=True)]
+            DISPATCHES, "journal", [_dispatches(*each, moved, shape) for each in zip(lives, cut_offs, strict=True)]
         ),
         flows=_table(FLOWS, "journal", [map(asdict, each.flows) for each in cut_offs]),
         stripes=_table(STRIPES, "journal", [map(asdict, life.records.stripes) for life in lives]),
-        confirmed=_table(CONFIRMED, "ledger", [_confirmed(published, left)]),
+        confirmed=_table(CONFIRMED, "ledger", [_confirmed(published, left, moved)]),
         unconfirmed=UNCONFIRMED.empty_table(),
         journals=pa.Table.from_pylist([_journal(life, shape) for life in lives], JOURNALS),
         ledgers=pa.Table.from_pylist([_ledger(published, shape)], LEDGERS),
@@ -69,14 +75,16 @@ def judge_lives(
     return validate(tables, ack_window_ms=round(ACK_DELAY_S * 1_000))
 
 
-def _dispatches(life: Life, cut_offs: CutOffs, shape: GroupShape) -> Iterator[_Row]:
+def _dispatches(life: Life, cut_offs: CutOffs, moved: set[MessageIdentity], shape: GroupShape) -> Iterator[_Row]:
     for ending, every_attempt in zip(life.records.endings, attempts_of_endings(life, shape), strict=True):
         record = ending.record
+        identity = identity_of_record(record)
         for attempts in _handlings(every_attempt):
-            start_ns = min((attempt.start_ns for attempt in attempts), default=ending.written_ns)
+            # Where the handler was never called it has no length: no other one of the key contains its beginning.
+            start_ns = min((attempt.start_ns for attempt in attempts), default=ending.started_ns)
             ends = [attempt.end_ns for attempt in attempts]
-            is_over = None not in ends and (bool(ends) or identity_of_record(record) is None)
-            done_ns = max((end for end in ends if end is not None), default=ending.written_ns)
+            is_over = None not in ends and (bool(ends) or identity is None or identity in moved)
+            done_ns = max((end for end in ends if end is not None), default=ending.written_ns if ends else start_ns)
             start_ns, done_ns = cut_offs.judged_span(record.queue, record.bind_epoch, start_ns, done_ns)
             yield {
                 "queue": record.queue,
@@ -109,10 +117,10 @@ def _handlings(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     return found
 
 
-def _confirmed(published: PublishedMessages, left: set[tuple[str, int]]) -> Iterator[_Row]:
+def _confirmed(published: PublishedMessages, left: set[tuple[str, int]], moved: set[MessageIdentity]) -> Iterator[_Row]:
     for confirmation, sent_ns in published.confirmed:
         key, number = confirmation.key, confirmation.key_sequence
-        if (key, number) not in left:
+        if (key, number) not in left and (key, FencingToken(published.publisher, number)) not in moved:
             yield {
                 "key": key,
                 "shard": confirmation.shard,

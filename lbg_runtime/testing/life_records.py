@@ -11,6 +11,8 @@ class Ending:
     """The record of one delivery, and when it was written."""
 
     record: DispatchRecord
+    started_ns: int
+    """When the runtime began with it: after the one before it of its key had ended."""
     written_ns: int
 
 
@@ -39,7 +41,7 @@ class LifeRecords:
         now_ns = self._moments.next_ns()
         match record:
             case DispatchRecord():
-                self._batch.append(Ending(record, now_ns))
+                self._batch.append(Ending(record, self._moments.at(record.start_mono_ns), now_ns))
             case FlowRecord() | StripesRecord():
                 self._batch.append(replace(record, t=now_ns // 1_000, mono_ns=now_ns))
             case _:

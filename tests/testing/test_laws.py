@@ -201,6 +201,87 @@ async def test_what_is_moved_without_a_call_of_its_handler_is_not_lost(handlers)
         assert [moved.payload for moved in group.error_queue()] == [b"2"]
 
 
+@pytest.mark.parametrize("then", ["error_queue", "dmq"])
+async def test_what_is_refused_before_its_handler_does_not_overlap_with_what_follows(handlers, then) -> None:
+    registered = handlers(seconds=1, attempts=1, then=then)
+
+    @registered.middleware
+    async def refuse(message, proceed):
+        if message.payload == b"bad":
+            raise ValueError("refused")
+        await proceed(message)
+
+    async with running(registered) as group:
+        await group.publish("orders/new", "bad", "good", "bad", "bad", "good", key="k")
+        await group.settled()
+        moved = group.error_queue() if then == "error_queue" else group.dead_message_queue()
+        assert [message.key_sequence for message in moved] == [1, 3, 4]
+
+
+async def test_what_no_handler_is_for_does_not_overlap_with_what_follows(handlers) -> None:
+    settings = {"failure": {"then": "error_queue", "attempts": 1}}
+    async with running(handlers(seconds=1), settings=settings) as group:
+        await group.publish("payments/new", "1", key="k")
+        await group.publish("orders/new", "2", key="k")
+        await group.settled()
+        assert [moved.payload for moved in group.error_queue()] == [b"1"]
+
+
+async def test_what_is_moved_without_a_call_is_not_lost_where_a_call_had_died_with_its_member(handlers) -> None:
+    registered = handlers(seconds=3, attempts=1, then="error_queue")
+    is_revoked = False
+
+    @registered.middleware
+    async def refuse(message, proceed):
+        if is_revoked:
+            raise ValueError("refused")
+        await proceed(message)
+
+    async with running(registered, members=2) as group:
+        await group.publish("orders/new", "1", key="k")
+        attempt = await group.started("k")
+        is_revoked = True
+        group.kill(attempt.member)
+        await group.settled()
+        assert [moved.payload for moved in group.error_queue()] == [b"1"]
+
+
+async def test_what_was_moved_without_a_call_and_comes_again_is_not_late(handlers) -> None:
+    registered = handlers(seconds=1, attempts=1, then="error_queue")
+    is_revoked = True
+
+    @registered.middleware
+    async def refuse(message, proceed):
+        if is_revoked and message.payload == b"1":
+            raise ValueError("refused")
+        await proceed(message)
+
+    async with running(registered, members=2) as group:
+        await group.publish("orders/new", "1", "2", key="k")
+        # The acknowledgement of the first one is still to be sent.
+        attempt = await group.started("k", 2)
+        is_revoked = False
+        group.partition(attempt.member)
+        await group.settled()
+        assert [handled.number for handled in group.handled("k") if handled.redelivered] == [1, 2]
+
+
+async def test_a_message_that_is_gone_from_where_it_was_moved_is_lost(handlers) -> None:
+    registered = handlers(attempts=1, then="error_queue")
+
+    @registered.middleware
+    async def refuse(message, proceed):
+        raise ValueError("refused")
+
+    with pytest.raises(LawsBroken) as broken:
+        async with running(registered) as group:
+            await group.publish("orders/new", "1", "2", key="k")
+            await group.settled()
+            error_queue = group.settings.error_queue
+            group.broker.post(group.broker.engine.administration.delete_messages("default", error_queue))
+    assert laws_of(broken.value) == {Law.LOSS}
+
+
 async def test_what_middleware_made_of_a_message_is_that_message(handlers) -> None:
     registered = handlers()
 
