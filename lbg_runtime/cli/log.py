@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, ProcessorReturnValue, WrappedLogger
 
 LONGEST_TEXT = 2_000
 """Characters of one line or text of a traceback: an error may quote a whole payload."""
 
 _log = structlog.get_logger(__name__)
-_render_json = structlog.processors.JSONRenderer()
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
 _frames_of = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -110,10 +109,10 @@ def configure_log(*, as_json: bool | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[Processor] = (
-        [structlog.processors.ExceptionRenderer(_as_items), _as_json]
+        [structlog.processors.ExceptionRenderer(_as_items), _failing_nobody(structlog.processors.JSONRenderer())]
         if as_json
         # Names that a peer chose may hold line breaks; written as literals they stay in one line.
-        else [structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_plainly)]
+        else [_failing_nobody(structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_plainly))]
     )
     structlog.configure(
         processors=[*facts, *renderers],
@@ -176,13 +175,20 @@ def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {**event, "event": _cut_text(event["event"])}
 
 
-def _as_json(logger: WrappedLogger, name: str, event: EventDict) -> str | bytes:
-    try:
-        return _render_json(logger, name, event)
-    except Exception as error:  # noqa: BLE001 - of whatever somebody wanted to tell, who handles a message meanwhile
-        known = {key: event[key] for key in ("level", "timestamp", "event") if isinstance(event.get(key), str)}
-        line = {**known, "event": "log_line_failed", "line": known.get("event"), "reason": type(error).__name__}
-        return _render_json(logger, name, line)
+def _failing_nobody(render: Processor) -> Processor:
+    """Render, or tell that it cannot be done: whoever wants to tell something may be handling a message."""
+
+    def rendered(logger: WrappedLogger, name: str, event: EventDict) -> ProcessorReturnValue:
+        try:
+            return render(logger, name, dict(event))
+        except Exception as error:  # noqa: BLE001 - of whatever is to be told
+            known = {key: event[key] for key in ("level", "timestamp") if key in event}
+            line = event["event"] if isinstance(event.get("event"), str) else None
+            return render(
+                logger, name, {**known, "event": "log_line_failed", "line": line, "reason": type(error).__name__}
+            )
+
+    return rendered
 
 
 def _as_items(exc_info: ExcInfo) -> object:
