@@ -11,10 +11,14 @@ import sys
 import threading
 from io import StringIO
 from types import TracebackType
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, ExcInfo, Processor, ProcessorReturnValue, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+if TYPE_CHECKING:
+    # Not there in the oldest version that will do.
+    from structlog.typing import ProcessorReturnValue
 
 LONGEST_TEXT = 2_000
 """Characters of one line or text of a traceback: an error may quote a whole payload."""
@@ -178,7 +182,7 @@ def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _failing_nobody(render: Processor) -> Processor:
     """Render, or tell that it cannot be done: whoever wants to tell something may be handling a message."""
 
-    def rendered(logger: WrappedLogger, name: str, event: EventDict) -> ProcessorReturnValue:
+    def rendered(logger: WrappedLogger, name: str, event: EventDict) -> "ProcessorReturnValue":
         try:
             return render(logger, name, dict(event))
         except Exception as error:  # noqa: BLE001 - of whatever is to be told
