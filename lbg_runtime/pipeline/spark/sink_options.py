@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.pipeline.spark.option_names import check_option_names
 
 _MAX_IN_FLIGHT = 1000
 _ACK_TIMEOUT = "30s"
@@ -42,6 +43,7 @@ def read_sink_options(options: Mapping[str, str], columns: Mapping[str, str]) ->
     """
     from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 
+    check_option_names(options, _NAMES)
     given = {name.lower(): value for name, value in options.items()}
     values = {name: given.get(name.lower()) for name in _NAMES}
     topic, topic_column = values["topic"], values["topicColumn"]

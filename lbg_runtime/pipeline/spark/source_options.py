@@ -9,7 +9,12 @@ from pathlib import Path
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing.layout import read_group_note
+from lbg_runtime.pipeline.spark.option_names import check_option_names
 
+_NAMES = (
+    *("path", "group", "queues", "startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch"),
+    *("queuesPerPartition", "failOnDataLoss", "decode"),
+)
 DEFAULT_ROWS = 100_000
 DEFAULT_BYTES = 64_000_000
 
@@ -64,6 +69,7 @@ def read_source_options(options: Mapping[str, str]) -> SourceOptions:
 
     Option names are case-insensitive, as all of Spark's are. Options of Spark itself are left alone.
     """
+    check_option_names(options, _NAMES)
     given = {name.lower(): value for name, value in options.items()}
     path = Path(given.get("path", ""))
     if "path" not in given:
