@@ -54,15 +54,18 @@ class Tenures:
     start_ns: Ints
     """The `active` record, or the first handling where there is none."""
     fed_until_ns: Ints
-    """Last moment for which there is proof that the broker fed this flow: it received, for a later handling, or it
-    announced its drain. A flow that was released in good order was also not to be given away while handling, so then
-    the end of its last handling counts. What a member merely believed, cut off from the broker, proves nothing."""
+    """Last moment for which there is proof that the broker fed this flow: `last_fed_ns`, or it announced its drain. A
+    flow that was released in good order was also not to be given away while handling, so then the end of its last
+    handling counts. What a member merely believed, cut off from the broker, proves nothing."""
     first_start_ns: Ints
     """`FAR_FUTURE` where nothing was handled."""
     last_done_ns: Ints
     """`FAR_PAST` where nothing was handled."""
     last_receive_ns: Ints
     """`FAR_PAST` where nothing was handled."""
+    last_fed_ns: Ints
+    """As `last_receive_ns`, of what was not flagged: what was parked is received anew when it is replayed, flagged, and
+    may have come from the broker long ago."""
     of_handling: Ints
     """Per handling, the row of its tenure."""
 
@@ -205,15 +208,18 @@ def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenur
     np.minimum.at(first_start, of_handling, handlings.start_ns)
     np.maximum.at(last_done, of_handling, handlings.done_ns)
     np.maximum.at(last_receive, of_handling, handlings.receive_ns)
+    last_fed = np.full(len(epoch), FAR_PAST, dtype=np.int64)
+    fresh = ~handlings.redelivered
+    np.maximum.at(last_fed, of_handling[fresh], handlings.receive_ns[fresh])
     start = np.where(per_epoch[epoch] > 0, start, first_start)
     last_of_epoch = np.arange(len(epoch)) == (first_tenure + rows - 1)[epoch]
-    fed_until = np.maximum(start, last_receive)
+    fed_until = np.maximum(start, last_fed)
     # A member that was cut off drains what it still runs, while another may long be fed.
     announced = last_of_epoch & ~epochs.broken[epoch]
     fed_until = np.where(announced, np.maximum(fed_until, epochs.draining_ns[epoch]), fed_until)
     in_good_order = (epochs.released & ~epochs.broken)[epoch]
     fed_until = np.where(in_good_order, np.maximum(fed_until, last_done), fed_until)
-    return Tenures(epoch, start, fed_until, first_start, last_done, last_receive, of_handling)
+    return Tenures(epoch, start, fed_until, first_start, last_done, last_receive, last_fed, of_handling)
 
 
 def _beginnings(epochs: Epochs, flows: pa.Table) -> Ints:

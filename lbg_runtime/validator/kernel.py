@@ -47,8 +47,8 @@ started_after_loss
     be on its way to its handler when the flow dies. Of several attempts the records tell when the first one started.
 two_active
     No two flows are fed on one queue at the same time. Only proof counts: a flow is fed from its `active` record to
-    the last message it received and handled, or the start of its drain; a flow released in good order also to the
-    end of its last handling. A crashed or cut-off member proves nothing after that. Not for members that share a
+    the last unflagged message it received and handled, or the start of its drain; a flow released in good order also
+    to the end of its last handling. A crashed or cut-off member proves nothing after that. Not for members that share a
     partitioned queue: there only keys have one owner at a time, which the laws on overlaps look after.
 key_on_two_shards
     A key lies in one shard, whoever published it. Two shards mean two queues, and so no order between them.

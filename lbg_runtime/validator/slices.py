@@ -330,7 +330,7 @@ def _what_stands(step: _Step, unsettled: Flags) -> Book:
     book = Book(columns, step.epochs)
     if not columns.lives.is_partitioned:
         # Later records can only add to the time for which there is this proof.
-        proven = np.maximum(tenures.start_ns, tenures.last_receive_ns)
+        proven = np.maximum(tenures.start_ns, tenures.last_fed_ns)
         check_tenures(book, step.epochs, replace(tenures, fed_until_ns=proven))
     if columns.layouts.steps:
         # Between two queues, what a member without a journal may have done is known at the end only.
@@ -360,6 +360,7 @@ def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
         (tenures.first_start_ns, handlings.start_ns),
         (tenures.last_done_ns, handlings.done_ns),
         (tenures.last_receive_ns, handlings.receive_ns),
+        (tenures.last_fed_ns, np.where(handlings.redelivered, FAR_PAST, handlings.receive_ns)),
     ):
         kept[_one_of_each(tenures.of_handling, moments == extreme[tenures.of_handling])] = True
     lane = dense(handlings.part, handlings.key - NONE)

@@ -334,7 +334,7 @@ def _count_two_active(
         active = [flow.mono_ns for flow in flows if flow.event == "active"] or [h.start for h in own]
         if not active:
             continue
-        proofs = [min(active)] + [_fed(run.journals[h.life], h) for h in own]
+        proofs = [min(active)] + [_fed(run.journals[h.life], h) for h in own if not h.record.redelivered]
         broken = any(flow.event in ("inactive", "down") for flow in flows)
         if not broken:
             proofs += [flow.mono_ns for flow in flows if flow.event == "draining"]

@@ -276,6 +276,19 @@ def test_what_a_member_receives_when_it_goes_on_may_have_been_sent_long_before(
     assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
 
 
+@pytest.mark.parametrize(("redelivered", "laws"), [(True, set()), (False, {Law.TWO_ACTIVE})])
+def test_what_is_flagged_may_have_come_from_the_broker_before_another_was_fed(
+    *, redelivered: bool, laws: set[Law]
+) -> None:
+    # What was parked, and is tried once more by a member that does not know yet that it was cut off.
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
+    life.handle(2, 15_100, 15_200, None, redelivered=redelivered).flow("down", 16_000).close(60_000)
+    Life(run, "b").flow("active", 15_000).handle(3, 15_300, 15_400, 15_400).flow("released", 50_000).close(60_000)
+
+    assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
+
+
 def test_a_member_that_stands_still_is_waited_for_while_the_run_goes_on() -> None:
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 600)
