@@ -373,6 +373,18 @@ class Settings(Section):
             raise SettingProblem(("group", "from"), self.group.source.value, expected)
         return self
 
+    @model_validator(mode="after")
+    def _a_shared_queue_keeps_the_order_of_its_partition_keys_only(self) -> Self:
+        if self.group.backend is GroupBackend.EXCLUSIVE:
+            return self
+        if self.group.key != PARTITION_KEY:
+            expected = f"{PARTITION_KEY} with backend: partitioned, as that is what the broker deals partitions by"
+            raise SettingProblem(("group", "key"), str(self.group.key), expected)
+        if self.dispatch.missing_key is MissingKey.SHARD:
+            expected = "error or no_order with backend: partitioned, where a message without key is in any partition"
+            raise SettingProblem(("dispatch", "missing_key"), MissingKey.SHARD.value, expected)
+        return self
+
     @property
     def is_cooperative(self) -> bool:
         """Whether members talk to each other about who has which queue."""

@@ -28,7 +28,8 @@ duplicate_without_fault
     that end, as a network that goes silent is noticed late. In (a) the last message that the flow received tells that
     it was not silent yet.
 duplicate_unflagged
-    A duplicate carries the broker's redelivered flag. Without it, it is a second copy.
+    A duplicate carries the broker's redelivered flag. Without it, it is a second copy. Of a partitioned queue one of
+    the two handlings does: the broker may give a message to another member while it waits for its turn at the first.
     Each of the two duplicate laws excuses one duplicate of a message whose fate a ledger calls unknown: its publisher
     may have sent it twice under one number. Nothing else explains a second copy.
 settled_after_epoch

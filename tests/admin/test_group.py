@@ -557,5 +557,6 @@ def test_settings_say_what_a_group_is_to_be():
 
 def test_a_partitioned_queue_is_not_this_groups_to_make() -> None:
     group = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "backend": "partitioned"}
+    given = {"group": group, "dispatch": {"missing_key": "error"}, "semp": {"url": "http://broker"}}
     with pytest.raises(ConfigError, match="group\\.backend: partitioned"):
-        spec_of(parse_settings({"group": group, "semp": {"url": "http://broker"}}, "test"))
+        spec_of(parse_settings(given, "test"))

@@ -10,7 +10,7 @@ import pytest
 
 from lbg_runtime.config.connection_settings import TransportKind
 from lbg_runtime.config.load import load_settings, parse_settings, problems_of
-from lbg_runtime.config.settings import ClientPathChoice, MembershipMode, Provision
+from lbg_runtime.config.settings import ClientPathChoice, MembershipMode, MissingKey, Provision
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.hashing import HashFunction
@@ -212,6 +212,20 @@ def test_a_limit_is_said_as_the_value_is_written(sections, line):
 def test_a_rule_for_keys_that_is_no_text_is_refused_like_one_that_is_wrong(written, shown):
     wrong = _problem(group=GROUP | {"key": "header:x"})
     assert _problem(group=GROUP | {"key": written}) == wrong.replace("'header:x'", shown)
+
+
+@pytest.mark.parametrize(
+    ("group", "dispatch", "start"),
+    [
+        ({"key": "json:/id"}, {"missing_key": "error"}, "group.key: json:/id; expected property:JMSXGroupID with"),
+        ({}, {}, "dispatch.missing_key: shard; expected error or no_order with"),
+    ],
+)
+def test_a_partitioned_queue_promises_an_order_for_its_partition_keys_only(group, dispatch, start):
+    sections = {"group": GROUP | {"backend": "partitioned"} | group, "dispatch": dispatch}
+    assert _problem(**sections).startswith(f"config.yaml: {start} backend: partitioned, ")
+    sections = {"group": GROUP | {"backend": "partitioned"}, "dispatch": {"missing_key": "no_order"}}
+    assert parse_settings(sections, "config.yaml", {}).dispatch.missing_key is MissingKey.NO_ORDER
 
 
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():

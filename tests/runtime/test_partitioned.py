@@ -26,7 +26,7 @@ SECTIONS = {
     "rebind": {"mode": "cooperative", "drain_timeout": "4s"},
     "membership": {"mode": "discovered", "index": None, "count": None},
     "failure": {"timeout": "2s", "backoff": {"initial": "50ms", "maximum": "1s"}},
-    "dispatch": {"max_in_flight": 8, "runners": 4},
+    "dispatch": {"max_in_flight": 8, "runners": 4, "missing_key": "error"},
 }
 EVERYTHING = {f"k{number}": list(range(1, ROUNDS + 1)) for number in range(KEYS)}
 
@@ -183,7 +183,8 @@ async def test_members_with_the_official_client_share_a_partitioned_queue():
             changed.set()
 
         group = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "backend": "partitioned"}
-        return App(handlers, parse_settings({"group": group}, "test", {}), session=session(name), member_id=name)
+        settings = parse_settings({"group": group, "dispatch": {"missing_key": "error"}}, "test", {})
+        return App(handlers, settings, session=session(name), member_id=name)
 
     async def until(reached):
         async with asyncio.timeout(30):

@@ -5,7 +5,7 @@ from collections import Counter
 
 from lbg_runtime.testing import running
 
-PARTITIONED = {"group": {"backend": "partitioned", "queue_count": 8}}
+PARTITIONED = {"group": {"backend": "partitioned", "queue_count": 8}, "dispatch": {"missing_key": "error"}}
 KEYS = tuple(f"k{number}" for number in range(16))
 
 

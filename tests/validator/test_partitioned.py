@@ -60,6 +60,24 @@ def test_a_hand_off_that_did_not_wait_for_a_handler_is_a_repeat_without_a_fault(
     assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT}
 
 
+def test_the_one_who_got_it_again_may_start_first_and_the_flag_is_where_it_belongs() -> None:
+    run = Run()
+    a = shared_life(run, "a").flow("active", 1).handle(1, 30, 40, 40)
+    b = shared_life(run, "b").flow("active", 1).handle(1, 20, 25, 25, redelivered=True)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+def test_two_copies_without_a_flag_are_two_messages() -> None:
+    run = Run()
+    a = shared_life(run, "a").flow("active", 1).handle(1, 30, 40, 40)
+    b = shared_life(run, "b").flow("active", 1).handle(1, 20, 25, 25)
+    for life in (a, b):
+        life.flow("released", 100, cause="stop").close(200)
+    assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED}
+
+
 def test_what_is_lost_may_have_gone_to_a_member_without_a_journal() -> None:
     run = Run()
     shared_life(run, "a").flow("active", -1000).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
