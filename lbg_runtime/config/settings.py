@@ -62,7 +62,9 @@ class Provision(Enum):
     """What a member does about missing queues before it binds."""
 
     NONE = "none"
+    """Nothing: they are made beforehand."""
     CREATE_MISSING = "create_missing"
+    """It creates them, once. One that is deleted while the member runs stays away, as somebody may have meant that."""
 
 
 class GroupBackend(Enum):

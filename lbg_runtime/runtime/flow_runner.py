@@ -171,7 +171,7 @@ class FlowRunner:
         self.left_behind = 0
         """Deliveries that ended without a settlement since a stop was asked for; they come again, to somebody."""
         self.is_unheard = False
-        """The broker did not answer the last unbind, so what was settled shortly before may come again."""
+        """The broker did not answer an unbind since a stop was asked for: what was settled before may come again."""
         self.unanswered = 0
         """Deliveries whose end has not been taken from the dispatcher."""
         self._transport = transport
@@ -373,7 +373,8 @@ class FlowRunner:
         self._carry_out(commands, children)
 
     def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
-        self.is_unheard = not is_confirmed
+        # An outage that was over before the member was asked to leave is no matter of its leaving.
+        self.is_unheard = not is_confirmed and self._stop_requested
         # Of a handle that lost its activity nothing is claimed in any case.
         if is_confirmed or cause is ReleaseCause.INACTIVE:
             self._record("released", cause)

@@ -17,7 +17,7 @@ from enum import Enum
 import anyio
 import structlog
 
-from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, GroupSettings, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
@@ -250,7 +250,6 @@ class Supervisor:
         Raises `ConfigError` where the broker does not know or not allow what the settings say, `HandlerError` where a
         lifespan fails to begin, or none yields what a handler asks for.
         """
-        await self._provision()
         if self._error_queue is not None:
             await self._error_queue.prepare()
         if self._parking_lot is not None:
@@ -317,6 +316,8 @@ class Supervisor:
     def _give_up(self, refusal: BindFailed) -> None:
         # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.
         expected = "queues that exist and may be bound, or group.provision: create_missing"
+        if self._settings.group.provision is Provision.CREATE_MISSING:
+            expected = "a queue that stays and may be bound, as what was missing has just been created"
         if self._settings.group.backend is GroupBackend.PARTITIONED:
             expected = "a partitioned queue of this name, made beforehand, that may be bound"
         self._refuse(ConfigError("group.name", f"queue {refusal.queue}: {refusal.reason}", expected))
@@ -410,19 +411,6 @@ class Supervisor:
     def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
 
-    async def _provision(self) -> None:
-        group = self._settings.group
-        if group.provision is not Provision.CREATE_MISSING:
-            return
-        shape = group.shape()
-        for index, queue in enumerate(shape.queue_names()):
-            try:
-                await self._session.provision(queue, shape.subscriptions(index))
-            except TransportError as error:
-                raise ConfigError(
-                    "group.provision", str(error), "a user who may create queues, or `none` and queues made beforehand"
-                ) from error
-
     async def _report_status(self) -> None:
         while True:
             await asyncio.sleep(STATUS_INTERVAL_S)
@@ -435,6 +423,20 @@ class Supervisor:
         topic = self._settings.ops.journal.republish_topic
         if topic is not None:
             self._session.send_direct(Message(topic, note_of(handling, self._member)))
+
+
+async def provision_queues(session: Session, group: GroupSettings) -> None:
+    """Make the group's missing queues, where members do that; before `Supervisor.run`. Raises `ConfigError`."""
+    if group.provision is not Provision.CREATE_MISSING:
+        return
+    shape = group.shape()
+    for index, queue in enumerate(shape.queue_names()):
+        try:
+            await session.provision(queue, shape.subscriptions(index))
+        except TransportError as error:
+            raise ConfigError(
+                "group.provision", str(error), "a user who may create queues, or `none` and queues made beforehand"
+            ) from error
 
 
 def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:

@@ -301,6 +301,17 @@ async def test_a_queue_that_is_deleted_and_made_again_is_bound_again(trial):
         await trial.until(lambda: len(trial.handled) == 8)
 
 
+async def test_queues_that_are_gone_right_after_they_were_made_are_not_told_to_be_made(trial):
+    app = trial.member()
+
+    async def forget(queue, subscriptions):
+        """As a broker that is started anew, empty, before the first bind."""
+
+    trial.sessions["member-0"].provision = forget
+    with pytest.raises(ConfigError, match=r"Unknown Queue; expected a queue that stays and may be bound"):
+        await app.run()
+
+
 async def test_a_member_whose_user_may_not_create_queues_says_so(trial):
     trial.broker.is_reachable = True
     app = trial.member()

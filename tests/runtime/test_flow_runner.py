@@ -109,6 +109,21 @@ async def test_an_unbind_that_nobody_answered_is_no_release(flow_trial, delivery
     assert trial.flow_changes()[-2:] == [("draining", "stop"), ("down", "the broker did not answer the unbind")]
 
 
+async def test_an_unbind_that_nobody_answered_long_before_the_stop_is_no_matter_of_the_leaving(flow_trial):
+    # As after an outage from which the broker came back without the queue.
+    trial = flow_trial(_return)
+    trial.transport.unbinds_are_answered = False
+    async with trial.running() as task:
+        epoch = await trial.activate()
+        trial.transport.refusals = [BindFailed(QUEUE, "Unknown Queue", permanent=True)] * 100
+        trial.transport.sink(FlowInactive(epoch))
+        await asyncio.sleep(5)
+        assert ("released", "inactive") in trial.flow_changes()
+        trial.runner.stop()
+        await task
+    assert not trial.runner.is_unheard
+
+
 async def test_a_refused_bind_is_tried_again(flow_trial):
     trial = flow_trial(_return)
     trial.transport.refusals = [BindFailed(QUEUE, "timeout"), BindFailed(QUEUE, "Unknown Queue", permanent=True)]
