@@ -22,9 +22,9 @@ from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session, open_session
-from lbg_runtime.runtime.shutdown import ExitGuard
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 from lbg_runtime.runtime.stop import StopCause, stop_requests
-from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
+from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor, provision_queues
 from lbg_runtime.runtime.watchdog import watched_loop
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ _log = structlog.get_logger(__name__)
 
 RUN_VARIABLE = "LBG_RUN_ID"
 """Environment variable that names the run in the journal, so that the records of one trial can be told from others."""
-
-EXIT_GRACE_S = 5.0
 
 USER_MISTAKE = 2
 """Exit code of a member that was given something wrong, or could not reach the broker when it started.
@@ -151,8 +149,10 @@ class App:
             self._supervisor = None
             journal.close(clean=is_clean)
 
-    def run_sync(self, *, parent_pid: int | None = None) -> StopReport:
+    def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
+
+        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
         deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1
@@ -161,7 +161,7 @@ class App:
         guard = ExitGuard()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(self._run_as_process(guard, parent_pid))
+                return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
         except SystemExit as leaving:
             _log.error("ended_by_handler", exit_code=leaving.code)
             if leaving.code and leaving.code != USER_MISTAKE:
@@ -187,7 +187,7 @@ class App:
         if self._supervisor is not None:
             self._supervisor.stop_now()
 
-    async def _run_as_process(self, guard: ExitGuard, parent_pid: int | None) -> StopReport:
+    async def _run_as_process(self, guard: ExitGuard, parent_pid: int | None, *, ends_process: bool) -> StopReport:
         tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 
         def leave(cause: StopCause) -> None:
@@ -200,8 +200,16 @@ class App:
                 guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + tail_s)
                 self.stop()
 
-        with stop_requests(leave, parent_pid=parent_pid), watched_loop(self.settings.ops.watchdog_ms):
-            return await self.run()
+        with (
+            stop_requests(leave, parent_pid=parent_pid, ends_process=ends_process),
+            watched_loop(self.settings.ops.watchdog_ms),
+        ):
+            try:
+                return await self.run()
+            finally:
+                # The runner waits for what is on threads, also where nobody has asked this process to leave.
+                if not guard.is_armed:
+                    guard.arm(tail_s)
 
     def _be_able(self, is_able: bool) -> None:
         if self._supervisor is not None:
@@ -234,12 +242,17 @@ class App:
 
     @asynccontextmanager
     async def _attended(self, session: Session) -> AsyncIterator[None]:
+        # Before a companion begins to publish: the broker confirms what no queue attracts, and nobody gets it.
+        await provision_queues(session, self.settings.group)
         if self._companion is None:
             yield
             return
         async with self._companion.attend(session, self._be_able):
             # No bound: it waits for what somebody else starts; a request to stop ends that.
             await self._companion.until_ready()
+            if not self._stop_wanted:
+                # Again, as that may have been long, and queues that are missing now would be taken for a mistake.
+                await provision_queues(session, self.settings.group)
             yield
 
     @asynccontextmanager

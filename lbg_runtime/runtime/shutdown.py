@@ -10,22 +10,38 @@ import structlog
 _log = structlog.get_logger(__name__)
 
 
+EXIT_GRACE_S = 5.0
+"""For what is left when all that has a bound of its own has ended: threads of the user's, functions for the exit."""
+
+
 class ExitGuard:
-    """Ends the process with exit code 1 when it is still there after a time.
+    """Ends the process when it is still there after a time.
 
     A handler may ignore its cancellation, or hold the event loop itself, and a lifespan may take as long as it likes to
-    end; then nothing on the loop can bring the end.
+    end; then nothing on the loop can bring the end. A thread of the user's keeps the interpreter from its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, exit_code: int = 1) -> None:
+        """`exit_code`: what the process ends with."""
+        self._exit_code = exit_code
         self._timer: threading.Timer | None = None
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether it counts."""
+        return self._timer is not None
+
     def arm(self, after_s: float) -> None:
-        """Begin to count, anew if it has begun."""
+        """Begin to count, anew if it has begun. Where no thread can be started, that is logged, and nobody counts."""
         self.disarm()
-        self._timer = threading.Timer(after_s, self._exit)
-        self._timer.daemon = True
-        self._timer.start()
+        timer = threading.Timer(after_s, self._exit)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError as error:
+            _log.warning("exit_unguarded", reason=str(error))
+            return
+        self._timer = timer
 
     def disarm(self) -> None:
         """Stop counting."""
@@ -34,9 +50,20 @@ class ExitGuard:
             self._timer = None
 
     def _exit(self) -> None:
-        _log.error("exit_forced", reason="a handler, a lifespan or a thread of theirs had not ended in time")
+        _log.error(
+            "exit_forced",
+            reason="a handler, a lifespan or a thread of theirs had not ended in time",
+            threads=_threads_that_stay(),
+            exit_code=self._exit_code,
+        )
         # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
-        os._exit(1)
+        os._exit(self._exit_code)
+
+
+def _threads_that_stay() -> list[str]:
+    """The names of those that the interpreter waits for, to tell whose they are."""
+    main = threading.main_thread()
+    return [each.name for each in threading.enumerate() if not each.daemon and each is not main]
 
 
 class Interruption:

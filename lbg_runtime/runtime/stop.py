@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 _PARENT_CHECK_S = 0.2
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopCause(Enum):
@@ -18,12 +19,24 @@ class StopCause(Enum):
     PARENT_GONE = "parent gone"
 
 
+def ignore_requests() -> None:
+    """Ignore SIGTERM and SIGINT from now on: this process is on its way out already. Main thread only.
+
+    For the end of a process, whose exit code no signal shall take the place of. See that it has a bound.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
-def stop_requests(on_request: Callable[[StopCause], None], *, parent_pid: int | None = None) -> Iterator[None]:
+def stop_requests(
+    on_request: Callable[[StopCause], None], *, parent_pid: int | None = None, ends_process: bool = False
+) -> Iterator[None]:
     """Call back on the loop each time this process is asked to leave, while the context lasts. Main thread only.
 
     `parent_pid`: the process that started this one; its end is told once. The caller looks it up as early as it can: a
-    parent that is gone before that cannot be told from the next one.
+    parent that is gone before that cannot be told from the next one. `ends_process`: nothing follows the context but
+    the end of the process, and nobody need ask for that any more (`ignore_requests`).
     """
     loop = asyncio.get_running_loop()
     for cause, number in ((StopCause.SIGTERM, signal.SIGTERM), (StopCause.SIGINT, signal.SIGINT)):
@@ -46,5 +59,8 @@ def stop_requests(on_request: Callable[[StopCause], None], *, parent_pid: int | 
     finally:
         if timer is not None:
             timer.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
+        if ends_process:
+            # Not before: the loop gives a signal back to its default when it lets go of it, which is at once.
+            ignore_requests()

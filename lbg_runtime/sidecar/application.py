@@ -152,8 +152,10 @@ class HttpApplication:
         response = await self._request("GET", SUBSCRIBE_PATH, self._timeout_ms)
         if response.status == 404:
             return None
-        if response.status != 200 or response.body is None:
+        if response.status != 200:
             raise ApplicationFailed(f"HTTP {response.status} from {SUBSCRIBE_PATH}")
+        if response.body is None:
+            raise ApplicationFailed(f"more than {MAX_ANSWER_BYTES} bytes from {SUBSCRIBE_PATH}")
         return response.body
 
     async def close(self) -> None:

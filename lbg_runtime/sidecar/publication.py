@@ -99,10 +99,14 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
         # Not orjson, which makes floats of integers that are too long for a machine.
         told = _READER.decode(text)
         written = _member_text(text, "data") if isinstance(told, dict) else ""
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UserError("body", "no JSON", f"an event, as content-type {STRUCTURED_TYPE} says") from None
+    except RecursionError:
+        raise UserError("body", "nested too deeply", "at most 900 levels") from None
     if not isinstance(told, dict) or told.get("specversion") != "1.0":
         raise UserError("body", "no event", 'a JSON object with "specversion": "1.0"')
+    # More digits than that are too many for an attribute, whatever they are.
+    told = {name: int(value[:20]) if isinstance(value, bytes) else value for name, value in told.items()}
     encoded = told.pop("data_base64", None)
     data = told.pop("data", None)
     if encoded is not None:
@@ -143,7 +147,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-_READER = json.JSONDecoder(parse_constant=_refuse_constant)
+_READER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str.encode)
+"""Leaves integers as bytes: they may have more digits than Python makes a number of. Those in the data stay text."""
 
 
 def _encoded(text: str) -> bytes:

@@ -32,22 +32,35 @@ class MemberLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._silent_since_ns: int | None = None
-        """When the oldest question was put that has not been heard; written by both threads."""
+        self._owed_since_ns = 0
+        """When the oldest question was put since the last sign of life; written by who asks."""
+        self._heard_ns = 0
+        """When the loop heard a question last; written by the loop."""
 
     async def ask(self, question: Callable[[], _Answer]) -> _Answer | Blocked:
-        """Have the question answered on the member's loop, between two of its steps; what it raises is raised here."""
+        """Have the question answered on the member's loop, between two of its steps; what it raises is raised here.
+
+        `Blocked` only where the loop has heard nothing at all for that long since it was asked: not where the loop that
+        asks was busy itself and finds answer and time-out at once, nor where others were heard first.
+        """
         asked_ns = monotonic_ns()
-        if self._silent_since_ns is None:
-            self._silent_since_ns = asked_ns
+        if self._heard_ns >= self._owed_since_ns:
+            self._owed_since_ns = asked_ns
         answer: Future[_Answer] = Future()
         self._loop.call_soon_threadsafe(self._hear, question, answer)
+        waiting = asyncio.wrap_future(answer)
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_MS / 1_000):
-                return await asyncio.wrap_future(answer)
-        except TimeoutError:
-            since_ns = self._silent_since_ns or asked_ns
-            return Blocked((monotonic_ns() - since_ns) // 1_000_000)
+            # Asked of the answer itself: that it is there is told to this loop only in one of its next turns.
+            while not answer.done():
+                now_ns, heard_ns = monotonic_ns(), self._heard_ns
+                left_ns = ANSWER_WITHIN_MS * 1_000_000 - (now_ns - max(asked_ns, heard_ns))
+                if left_ns <= 0:
+                    since_ns = max(min(asked_ns, self._owed_since_ns), heard_ns)
+                    return Blocked((now_ns - since_ns) // 1_000_000)
+                await asyncio.wait({waiting}, timeout=left_ns / 1_000_000_000)
+            return await waiting
+        finally:
+            waiting.cancel()
 
     async def blocked_ms(self) -> int:
         """0 where the loop gives a sign of life in time; else how long it has given none, at least."""
@@ -56,7 +69,7 @@ class MemberLoop:
 
     def _hear(self, question: Callable[[], _Answer], answer: "Future[_Answer]") -> None:
         """On the member's loop."""
-        self._silent_since_ns = None
+        self._heard_ns = monotonic_ns()
         # Whoever asked may have gone; then there is nobody to work for.
         if not answer.set_running_or_notify_cancel():
             return

@@ -1,7 +1,7 @@
 """The routes of the status API, as an ASGI application. It runs in the server's thread, and asks the member's loop."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -24,6 +24,7 @@ from lbg_runtime.status.objects import (
     member_as_object,
 )
 from lbg_runtime.status.picture import HandledPicture, KeyPicture, MemberPicture
+from lbg_runtime.status.shared import Shared
 from lbg_runtime.status.source import StatusSource
 
 MAX_CHANGES = 1_000
@@ -37,6 +38,11 @@ _KEYS_PATH = b"/v1/keys/"
 _Answer = TypeVar("_Answer")
 
 
+class _Health(NamedTuple):
+    has_started: bool
+    reasons: list[dict[str, object]]
+
+
 class StatusRoutes:
     """Answers from a member, once there is one, and from the look at its loop."""
 
@@ -45,6 +51,9 @@ class StatusRoutes:
         self._member_loop = member_loop
         self._source = source
         self._questions = 0
+        # A picture of a large group takes milliseconds of the member's loop, and anybody may ask for a probe.
+        self._health = Shared(self._look_at_health)
+        self._exposition = Shared(self._expose)
 
     def application(self, address: ListenAddress, token: str | None) -> Access:
         """The routes, behind the rules of who may ask."""
@@ -70,17 +79,22 @@ class StatusRoutes:
         return _probed(request, "live", not blocked_ms, {"blocked_ms": blocked_ms})
 
     async def _ready(self, request: Request) -> Response:
-        picture = await self._ask(lambda source: source.picture())
-        if not isinstance(picture, MemberPicture):
-            return _probed(request, "ready", False, picture)
-        reasons = [lack_as_object(lack) for lack in lacks(picture)]
-        return _probed(request, "ready", not reasons, {"reasons": reasons})
+        health = await self._health.answer()
+        if not isinstance(health, _Health):
+            return _probed(request, "ready", False, health)
+        return _probed(request, "ready", not health.reasons, {"reasons": health.reasons})
 
     async def _started(self, request: Request) -> Response:
+        health = await self._health.answer()
+        if not isinstance(health, _Health):
+            return _probed(request, "started", False, health)
+        return _probed(request, "started", health.has_started, {})
+
+    async def _look_at_health(self) -> _Health | dict[str, object]:
         picture = await self._ask(lambda source: source.picture())
         if not isinstance(picture, MemberPicture):
-            return _probed(request, "started", False, picture)
-        return _probed(request, "started", has_started(picture), {})
+            return picture
+        return _Health(has_started(picture), [lack_as_object(lack) for lack in lacks(picture)])
 
     # -- facts
 
@@ -89,12 +103,13 @@ class StatusRoutes:
         return as_json(member_as_object(picture)) if isinstance(picture, MemberPicture) else as_json(picture, 503)
 
     async def _metrics(self, _: Request) -> Response:
+        return Response(await self._exposition.answer(), headers=NOT_KEPT, media_type=CONTENT_TYPE)
+
+    async def _expose(self) -> bytes:
         reading = await self._look(lambda source: source.reading())
         if isinstance(reading, Blocked):
-            state = MemberState(max(1, reading.blocked_ms), None)
-        else:
-            state = MemberState(0, reading)
-        return Response(exposition(state), headers=NOT_KEPT, media_type=CONTENT_TYPE)
+            return exposition(MemberState(max(1, reading.blocked_ms), None))
+        return exposition(MemberState(0, reading))
 
     async def _handled(self, _: Request) -> Response:
         found = await self._ask_facts(lambda source: source.handled())

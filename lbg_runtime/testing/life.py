@@ -10,7 +10,7 @@ from lbg_runtime.config.settings import Settings
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.registry import Handlers
-from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
+from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor, provision_queues
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.freezer import Freezer
 from lbg_runtime.testing.group_broker import GroupBroker
@@ -80,6 +80,7 @@ class Life:
                 self.supervisor = Supervisor(
                     settings, membership, handlers.wrapped(self.watch.wrap), self._session, journal, chance
                 )
+                await provision_queues(self._session, settings.group)
                 report = await self.supervisor.run()
                 is_clean = report.is_clean
                 return report

@@ -155,10 +155,6 @@ class SidecarTrial:
             while not reached():  # noqa: ASYNC110 - anything may be looked at
                 await asyncio.sleep(0.01)
 
-    def is_provisioned(self) -> bool:
-        """Whether the member has made its queues, so that nothing published is lost."""
-        return len(self.broker.engine.queue_names("default")) == 2
-
     def depths(self) -> list[int]:
         """Messages left in each queue."""
         return [self.broker.engine.queue_depth("default", QueueName(f"orders/{index}")) for index in range(2)]

@@ -237,3 +237,7 @@ async def test_subscriptions_are_asked_for():
     async with application(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n") as (client, _):
         with pytest.raises(ApplicationFailed, match="HTTP 500"):
             await client.subscriptions()
+    size = MAX_ANSWER_BYTES + 1
+    async with application(b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n" % size + b" " * size) as (client, _):
+        with pytest.raises(ApplicationFailed, match="more than 1048576 bytes from /dapr/subscribe"):
+            await client.subscriptions()

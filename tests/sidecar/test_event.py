@@ -55,6 +55,7 @@ def test_an_event_of_a_message_without_an_id_has_the_one_that_was_made():
         (b"12345678901234567890123", None, {"data": 12345678901234567890123, "datacontenttype": "application/json"}),
         (b"{broken", "application/json", {"data_base64": base64.b64encode(b"{broken").decode()}),
         (b"", "application/json", {"data_base64": ""}),
+        (b"1e999", "application/json", {"data_base64": "MWU5OTk="}),
         ("ä".encode(), "text/plain", {"data": "ä"}),
         (b"<a/>", "application/xml", {"data": "<a/>"}),
         (b"\xff", "text/plain", {"data_base64": "/w=="}),

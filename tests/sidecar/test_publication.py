@@ -94,6 +94,9 @@ def test_the_data_of_an_event_is_the_payload(members, payload):
         b"-0",
         b"1.10",
         b"1e999",
+        b"9" * 5_000,
+        b'{"a": [-%s]}' % (b"9" * 5_000),
+        b"[" * 900 + b"]" * 900,
         b'{"a":1, "a" : 2}',
         b'[ {"data": 3},\n\t"\\u00e9\\/\\ud800" ]',
         '"ä"'.encode(),
@@ -142,6 +145,7 @@ def test_a_raw_publication_is_not_looked_into():
         b'{"specversion": "1.0", "data": "\\ud800", "datacontenttype": "text/plain"}',
         b'{"specversion": "1.0", "type": "\\ud800"}',
         b'{"specversion": "1.0", "long": 99999999999}',
+        b'{"specversion": "1.0", "long": %s}' % (b"9" * 5_000),
         b'{"specversion": "1.0", "data": NaN}',
         b'{"specversion": "1.0", "data": [-Infinity]}',
         b'{"specversion": "1.0", "data": "\xff"}',
@@ -152,6 +156,11 @@ def test_a_raw_publication_is_not_looked_into():
 def test_an_event_that_is_none_is_refused(body):
     with pytest.raises(UserError):
         read_publication(STRUCTURED, {}, body)
+
+
+def test_what_is_nested_too_deeply_is_told_so():
+    with pytest.raises(UserError, match="body: nested too deeply; expected at most 900 levels"):
+        read_publication(STRUCTURED, {}, b'{"specversion": "1.0", "data": %s1%s}' % (b"[" * 2_000, b"]" * 2_000))
 
 
 @given(st.binary(max_size=200), st.sampled_from(["application/cloudevents+json", "application/json", ""]))

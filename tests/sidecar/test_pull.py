@@ -74,7 +74,17 @@ async def test_a_member_takes_no_queue_before_somebody_pulls(trial, pulling):
     async with trial.running(app):
         await begun(trial, app)
         await asyncio.sleep(60)
-        assert not trial.is_provisioned()
+        assert trial.owners() == 0
+        Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+
+
+async def test_a_queue_that_went_while_nobody_pulled_is_made_again(trial, pulling):
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        await asyncio.sleep(3_600)
+        trial.broker.delete_queue("orders/1")
         Puller(app)
         await trial.until(lambda: trial.owners() == 2)
 

@@ -102,6 +102,17 @@ async def test_what_the_application_publishes_comes_back_to_it_as_an_event(trial
         assert (told["partitionkey"], told["topic"]) == ("k", "orders/new")
 
 
+async def test_what_is_published_before_anybody_pulls_waits_for_them(trial):
+    async with serving(trial) as (client, _, _):
+        for number in range(8):
+            async with client.post(f"/v1/publish/orders/new?key=k{number}", data=b"x") as response:
+                assert response.status == 200
+        assert sum(trial.depths()) == 8
+        async with client.post("/v1/pull") as stream:
+            keys = {(await next_event(stream))["metadata"]["lbg-key"] for _ in range(8)}
+    assert keys == {f"k{number}" for number in range(8)}
+
+
 async def test_what_is_published_last_is_confirmed_before_the_member_is_gone(trial):
     application = ScriptedApplication(succeed)
     async with serving(trial, application) as (client, app, left):

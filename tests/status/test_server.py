@@ -14,9 +14,11 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.metrics.reading import MemberReading
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.status.access import Access, as_json
+from lbg_runtime.status.picture import MemberPicture
 from lbg_runtime.status.server import StatusServer
 from tests.status.asking import BOUND_S, ShownMember, ask, ask_from_here, flow, member
 
@@ -273,6 +275,31 @@ async def test_a_blocked_loop_is_told_while_it_is_blocked_and_not_after(
         again = await ask(port, "/livez")
         release.set()
         assert within_ms <= again.told["blocked_ms"] <= (time.monotonic() - blocked_again_s) * 1_000  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("paths", [("/readyz", "/startedz"), ("/metrics",)])
+async def test_many_who_ask_at_once_take_the_time_of_one_from_the_member(
+    paths: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counting(ShownMember):
+        looks = 0
+
+        def picture(self) -> MemberPicture:
+            self.looks += 1
+            return super().picture()
+
+        def reading(self) -> MemberReading:
+            self.looks += 1
+            return super().reading()
+
+    # For as long as this test takes on any machine.
+    monkeypatch.setattr("lbg_runtime.status.shared.KEPT_S", 600)
+    source = Counting(READY)
+    async with serving(source, token=TOKEN) as (port, _):
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        asked = [ask(port, path, headers=headers) for path in paths for _ in range(10)]
+        assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+    assert source.looks == 1
 
 
 async def test_a_source_that_fails_is_no_blocked_loop(caplog: pytest.LogCaptureFixture) -> None:

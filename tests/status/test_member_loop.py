@@ -1,0 +1,84 @@
+"""A member's loop in another thread, asked from a loop that is busy itself."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lbg_runtime.status.member_loop import Blocked, MemberLoop
+
+pytestmark = pytest.mark.real_time
+
+BOUND_S = 20
+
+
+@pytest.fixture
+def member() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(BOUND_S)
+    loop.close()
+
+
+def be_busy(within_s: float) -> None:
+    """As a loop that works something out."""
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        pass
+
+
+async def test_an_answer_that_lies_ready_is_taken_however_busy_the_asking_loop_was(
+    member: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.status.member_loop.ANSWER_WITHIN_MS", 50)
+    is_heard = threading.Event()
+
+    def question() -> str:
+        is_heard.set()
+        return "well"
+
+    asked = asyncio.ensure_future(MemberLoop(member).ask(question))
+    await asyncio.sleep(0)
+    assert is_heard.wait(BOUND_S)
+    be_busy(0.1)
+    assert await asked == "well"
+
+
+async def test_a_loop_that_hears_others_first_is_not_blocked(member: asyncio.AbstractEventLoop) -> None:
+    member_loop = MemberLoop(member)
+    # Together longer than the limit, each for itself not.
+    asked = [member_loop.ask(lambda: time.sleep(0.5)) for _ in range(2)]
+    assert await asyncio.gather(*asked) == [None, None]
+
+
+async def test_a_loop_is_blocked_for_as_long_as_it_has_been_silent(
+    member: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within_ms = 50
+    monkeypatch.setattr("lbg_runtime.status.member_loop.ANSWER_WITHIN_MS", within_ms)
+    member_loop = MemberLoop(member)
+    release, is_blocked = threading.Event(), threading.Event()
+
+    def block() -> None:
+        is_blocked.set()
+        release.wait(BOUND_S)
+
+    began_s = time.monotonic()
+    member.call_soon_threadsafe(block)
+    assert is_blocked.wait(BOUND_S)
+    first, second = await asyncio.gather(member_loop.ask(lambda: "well"), member_loop.ask(lambda: "well"))
+    third = await member_loop.ask(lambda: "well")
+    silent_ms = (time.monotonic() - began_s) * 1_000
+    release.set()
+    assert isinstance(first, Blocked)
+    assert isinstance(second, Blocked)
+    assert isinstance(third, Blocked)
+    assert within_ms <= first.blocked_ms <= silent_ms
+    # It counts from the first question on that is owed an answer.
+    assert first.blocked_ms + within_ms <= third.blocked_ms <= silent_ms
+    assert await member_loop.ask(lambda: "well") == "well"
