@@ -12,6 +12,7 @@ import typer
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
+from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -46,9 +47,10 @@ def ls(directory: Directory, json: Json = False) -> None:
             pruned = f", {each['first_row']} pruned" if each["first_row"] else ""
             times = f", {each['from']} to {each['to']}" if each["from"] else ""
             state = " (being written)" if each["is_being_written"] else ""
-            print(f"{each['lane']}: {each['rows']} rows{pruned}, {bytes_text(int(str(each['bytes'])))}{times}{state}")
+            size = bytes_text(int(str(each["bytes"])))
+            print(printable(f"{each['lane']}: {each['rows']} rows{pruned}, {size}{times}{state}"))
         for path, what in failures:
-            print(f"lbg: {path}: {what}", file=sys.stderr)
+            print(printable(f"lbg: {path}: {what}"), file=sys.stderr)
         if not lanes and not failures:
             print("nothing has landed", file=sys.stderr)
     raise typer.Exit(1 if failures else 0)
@@ -82,7 +84,7 @@ def verify(directory: Directory, json: Json = False) -> None:
         )
     else:
         for each in findings:
-            print(f"{each.grade.value}: {each.path}: {each.what}")
+            print(printable(f"{each.grade.value}: {each.path}: {each.what}"))
         verdict = "damaged" if is_damaged else "whole"
         print(f"{verdict}: {walked.rows} rows in {walked.segments} segments of {walked.lanes} lanes")
     raise typer.Exit(1 if is_damaged else 0)
@@ -126,10 +128,10 @@ def prune(
         )
     else:
         for each in pruned:
-            print(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}")
+            print(printable(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}"))
         print(f"{len(pruned)} segments, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
         for path, what in unpruned:
-            print(f"lbg: {path}: {what}; what lies behind it in its lane stays", file=sys.stderr)
+            print(printable(f"lbg: {path}: {what}; what lies behind it in its lane stays"), file=sys.stderr)
     raise typer.Exit(1 if unpruned else 0)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
@@ -36,7 +37,8 @@ def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
     for each in found:
         first = each.messages[0]
         replaying = ", being replayed" if each.is_replaying else ""
-        print(f"{each.lane}: {_count(each)} since {_time(first)}, {first.error or 'no error of its own'}{replaying}")
+        error = first.error or "no error of its own"
+        print(printable(f"{each.lane}: {_count(each)} since {_time(first)}, {error}{replaying}"))
     if not found:
         print("nothing is parked", file=sys.stderr)
 
@@ -49,11 +51,11 @@ def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), j
         _print({"parked": [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]})
     else:
         for each in found:
-            print(f"{each.lane}: {_count(each)} in {each.queue}")
+            print(printable(f"{each.lane}: {_count(each)} in {each.queue}"))
             for message in each.messages:
                 why = f", {message.attempts} attempts: {message.error}" if message.attempts else ""
-                print(f"  #{message.number}  {_time(message)}  {message.original.topic}{why}")
-                print(f"      {_text(message.original.payload[:_SHOWN_BYTES])}")
+                print(printable(f"  #{message.number}  {_time(message)}  {message.original.topic}{why}"))
+                print(printable(f"      {_text(message.original.payload[:_SHOWN_BYTES])}"))
     _insist(found, key)
 
 
@@ -153,7 +155,7 @@ def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" 
     if others:
         count = sum(len(each.messages) for each in others)
         absent = f"no message of that number is parked of {key}, but {count} of others; `lbg parked show` has them"
-    print(f"lbg: {absent}", file=sys.stderr)
+    print(printable(f"lbg: {absent}"), file=sys.stderr)
     raise typer.Exit(1)
 
 
@@ -165,7 +167,7 @@ def _tell_done(
         _print({"asked": [_lane_as_object(each) for each in found]})
     else:
         for each in found:
-            print(f"{each.lane}: {_count(each)}, {what}")
+            print(printable(f"{each.lane}: {_count(each)}, {what}"))
     _insist(found, key, others)
 
 

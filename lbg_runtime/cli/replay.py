@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.landing import readable
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import LbgError, UserError
+from lbg_runtime.model.keys import is_sendable
+from lbg_runtime.model.printable import printable
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.pipeline.landing.log import LandingLog
-    from lbg_runtime.pipeline.replay import Replayed, Selection
+    from lbg_runtime.pipeline.replay import LandedMessage, Replayed, Selection
 
 _CONFIRM_TIMEOUT_MS = 30_000
 _TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC where it does not say"
@@ -44,12 +46,14 @@ def replay(
     """Publish landed messages again, each confirmed, in the order of each key, as far as the log goes now.
 
     Their user properties go with them, as text, and `lbg_replay_of` with the id of the row. Stops at the first message
-    that is refused, or may be lost. Exit 1 for that, and where messages had no key and were left out; 130 where it was
-    stopped.
+    that is refused, or may be lost, and where the log is damaged; how far it came is told. Exit 1 for that, and where
+    messages had no key and were left out; 130 where it was stopped.
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
-    # Here too, so that a dry run refuses it as well.
+    # Here too, so that a dry run refuses them as well.
+    if key is not None and not is_sendable(key):
+        raise UserError("--key", ascii(key), "text that UTF-8 can carry")
     if not is_valid_topic(to_topic):
         raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
     try:
@@ -62,7 +66,7 @@ def replay(
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.pipeline.landing.log import LandingLog
-    from lbg_runtime.pipeline.replay import Replayed, Selection, count, selected
+    from lbg_runtime.pipeline.replay import Replayed, Selection, count
 
     configure_log()
     selection = Selection(_time_us("--from", from_), _time_us("--to", to), key, shard)
@@ -75,12 +79,17 @@ def replay(
         raise UserError("--shard", str(shard), f"0 to {shards - 1}, as the group of {directory} has {shards} shards")
     is_stopped = False
     if dry_run:
-        with readable(directory):
-            replayed, seconds = count(selected(log, selection)), 0.0
+        replayed, seconds = count(_messages(log, selection)), 0.0
     else:
         settings, replayed = load_group_settings(config), Replayed()
         began_s = time.monotonic()
-        is_stopped = uvloop.run(_replay(log, selection, settings, to_topic, rate, replayed))
+        try:
+            is_stopped = uvloop.run(_replay(log, selection, settings, to_topic, rate, replayed))
+        except LbgError as error:
+            if not replayed.selected:
+                raise
+            # What was published stays published: whoever goes on from here must know how far it came.
+            replayed.failure = replayed.failure or error
         seconds = time.monotonic() - began_s
     is_left = not dry_run and replayed.confirmed < replayed.selected
     if json:
@@ -105,7 +114,6 @@ async def _replay(
 
     from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.pipeline.replay import replay as replay_messages
-    from lbg_runtime.pipeline.replay import selected
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.runtime.session import open_session
@@ -125,10 +133,18 @@ async def _replay(
             with _progress(replayed) as show:
                 try:
                     with sending:
-                        await replay_messages(selected(log, selection), publisher, topic, rate, replayed, show)
+                        await replay_messages(_messages(log, selection), publisher, topic, rate, replayed, show)
                 finally:
                     await publisher.close(_CONFIRM_TIMEOUT_MS)
     return sending.cancelled_caught
+
+
+def _messages(log: "LandingLog", selection: "Selection") -> "Iterator[LandedMessage]":
+    """Those that are meant; raises `UserError` where the system refuses to read them, and `LandingError`."""
+    from lbg_runtime.pipeline.replay import selected
+
+    with readable(log.path):
+        yield from selected(log, selection)
 
 
 @contextmanager
@@ -184,7 +200,7 @@ def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
     if replayed.without_key:
         print(f"lbg: {replayed.without_key} messages have no key and are left out", file=sys.stderr)
     if replayed.failure is not None:
-        print(f"lbg: {replayed.failure}", file=sys.stderr)
+        print(printable(f"lbg: {replayed.failure}"), file=sys.stderr)
 
 
 def _text(moment_us: int | None) -> str | None:

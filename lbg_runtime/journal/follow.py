@@ -12,6 +12,7 @@ from lbg_runtime.journal.reader import (
     MEMBER_KINDS,
     PUBLISHER_KINDS,
     RecordFile,
+    open_records,
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.arrow import flags
@@ -113,7 +114,7 @@ class _Tail:
         if self.file.hopeless:
             return
         try:
-            with self._path.open("rb") as stream:
+            with open_records(self._path) as stream:
                 if self._place:
                     self.file.take_first_line_again(stream.readline())
                 stream.seek(self._place)

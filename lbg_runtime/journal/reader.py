@@ -6,9 +6,12 @@ Anything else that is not as the writer leaves it (a corrupt line in the middle,
 that does not match) becomes the file's `defect`: nothing is raised, and the verdict cannot be valid.
 """
 
+import errno
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 import pyarrow as pa
@@ -97,6 +100,15 @@ def read_ledger_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
     return _read_blocks(path, "ledger", number, PUBLISHER_KINDS)
 
 
+def open_records(path: Path) -> BinaryIO:
+    """A record file, to be read. Raises `OSError`, also for a pipe or a device, whose end might never come."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    # A folder is refused by the system.
+    return path.open("rb")
+
+
 def _gather(files: Iterable["RecordFile"], kind: str, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([batch for file in files for batch in file.batches[kind]], schema)
 
@@ -120,7 +132,7 @@ def _read_blocks(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Sc
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
     """Lines without their ends; the last one may have been cut off."""
     rest = b""
-    with path.open("rb") as stream:
+    with open_records(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
             *lines, rest = (rest + block).split(b"\n")
             if lines:

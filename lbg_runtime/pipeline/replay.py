@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_runtime.model.errors import PublishFailed
+from lbg_runtime.model.errors import LbgError, PublishFailed
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -76,8 +76,9 @@ class Replayed:
     first_us: int | None = None
     last_us: int | None = None
     """When they landed."""
-    failure: PublishFailed | None = None
-    """Of the first message that was refused, or may be lost; nothing more was sent after it was known."""
+    failure: LbgError | None = None
+    """Of the first message that was refused, may be lost or could not be read; nothing more was sent after it was
+    known."""
 
 
 def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:

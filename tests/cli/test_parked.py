@@ -121,6 +121,19 @@ def test_the_keys_that_are_parked_are_listed_and_shown(stage: Stage) -> None:
     assert stage.broker.queue_status(QUEUES[0]).depth == 3, "looking takes nothing away"
 
 
+def test_nothing_that_a_publisher_chose_reaches_the_terminal_as_it_is(stage: Stage) -> None:
+    evil = "\x1b[2Ja\nkey b: 9 messages"
+    original = Message("h/1/\x1b]0;t\x07", b"\x1b[31m\n  #1", {PARTITION_KEY_PROPERTY: evil})
+    stage.put(QUEUES[0], ParkedMessage(f"key {evil}", OWNER, 1, original, 3, f"KeyError: {evil}", "", "m1", SINCE_MS))
+
+    assert "      \\x1b[31m\\n  #1" in lines(stage.lbg("show", evil))
+    assert stage.told("list")[0]["lane"] == f"key {evil}"
+    for words in (("list",), ("show", evil), ("unpark", evil), ("drop", evil, "--number", "1"), ("show", evil + "c")):
+        told = stage.lbg(*words)
+        assert all(line.isprintable() for line in told.output.split("\n")), words
+        assert "\nkey b" not in told.output
+
+
 def test_what_is_asked_lies_in_the_parking_queue_behind_what_is_there(stage: Stage) -> None:
     stage.put(QUEUES[0], OwnerFence(OWNER), parked("key a", 1, "e"), parked("key a", 2))
     stage.put(QUEUES[1], parked("key b", 1, "e"))

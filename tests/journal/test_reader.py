@@ -1,5 +1,6 @@
 """Record files to tables: what the writer leaves is read whole, what a crash leaves is torn, all else is a defect."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_runtime.journal import reader
+from lbg_runtime.journal.follow import RunFollower
+from lbg_runtime.journal.layout import lay_out
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.record import OwnerRecord, PauseRecord
@@ -370,3 +373,12 @@ def test_a_directory_in_place_of_a_file_is_the_users_mistake(folder: Path) -> No
 
     with pytest.raises(UserError, match="a readable record file"):
         read_run(folder)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_a_file_is_the_users_mistake_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "zz.member.jsonl")
+
+    for look in (lambda: read_run(folder), RunFollower(folder).look, lambda: lay_out(folder, folder / "run")):
+        with pytest.raises(UserError, match=r"zz\.member\.jsonl: no regular file; expected a readable record file"):
+            look()

@@ -1,11 +1,13 @@
 """Replays: what is meant is published, once, in the order of each key, and nothing after a failure."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import PublishRefused, UserError
@@ -14,6 +16,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, Replayed, Selection, count, replay, selected
 from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.runtime import session as session_module
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
@@ -132,6 +135,7 @@ async def test_nothing_follows_a_failure(
         (("--from", "2026-01-02T00:00:00Z", "--to", "2026-01-01T00:00:00Z"), "a later time"),
         (("--key", "k", "--shard", "1"), "one of the two"),
         (("--shard", "8"), "--shard: 8; expected 0 to 7, as the group of "),
+        (("--key", "\udcff"), "--key: '\\udcff'; expected text that UTF-8 can carry"),
         (("--to-topic", ""), "--to-topic: ''; expected 1 to 250 bytes"),
         (("--to-topic", "x" * 251), "expected 1 to 250 bytes"),
     ],
@@ -149,3 +153,60 @@ def test_a_dry_run_needs_no_broker(landed: LogOnDisk) -> None:
     ended = CliRunner().invoke(app, ["replay", str(landed.root), "--to-topic", "again", "--key", "k", "--dry-run"])
     assert ended.exit_code == 0
     assert ended.stdout.startswith("4 messages would be published to again, landed 1970-01-01T00:00:00.000+00:00 to")
+
+
+@pytest.fixture
+def lbg_replay(landed: LogOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command, on a memory broker."""
+
+    @asynccontextmanager
+    async def on_memory(*_: object) -> AsyncIterator[MemoryTransport]:
+        broker = MemoryBroker()
+        broker.create_queue("all", [">"])
+        session = MemoryTransport(broker, "replayer")
+        await session.open()
+        yield session
+        await session.close()
+
+    monkeypatch.setattr(session_module, "open_session", on_memory)
+    config = tmp_path / "config.yaml"
+    config.write_text("group: {name: orders, hash_prefix: hp, hash_count: 8, queue_count: 4}\n")
+
+    def run(*options: str) -> Result:
+        words = ["replay", str(landed.root), "--to-topic", "again", "--config", str(config), *options]
+        return CliRunner().invoke(app, words)
+
+    return run
+
+
+def data_file_of(landed: LogOnDisk, member: str) -> Path:
+    [path] = landed.root.glob(f"queue=*/lane={member}-*/*.arrow")
+    return path
+
+
+def test_damage_on_the_way_is_told_with_how_far_it_came(landed: LogOnDisk, lbg_replay: Callable[..., Result]) -> None:
+    path = data_file_of(landed, "c")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    ended = lbg_replay("--json")
+    told = json.loads(ended.stdout)
+    assert ended.exit_code == 1
+    assert told["sent"] == told["confirmed"] == told["selected"] > 0
+    assert str(path) in told["failure"]
+    ended = lbg_replay()
+    assert ended.stdout.startswith(f"{told['confirmed']} of {told['selected']} messages published to again")
+    assert str(path) in ended.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_what_cannot_be_read_is_told_in_one_line(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], options: tuple[str, ...]
+) -> None:
+    for member in "ab":
+        path = data_file_of(landed, member)
+        path.unlink()
+        path.mkdir()
+    ended = lbg_replay(*options)
+    assert isinstance(ended.exception, UserError)
+    assert "Is a directory; expected a landing log that can be read" in str(ended.exception)

@@ -226,7 +226,12 @@ def _tear(root: Path, member: str, torn: set[Path], chance: random.Random) -> No
     for lane in lanes:
         for first in parts_of(lane)[INDEX_SUFFIX][-1:]:
             segment = Segment(lane, first)
+            last = segment.last_entry()
+            if last is None:
+                continue
             with segment.data_path.open("ab") as file:
+                # In the place of the flush that was under way: behind it nothing was begun.
+                file.truncate(last.data_bytes)
                 file.write(chance.randbytes(chance.randint(1, 5_000)))
             with segment.index_path.open("ab") as file:
                 # A part of an entry, or entries that never got their content.

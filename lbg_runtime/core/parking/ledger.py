@@ -121,7 +121,9 @@ class ParkingLedger:
         """Owner of the place of the queue that has been reached."""
         self._fence: DeliveryId | None = None
         """Its fence: settled when the next one has come, so that there is one always."""
-        self._last_number = 0
+        self._last_number = owner.generation
+        """Not from 0: operators name messages by their numbers, and what an earlier owner counted up to is not known
+        where the queue is empty. Generations are microseconds, which nobody parks as fast as."""
         self._sent: dict[int, LaneKey] = {}
         """By number, the lanes of what was sent and has not come back."""
         self._gone: set[MessageIdentity] = set()

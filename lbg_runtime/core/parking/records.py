@@ -50,7 +50,8 @@ class ParkingOwner:
     """One time of one member as the owner of a parking queue."""
 
     generation: int
-    """Larger than that of every earlier owner, as far as the clocks allow; the ledger does not depend on that."""
+    """Microseconds of its wall clock: larger than that of every earlier owner, as far as the clocks allow. What is
+    handled when does not depend on that."""
     nonce: str
     """Chosen at random, so that no two owners are the same."""
 
@@ -67,7 +68,8 @@ class ParkedMessage:
     owner: ParkingOwner
     """Who parked it."""
     number: int
-    """Counts what is parked in the queue; with the owner it names the message."""
+    """Counts what is parked in the queue; with the owner it names the message. Counted from the owner's generation, so
+    that by itself it names no other message that was parked here before."""
     original: Message
     attempts: int
     """Of its handler; 0 for one that follows another of its key."""

@@ -127,6 +127,9 @@ def read_last_entry(path: Path | str) -> FlushEntry | None:
         if count <= 0:
             return None
         raw = os.pread(file, ENTRY_BYTES, count * ENTRY_BYTES)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(file)
     if not _is_sealed(raw):
@@ -196,6 +199,9 @@ def _read_whole(path: Path | str) -> bytes:
     file = os.open(path, os.O_RDONLY)
     try:
         content = os.read(file, os.fstat(file).st_size)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(file)
     return content

@@ -22,7 +22,7 @@ from lbg_runtime.model.errors import InvariantViolated, LandingError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
-from lbg_runtime.pipeline.landing.layout import claim_folder
+from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.prune import Unpruned, prune, wall_us
 from lbg_runtime.pipeline.landing.room import Room
@@ -42,6 +42,10 @@ MEASURE_S = 2.0
 """Between two looks at what the log holds; other members write into it too."""
 
 PRUNE_S = 60.0
+"""Or the retention, where that is shorter."""
+
+IDLE_MS = 60_000
+"""Without a retention, a lane ends in a full log when nothing has landed in it for so long."""
 
 MAX_IN_FLIGHT = 2_500
 """Per queue, unless the settings say more: a quarter of what a broker leaves unsettled on a flow, as hot keys may have
@@ -77,8 +81,7 @@ def lander_app(
 
     The other parameters as for `App`. Raises as `App`, and as `claim_folder`.
     """
-    claim_folder(options.root, settings.group.shape())
-    lander = Lander(settings, options)
+    lander = Lander(settings, options, claim_folder(options.root, settings.group.shape()))
     # A flush can be full only where so many messages are under way; the second half gathers while it is written.
     wanted = min(2 * options.limits.rows, MAX_IN_FLIGHT)
     in_flight = max(settings.dispatch.max_in_flight, wanted)
@@ -101,11 +104,24 @@ def lander_app(
     return app, lander
 
 
+@dataclass(slots=True)
+class _HeldLane:
+    """The lane of a flow handle, and how it is used."""
+
+    lane: OpenLane
+    landing_count: int = 0
+    """Messages that are on their way into it."""
+    used_us: int = 0
+    """When the last one came to its end."""
+
+
 class Lander:
     """The `Companion` of one member, and its handlers. Made anywhere, attended on the member's loop, once."""
 
-    def __init__(self, settings: Settings, options: LandingOptions, clock_us: Callable[[], int] = wall_us) -> None:
-        """`member` is to be set before it is attended."""
+    def __init__(
+        self, settings: Settings, options: LandingOptions, claimed: GroupNote, clock_us: Callable[[], int] = wall_us
+    ) -> None:
+        """`member` is to be set before it is attended; `claimed` is the log into which it lands, and into no other."""
         self.member = MemberId("")
         self.landed_count = 0
         """Messages that this member has landed."""
@@ -117,12 +133,13 @@ class Lander:
         self.handlers.on_revoked(self._close_lane)
         self._group = settings.group.shape()
         self._options = options
+        self._claimed = claimed
         self._clock_us = clock_us
         self._born_us = clock_us()
         self._is_measured = True
         """Whether the last look at what the log holds has gone well."""
         self._room = Room(options.quota_bytes)
-        self._lanes: dict[tuple[QueueName, Epoch], OpenLane] = {}
+        self._lanes: dict[tuple[QueueName, Epoch], _HeldLane] = {}
         self._threads: ThreadPoolExecutor | None = None
 
     # -- Companion
@@ -141,7 +158,8 @@ class Lander:
                 if self._options.quota_bytes is not None:
                     chores.append(group.create_task(self._every(MEASURE_S, self._measure)))
                 if self._options.retention_ms is not None:
-                    chores.append(group.create_task(self._every(PRUNE_S, self._prune)))
+                    interval_s = min(PRUNE_S, max(MEASURE_S, self._options.retention_ms / 1_000))
+                    chores.append(group.create_task(self._every(interval_s, self._prune)))
                 yield
                 for each in chores:
                     each.cancel()
@@ -152,8 +170,8 @@ class Lander:
             raise failed.exceptions[0] from None
         finally:
             self._room.close()
-            for lane in self._lanes.values():
-                await lane.close()
+            for held in self._lanes.values():
+                await held.lane.close()
             self._threads.shutdown(wait=True)
 
     def reading(self) -> SidecarReading | None:
@@ -182,8 +200,10 @@ class Lander:
             while not is_landed:
                 if self._room.is_closed(queue):
                     await self._room.wait(queue, epoch)
+                held = self._lane(queue, epoch)
+                held.landing_count += 1
                 try:
-                    await self._lane(queue, epoch).land(
+                    await held.lane.land(
                         message,
                         handling.shard,
                         handling.key,
@@ -196,21 +216,24 @@ class Lander:
                     self._room.flush_failed(queue)
                 else:
                     is_landed = True
+                finally:
+                    held.landing_count -= 1
+                    held.used_us = self._clock_us()
         self._room.flush_succeeded(queue)
         self.landed_count += 1
 
     async def _close_lane(self, queue: QueueName, epoch: Epoch) -> None:
         # Handlings of older epochs have ended too, by now.
         for handle in [each for each in self._lanes if each[0] == queue and each[1] <= epoch]:
-            await self._lanes.pop(handle).close()
+            await self._lanes.pop(handle).lane.close()
 
-    def _lane(self, queue: QueueName, epoch: Epoch) -> OpenLane:
-        lane = self._lanes.get((queue, epoch))
-        if lane is None:
+    def _lane(self, queue: QueueName, epoch: Epoch) -> _HeldLane:
+        held = self._lanes.get((queue, epoch))
+        if held is None:
             if self._threads is None:
                 raise InvariantViolated("a message came before the lander was attended")
             index = int(queue.removeprefix(f"{self._group.name}/"))
-            lane = self._lanes[queue, epoch] = OpenLane(
+            lane = OpenLane(
                 index,
                 f"{self.member}-{epoch}.{self._born_us:x}",
                 partial(self._make_writer, index, epoch),
@@ -219,7 +242,8 @@ class Lander:
                 self._clock_us,
                 self._count_written,
             )
-        return lane
+            held = self._lanes[queue, epoch] = _HeldLane(lane)
+        return held
 
     def _make_writer(self, queue: int, epoch: Epoch) -> LaneWriter:
         """On a thread."""
@@ -231,6 +255,7 @@ class Lander:
             clock_us=self._clock_us,
             is_synced=self._options.is_synced,
             segment_bytes=self._options.segment_bytes,
+            claimed=self._claimed,
         )
         _log.info("lane_begun", queue=queue, epoch=epoch, lane=writer.name)
         return writer
@@ -258,6 +283,21 @@ class Lander:
         else:
             self._is_measured = True
             self._room.count(found)
+        if self._room.is_full:
+            await self._end_idle_lanes()
+
+    async def _end_idle_lanes(self) -> None:
+        """Let go of lanes in which nothing has landed for so long that all of them may be pruned.
+
+        The last segment of a lane stays while it is written, and in a full log nothing more would land in it: all that
+        is full could be last segments. What lands next begins another lane, as after a flush that failed.
+        """
+        kept_ms = IDLE_MS if self._options.retention_ms is None else self._options.retention_ms
+        before_us = self._clock_us() - kept_ms * 1_000
+        for handle, held in list(self._lanes.items()):
+            if not held.landing_count and held.used_us < before_us:
+                del self._lanes[handle]
+                await held.lane.close()
 
     async def _prune(self) -> None:
         before_us = self._clock_us() - (self._options.retention_ms or 0) * 1_000

@@ -14,23 +14,31 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import structlog
 
-from lbg_runtime.model.errors import InvariantViolated, LandingWriteFailed
+from lbg_runtime.model.errors import InvariantViolated, LandingDamaged, LandingError, LandingWriteFailed, UserError
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.layout import (
     LANE_NOTE,
+    GroupNote,
     LaneNote,
+    find_lane_note,
     lane_names,
     queue_folder,
-    read_lane_note,
+    read_group_note,
     write_note,
 )
-from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, sync_folder
+from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, check_in_place, sync_folder
+
+_log = structlog.get_logger(__name__)
 
 SEGMENT_BYTES = 64 << 20
 """A segment that has so many is the last one's last flush; the next goes into a new one."""
 
 GONE_PREFIX = ".gone-"
+
+_UNKNOWN_STEP = 1 << 20
+"""From the highest order that can be read to that of a new lane, where there are notes that cannot be."""
 
 
 class LaneWriter:
@@ -46,10 +54,12 @@ class LaneWriter:
         clock_us: Callable[[], int],
         is_synced: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
+        claimed: GroupNote | None = None,
     ) -> None:
-        """Begin the lane; where that fails, nothing of it stays.
+        """Begin the lane; where that fails, nothing of it stays. `claimed` is the log that it is for, as `claim_folder`
+        has told it; None takes the one that is there.
 
-        Raises `LandingWriteFailed`, and as `read_lane_note` for those that are there.
+        Raises `LandingWriteFailed`, also where no such log is there, and `LandingVersionUnknown`.
         """
         self._is_synced = is_synced
         self._segment_bytes = segment_bytes
@@ -59,12 +69,15 @@ class LaneWriter:
         self.bytes = 0
         """Written to its segments so far."""
         folder = root / queue_folder(queue)
+        # Before anything is made: in the place of a log that was moved or unmounted nobody would look for rows.
+        _check_log(root, claimed)
         try:
             folder.mkdir(exist_ok=True)
+            began_us = clock_us()
             # Read after the first message came, so that every lane of which something was acknowledged before it came
             # is among these.
-            orders = [_order_of(root / name) for name in lane_names(root, queue)]
-            note = LaneNote(queue, member, epoch, 1 + max(orders, default=0), clock_us(), socket.gethostname())
+            order = _next_order(root, queue, began_us)
+            note = LaneNote(queue, member, epoch, order, began_us, socket.gethostname())
             self._folder = folder / f"lane={member}-{epoch}.{note.began_us:x}"
             self._make_folder(note)
         except OSError as error:
@@ -81,13 +94,16 @@ class LaneWriter:
         return self._rows
 
     def append(self, batch: pa.RecordBatch) -> int:
-        """Flush rows; on return they are durable. The number of rows of the lane.
+        """Flush rows; on return they are durable, in the place of the lane. The number of rows of the lane.
 
-        Raises `LandingWriteFailed`; the lane is closed then, and removed where nothing has landed in it.
+        Raises `LandingWriteFailed`, also where the lane was moved or removed; it is closed then, and removed where
+        nothing has landed in it.
         """
         if self._lock is None:
             raise InvariantViolated(f"{self._folder} was written after its end")
         try:
+            # Without the lock in its place another process takes the lane for one that nobody writes.
+            check_in_place(self._lock, self._folder / LANE_NOTE)
             if self._segment is None or self._segment.bytes >= self._segment_bytes:
                 if self._segment is not None:
                     self._segment.close()
@@ -175,12 +191,36 @@ def _discard(folder: Path) -> None:
         remove_lane(folder)
 
 
-def _order_of(folder: Path) -> int:
+def _check_log(root: Path, claimed: GroupNote | None) -> None:
+    """Raises `LandingWriteFailed` where this log is not there."""
     try:
-        return read_lane_note(folder).order
-    except FileNotFoundError:
-        # Pruned away meanwhile.
-        return 0
+        found = read_group_note(root)
+    except UserError as error:
+        raise LandingWriteFailed(error.where, error.found) from error
+    except LandingError as error:
+        raise LandingWriteFailed(error.path, error.what) from error
+    if claimed is not None and (found, found.id) != (claimed, claimed.id):
+        raise LandingWriteFailed(str(root), f"it is another log, of group {found.group}")
+
+
+def _next_order(root: Path, queue: int, began_us: int) -> int:
+    """Above that of every lane that is there. Raises `OSError` and `LandingVersionUnknown`.
+
+    Lanes that are not there, or whose notes cannot be read, may be put back, and were begun before. So no order is
+    below the time, and where there are such notes it is far above the others.
+    """
+    highest, step = 0, 1
+    for name in lane_names(root, queue):
+        try:
+            note = find_lane_note(root / name)
+        except (LandingDamaged, OSError) as error:
+            # Landing goes on: who reads is stopped by it, and told.
+            _log.warning("lane_note_unreadable", lane=name, reason=str(error))
+            step = _UNKNOWN_STEP
+        else:
+            # None: pruned away meanwhile.
+            highest = max(highest, 0 if note is None else note.order)
+    return max(highest + step, began_us)
 
 
 def _lock(path: Path) -> int:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
-from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW, Entries, IndexRead
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW, Entries, FlushEntry, IndexRead
+from lbg_runtime.pipeline.landing.lane import is_being_written
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LaneNote, parts_among, parts_of
 from lbg_runtime.pipeline.landing.pruned_ids import PrunedSegment, read_pruned
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, segment_name
@@ -97,8 +98,10 @@ class LaneView:
                 rows = max((self._pruned_segment(first).rows for first in self._parts[IDS_SUFFIX]), default=0)
                 self._seen = LaneExtent(rows, rows)
                 return self._seen
+            segment = Segment(self._folder, segments[-1])
             try:
-                last = Segment(self._folder, segments[-1]).last_entry()
+                last = segment.last_entry()
+                check_cut(self._folder, segment, last)
             except FileNotFoundError:
                 # Pruned between the two looks.
                 continue
@@ -154,6 +157,8 @@ class LaneView:
             if first >= end_row or (following is not None and following <= start_row):
                 continue
             rows, segment_low, segment_high = self._segment_range(first, is_full=following is not None)
+            if following is not None and rows != following:
+                raise self._missing(rows)
             if rows > start_row and segment_low <= high and segment_high >= low:
                 yield from (
                     each
@@ -238,6 +243,33 @@ def check_unindexed(folder: Path | str, first_row: int) -> None:
     # written, and the ids after the data is gone.
     if segment.has_rows() and not os.path.exists(index) and not os.path.exists(ids) and segment.has_rows():
         raise LandingDamaged(index, "it is missing, and its data file has rows", DAMAGE_REMEDY)
+
+
+def check_cut(folder: Path | str, segment: Segment, last: FlushEntry | None) -> None:
+    """Raises `LandingDamaged` where a segment has lost entries behind the last one that was read, and `OSError`.
+
+    Of a lane that is being written it is not said: what it does meanwhile is no damage, and what it lands behind a
+    cut does not fit to what is left.
+    """
+    # Looked at again after the data, as an entry is there before the flush behind it is begun. And once more after the
+    # lock, as on several hosts a flush that is not synced may be seen before the entry in front of it.
+    if (
+        segment.is_cut(last)
+        and segment.last_entry() == last
+        and not _is_live(Path(folder))
+        and segment.last_entry() == last
+    ):
+        raise LandingDamaged(
+            str(segment.index_path), "it has lost its end: more than one flush lies behind its entries", DAMAGE_REMEDY
+        )
+
+
+def _is_live(folder: Path) -> bool:
+    try:
+        return is_being_written(folder)
+    except FileNotFoundError:
+        # The note is lost: who wrote the lane is about to notice.
+        return False
 
 
 def _flushes(entries: Entries) -> list[Flush]:

@@ -17,16 +17,15 @@ import re
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-import orjson
 
 from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.schema import FORMAT
+from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, sync_folder
 
 GROUP_NOTE = "landing.json"
@@ -59,8 +58,8 @@ class LaneNote:
     member: str
     epoch: int
     order: int
-    """One more than the highest that the queue had when this lane was begun; lanes that were begun at the same time
-    may have the same."""
+    """More than the highest that the queue had when this lane was begun; lanes that were begun at the same time may
+    have the same."""
     began_us: int
     """Wall clock, microseconds since the epoch."""
     host: str
@@ -112,17 +111,15 @@ def parts_among(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def foreign_files(root: Path) -> Iterator[Path]:
-    """What lies in the log and is none of its parts. Raises `OSError`."""
-    for path in sorted(root.iterdir()):
-        if path.name != GROUP_NOTE and not (path.is_dir() and _QUEUE_FOLDER.fullmatch(path.name)):
-            yield path
-    for queue in queues_of(root):
-        folder = root / queue_folder(queue)
-        for path in sorted(folder.iterdir()):
-            if path.name != REMOVED_NOTES and not (path.is_dir() and _LANE_FOLDER.fullmatch(path.name)):
-                yield path
-        for lane in lane_names(root, queue):
-            yield from _foreign_parts(root / lane)
+    """What lies in the log and is none of its parts. Folders that cannot be listed are passed over, as who looks at
+    what is in them is told."""
+    yield from _others_in(root, GROUP_NOTE, _QUEUE_FOLDER)
+    with suppress(OSError):
+        for queue in queues_of(root):
+            yield from _others_in(root / queue_folder(queue), REMOVED_NOTES, _LANE_FOLDER)
+            with suppress(OSError):
+                for lane in lane_names(root, queue):
+                    yield from _foreign_parts(root / lane)
 
 
 def read_group_note(root: Path) -> GroupNote:
@@ -142,8 +139,8 @@ def read_group_note(root: Path) -> GroupNote:
         raise _damaged(path) from None
 
 
-def claim_folder(root: Path, shape: GroupShape) -> None:
-    """Make the folder that of a group's log, if it is not yet.
+def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
+    """Make the folder that of a group's log, if it is not yet; by its note it can be known again.
 
     Raises `UserError` where it is another group's, holds something else, or cannot be written, and as
     `read_group_note`.
@@ -161,13 +158,17 @@ def claim_folder(root: Path, shape: GroupShape) -> None:
         if not os.access(root, os.W_OK | os.X_OK):
             raise UserError(str(root), "may not be written", "a folder that this user may write")
     except OSError as error:
-        raise UserError(str(root), str(error.strerror), "a folder that can be made and written") from None
+        what = str(error.strerror)
+        if isinstance(error, FileExistsError):
+            what = "a link that leads to no folder" if root.is_symlink() else "no folder"
+        raise UserError(str(root), what, "a folder that can be made and written") from None
     found = read_group_note(root)
     if found != note:
         expected = f"that of group {shape.name}, prefix {shape.hash_prefix}, {shape.hash_count} shards"
         raise UserError(
             str(root), f"the log of {found.group}, prefix {found.hash_prefix}, {found.hash_count} shards", expected
         )
+    return found
 
 
 def read_lane_note(folder: Path | str) -> LaneNote:
@@ -204,7 +205,7 @@ def write_note(path: Path, note: GroupNote | LaneNote) -> None:
     """Write it so that it is there as a whole or not at all; raises `OSError`."""
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     with draft.open("wb") as file:
-        file.write(orjson.dumps(asdict(note)) + b"\n")
+        file.write(seal(asdict(note)))
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
@@ -228,11 +229,22 @@ def _folders_in(path: Path | str) -> list[str]:
         return [each.name for each in entries if each.is_dir()]
 
 
+def _others_in(folder: Path, note: str, ours: re.Pattern[str]) -> list[Path]:
+    """What is neither the note of the folder nor a folder of ours."""
+    try:
+        return [
+            path
+            for path in sorted(folder.iterdir())
+            if path.name != note and not (path.is_dir() and ours.fullmatch(path.name))
+        ]
+    except OSError:
+        return []
+
+
 def _foreign_parts(lane: Path) -> list[Path]:
     try:
         names = sorted(os.listdir(lane))
-    except FileNotFoundError:
-        # Removed since it was listed.
+    except OSError:
         return []
     foreign = [name for name in names if name != LANE_NOTE and not _PART_NAME.fullmatch(name)]
     return [lane] if foreign == names else [lane / name for name in foreign]
@@ -243,13 +255,16 @@ def _read(path: Path | str) -> dict[str, object]:
     file = os.open(path, os.O_RDONLY)
     try:
         content = os.read(file, os.fstat(file).st_size)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(file)
     try:
-        found = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        found = unseal(content)
+    except ValueError:
         raise _damaged(path) from None
-    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+    if not isinstance(found.get("format"), int):
         raise _damaged(path)
     if found["format"] != FORMAT:
         raise LandingVersionUnknown(

@@ -140,8 +140,8 @@ class OpenLane:
             return False
         # No bound: as above. Not awaited itself, as a cancellation would be its.
         await asyncio.wait((outcome,))
-        del self._unclaimed[delivery_id]
-        return outcome.result()
+        # Forgotten meanwhile, where a later flush has failed.
+        return self._unclaimed.pop(delivery_id, None) is not None and outcome.result()
 
     def _due_at_s(self) -> float:
         due_at_s = self._first_at_s + self._limits.wait_ms / 1_000
@@ -196,6 +196,8 @@ class OpenLane:
             self._on_written(flush.result())
         else:
             _log.error("flush_failed", queue=self._queue, rows=len(answers), reason=str(error))
+            # Rows of the lane that ends here: it may be gone, with them. In the next one they are not there twice.
+            self._unclaimed = {row: landed for row, landed in self._unclaimed.items() if not landed.done()}
         outcome.set_result(error is None)
         for answer in answers:
             if not answer.done():

@@ -6,6 +6,9 @@ unsettled than that, settlements take effect in order, so what can still come ag
 first is ours: a message that was landed, never settled, and lay in a queue that nobody consumed for that long after its
 row was pruned counts as new. The last segment of a lane stays while its writer lives. With the last of its ids a lane
 goes as a whole, and is noted as gone (`removed.py`).
+
+Ids are kept before their rows go: the other way round, a process that dies in between would leave nothing to know
+copies by. So pruning needs some room itself, and frees nothing on a disk that has none.
 """
 
 import shutil
@@ -75,10 +78,10 @@ def prune(
 
     Any process may, also several at a time, and beside those that write and read. `is_dry`: remove nothing.
 
-    Nothing is removed that is damaged, as its ids cannot be kept: of a lane with `LandingDamaged`,
-    `LandingVersionUnknown` or `OSError`, that segment and what follows it stay. The other lanes are gone on with; this
-    one is added to `failures`, or, where there is no such list, the first error is raised at the end. Raises `OSError`
-    where the folders cannot be listed.
+    Nothing is removed whose ids cannot be kept: it is damaged, or the disk has no room for them. Of a lane with a
+    `LandingError` or `OSError`, that segment and what follows it stay. The other lanes are gone on with; this one is
+    added to `failures`, or, where there is no such list, the first error is raised at the end. Raises `OSError` where
+    the folders cannot be listed.
     """
     failed = [] if failures is None else failures
     for queue in queues_of(root):
@@ -123,7 +126,7 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
             raise
         yield Pruned(name, first, rows, size)
     if not is_dry:
-        _remove_rests(root, name, now_us, is_live=is_live)
+        _remove_rests(root, name, lane_rows - IDS_KEPT, now_us, is_live=is_live)
 
 
 def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, now_us: int) -> None:
@@ -136,7 +139,7 @@ def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, 
     sync_folder(view.folder)
 
 
-def _remove_rests(root: Path, name: str, now_us: int, *, is_live: bool) -> None:
+def _remove_rests(root: Path, name: str, forgotten_rows: int, now_us: int, *, is_live: bool) -> None:
     folder = root / name
     parts = parts_of(folder)
     segments, pruned = parts[INDEX_SUFFIX], parts[IDS_SUFFIX]
@@ -147,7 +150,8 @@ def _remove_rests(root: Path, name: str, now_us: int, *, is_live: bool) -> None:
     if left:
         # Before the ids, by which rows without an index are known as pruned ones.
         sync_folder(folder)
-    old = [first for first in pruned if read_pruned(folder, first).pruned_us <= now_us - IDS_KEPT_US]
+    kept = {first: read_pruned(folder, first) for first in pruned}
+    old = [first for first, ids in kept.items() if ids.pruned_us <= now_us - IDS_KEPT_US or ids.rows <= forgotten_rows]
     if not is_live and not segments and old == pruned:
         note_age_us = now_us - int((folder / LANE_NOTE).stat().st_mtime_ns // 1_000)
         if pruned or note_age_us > IDS_KEPT_US:
@@ -157,7 +161,7 @@ def _remove_rests(root: Path, name: str, now_us: int, *, is_live: bool) -> None:
         # How far the lane went is told by the last of them.
         old = [first for first in old if first != pruned[-1]]
     for first in old:
-        (folder / read_pruned(folder, first).path.name).unlink(missing_ok=True)
+        kept[first].path.unlink(missing_ok=True)
 
 
 def _remove_aside(root: Path, name: str, gone: Path) -> None:

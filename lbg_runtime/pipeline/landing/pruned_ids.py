@@ -4,17 +4,19 @@
 is a hundredth of rows of a kilobyte. The header has the rows, the range of the ids, when it was pruned, and CRCs.
 """
 
+import errno
 import io
 import os
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown
+from lbg_runtime.model.errors import LandingDamaged, LandingError, LandingVersionUnknown
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX
 from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
@@ -51,7 +53,11 @@ class PrunedSegment:
 
 
 def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], now_us: int) -> None:
-    """Keep the ids of a segment that is about to be removed, those of one delivery left out. Raises `OSError`."""
+    """Keep the ids of a segment that is about to be removed, those of one delivery left out; where that fails, nothing
+    of them stays.
+
+    Raises `OSError`, and `LandingError` where the disk has no room for them.
+    """
     kept = [each for each in ids if may_have_copies(each)]
     times = [time_of_id(each) for each in kept]
     low, high = (min(times), max(times)) if times else (NO_LOW, NO_HIGH)
@@ -63,12 +69,21 @@ def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], no
     header = _HEADER.pack(_MAGIC, FORMAT, zlib.crc32(content), first_row, rows, low, high, now_us)
     path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
     draft = path.with_name(f".{path.name}")
-    with draft.open("wb") as file:
-        file.write(header + _CRC.pack(zlib.crc32(header)) + content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(folder)
+    try:
+        with draft.open("wb") as file:
+            file.write(header + _CRC.pack(zlib.crc32(header)) + content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(folder)
+    except OSError as error:
+        # A part of it would take the room that the next attempt needs.
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = f"{error.strerror}; the rows stay, as they go after their ids are kept, which need room"
+            raise LandingError(str(path), what, "free some of the disk, and have --quota below what it holds") from None
+        raise
 
 
 def read_pruned(folder: Path, first_row: int) -> PrunedSegment:

@@ -1,8 +1,8 @@
 """What is left of a lane whose folder was removed: that it was there, and how many rows it had.
 
 Who reads has an offset of its own, and could not tell a lane of which it never read a row from one that never was. So
-each queue has a file, `removed.lanes`, with a line for each lane that is gone, which only grows: some 90 bytes for each
-life of a flow handle that landed something. A reader keeps how many bytes of it it knows, beside its rows.
+each queue has a file, `removed.lanes`, with a line for each lane that is gone, which only grows: some 110 bytes for
+each life of a flow handle that landed something. A reader keeps how many bytes of it it knows, beside its rows.
 
 A lane is set aside first, then noted here, then removed. A process that dies in between leaves it set aside, for the
 next one that prunes. So a lane that is noted is not there any more, and one that is gone is noted now or later.
@@ -13,11 +13,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
 from lbg_runtime.model.errors import LandingDamaged
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.layout import REMOVED_NOTES, queue_folder
+from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import sync_folder
 
 _LONGEST_LINE = 1 << 12
@@ -47,7 +46,7 @@ def note_removed(root: Path, lane: str, rows: int) -> None:
         # A process that died wrote half a line.
         os.ftruncate(file, end)
         if all(each.lane != lane for each in _lines(path, os.pread(file, end, 0))):
-            os.pwrite(file, orjson.dumps({"lane": lane, "rows": rows}) + b"\n", end)
+            os.pwrite(file, seal({"lane": lane, "rows": rows}), end)
         # Also where it was there: who wrote it may have died before it was on the disk.
         os.fsync(file)
     finally:
@@ -57,12 +56,16 @@ def note_removed(root: Path, lane: str, rows: int) -> None:
 
 def removed_end(root: Path, queue: int) -> int:
     """How many bytes of notes there are of a queue; 0 where no lane of it was ever removed. Raises `OSError`."""
+    path = f"{root}/{queue_folder(queue)}/{REMOVED_NOTES}"
     try:
-        file = os.open(f"{root}/{queue_folder(queue)}/{REMOVED_NOTES}", os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return 0
     try:
         return _whole_lines(file)
+    except OSError as error:
+        error.filename = path
+        raise
     finally:
         os.close(file)
 
@@ -84,6 +87,9 @@ def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLa
         # With the end of the line before, as a place within a line is none that was told.
         before = os.pread(file, 1, start - 1) if start else b"\n"
         content = os.pread(file, end - start, start)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(file)
     if before != b"\n":
@@ -93,9 +99,9 @@ def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLa
 
 def _lines(path: Path, content: bytes) -> list[RemovedLane]:
     try:
-        found = [orjson.loads(line) for line in content.splitlines()]
-        return [RemovedLane(str(each["lane"]), int(each["rows"])) for each in found]
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        found = [unseal(line) for line in content.splitlines()]
+        return [RemovedLane(str(each["lane"]), int(str(each["rows"]))) for each in found]
+    except (KeyError, ValueError):
         raise LandingDamaged(str(path), "not as it was written", DAMAGE_REMEDY) from None
 
 

@@ -37,19 +37,20 @@ class Room:
 
     def is_closed(self, queue: QueueName) -> bool:
         """Whether nothing more of the queue is taken now."""
-        return queue in self._pauses or self._is_full
+        return queue in self._pauses or self.is_full
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether the log has reached its quota."""
         return self.quota_bytes is not None and self.used_bytes >= self.quota_bytes
 
     def count(self, used_bytes: int) -> None:
         """The log has so many bytes now."""
         self.used_bytes = used_bytes
-        if self._is_full != self._was_full:
-            self._was_full = self._is_full
-            event = "landing_quota_reached" if self._is_full else "landing_goes_on"
-            (_log.warning if self._is_full else _log.info)(event, used_bytes=used_bytes, quota_bytes=self.quota_bytes)
+        if self.is_full != self._was_full:
+            self._was_full = self.is_full
+            event = "landing_quota_reached" if self.is_full else "landing_goes_on"
+            (_log.warning if self.is_full else _log.info)(event, used_bytes=used_bytes, quota_bytes=self.quota_bytes)
         self._let_in()
 
     def flush_failed(self, queue: QueueName) -> None:

@@ -136,14 +136,21 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
         key = properties.get(PARTITION_KEY_PROPERTY)
         numbers.append(number)
         sent_us.append(moment_us)
-        # A publisher of ours never has a slash, and with one the parts could not be told from each other.
-        if number is not None and type(publisher) is str and type(key) is str and "/" not in publisher:
+        # A publisher of ours never has a slash, with which the parts could not be told from each other, and always a
+        # time: who lacks one of these may send the same stamps with every message.
+        if (
+            number is not None
+            and moment_us is not None
+            and type(publisher) is str
+            and type(key) is str
+            and "/" not in publisher
+        ):
             ids.append(f"{time}.{number}/{publisher}/{key}")
             # Most of ours have nothing but what is stamped, which has columns of its own.
-            headers.append(None if len(properties) == _STAMP_COUNT else _headers(message))
+            headers.append(None if len(properties) == _STAMP_COUNT else _own_headers(message))
         else:
             ids.append(f"{time}.{FOREIGN_MARK}{lane}/{delivery_id}")
-            headers.append(_headers(message))
+            headers.append(_all_headers(message))
     return told
 
 
@@ -165,10 +172,13 @@ def text_of(value: PropertyValue) -> str:
     return "" if value is None else str(value)
 
 
-def _headers(message: Message) -> list[tuple[str, str]] | None:
-    if message.publisher_id is not None:
-        ours = {name: value for name, value in message.properties.items() if name not in _STAMPED}
-        return _as_text(ours) or None
+def _own_headers(message: Message) -> list[tuple[str, str]] | None:
+    """Of a message that our publisher stamped: what its user gave."""
+    return _as_text({name: value for name, value in message.properties.items() if name not in _STAMPED}) or None
+
+
+def _all_headers(message: Message) -> list[tuple[str, str]] | None:
+    """Of any other message: nothing of it is ours to leave out."""
     headers = _as_text(message.properties)
     if message.message_id is not None:
         headers.append((MESSAGE_ID_HEADER, message.message_id))

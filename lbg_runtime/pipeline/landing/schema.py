@@ -4,9 +4,10 @@ A row's id has the time in front at which the message was sent: 13 hexadecimal d
 then a dot. So ids sort by time, and the index of a segment can say which ids a flush may hold in two numbers.
 
 Every copy of a message has the same id, whichever member lands it from whichever flow: of messages that our publisher
-stamped, it is made of the publisher, its number of the message within the key, and the key. Other publishers stamp
-nothing that is sure to differ from message to message. Theirs get an id of the one delivery, so that no two rows are
-ever taken for copies of each other: nothing is lost, and what is delivered twice is there twice.
+stamped, it is made of the time, the publisher, its number of the message within the key, and the key. Other publishers
+stamp nothing that is sure to differ from message to message, also where they stamp a part of that. Theirs get an id of
+the one delivery, so that no two rows are ever taken for copies of each other: nothing is lost, and what is delivered
+twice is there twice.
 """
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ TIME_DIGITS = 13
 FOREIGN_MARK = "!"
 """Behind the dot of an id that is of one delivery and not of a message."""
 
-LARGEST_TIME = (1 << 4 * TIME_DIGITS) - 1
+LARGEST_TIME = 253_402_300_799_999
+"""The last millisecond of the year 9999: Python has no later time."""
 
 
 def may_have_copies(row_id: str) -> bool:

@@ -4,7 +4,9 @@ The data file begins with the schema, so that up to any entry of the index it is
 `<first row>.arrow` and `<first row>.index`, with twelve digits, lie in the folder of their lane.
 
 The law of the writer: data is written and synced, then its entry is written and synced; only then is a flush said to be
-done. After an error a segment is never written again, as nobody knows what of it is on the disk.
+done. After an error a segment is never written again, as nobody knows what of it is on the disk. So whoever dies leaves
+one flush at most without its entry. And no entry is written into files that are no longer in their place, as nobody
+would find the rows: they may be unlinked, or under something that was mounted since.
 """
 
 import mmap
@@ -69,12 +71,13 @@ class SegmentWriter:
         self._data: int | None = None
         self._index: int | None = None
         self._path = folder / f"{segment_name(first_row)}{DATA_SUFFIX}"
+        self._index_path = self._path.with_suffix(INDEX_SUFFIX)
         header = SegmentHeader(first_row, self.bytes, zlib.crc32(_SCHEMA_BYTES))
         try:
             self._data = _create(self._path)
             _write(self._data, _SCHEMA_BYTES)
             self._sync(self._data)
-            self._index = _create(self._path.with_suffix(INDEX_SUFFIX))
+            self._index = _create(self._index_path)
             _write(self._index, header.encode())
             self._sync(self._index)
             if is_synced:
@@ -107,6 +110,8 @@ class SegmentWriter:
         try:
             _write(self._data, encoded)
             self._sync(self._data)
+            check_in_place(self._data, self._path)
+            check_in_place(self._index, self._index_path)
             _write(self._index, entry.encode())
             self._sync(self._index)
         except OSError as error:
@@ -164,11 +169,39 @@ class Segment:
             return False
         try:
             begin, size = os.pread(file, 8, 0), os.fstat(file).st_size
+        except OSError as error:
+            error.filename = self._stem + DATA_SUFFIX
+            raise
         finally:
             os.close(file)
         # Its length as it is told there: another version of Arrow may write the same schema in more bytes.
         is_whole = len(begin) == 8 and begin.startswith(_MESSAGE_MARK)
         return size > (8 + int.from_bytes(begin[4:], "little") if is_whole else len(_SCHEMA_BYTES))
+
+    def is_cut(self, last: FlushEntry | None) -> bool:
+        """Whether a whole flush lies behind the last entry, and more behind that: there were other entries.
+
+        One that is just being written may be seen so too, as the entry is older than the look at the data. False where
+        the data is gone. Raises `LandingDamaged` and `OSError`.
+        """
+        path = self._stem + DATA_SUFFIX
+        try:
+            if last is None and not self.has_rows():
+                return False
+            begin = read_header(self.index_path).data_start if last is None else last.data_bytes
+            if os.stat(path).st_size <= begin:
+                return False
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            rest = _part_of(file, begin, os.fstat(file).st_size)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(file)
+        return _is_followed(rest)
 
     def index(self) -> IndexRead:
         """As `read_index`, which says what it raises."""
@@ -193,6 +226,9 @@ class Segment:
             check_schema(self._stem + DATA_SUFFIX, schema, entries.header.schema_crc)
             size, part_begin = os.fstat(file).st_size, begin
             part = _part_of(file, begin, min(size, told[1][-1]))
+        except OSError as error:
+            error.filename = self._stem + DATA_SUFFIX
+            raise
         finally:
             os.close(file)
         for last, end, crc in zip(*told, strict=True):
@@ -243,6 +279,16 @@ def check_schema(path: Path | str, raw: pa.Buffer, crc: int) -> None:
         )
 
 
+def check_in_place(file: int, path: Path) -> None:
+    """Raises `LandingWriteFailed` where an open file is not, or not any more, the one at this path."""
+    try:
+        is_there = os.path.samestat(os.fstat(file), path.stat())
+    except OSError as error:
+        raise LandingWriteFailed(str(path), error.strerror or str(error)) from error
+    if not is_there:
+        raise LandingWriteFailed(str(path), "another file has taken its place")
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable; raises `OSError`."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -263,6 +309,19 @@ def _part_of(file: int, begin: int, end: int) -> pa.Buffer:
     # It is read once, from its begin to its end; where it is not in memory, that reads further ahead.
     mapped.madvise(mmap.MADV_SEQUENTIAL)
     return pa.py_buffer(mapped).slice(before)
+
+
+def _is_followed(rest: pa.Buffer) -> bool:
+    """Whether these bytes begin with a whole message of Arrow, and go on behind it."""
+    if len(rest) < len(_MESSAGE_MARK) or rest.slice(0, len(_MESSAGE_MARK)).to_pybytes() != _MESSAGE_MARK:
+        return False
+    reader = pa.BufferReader(rest)
+    try:
+        pa.ipc.read_message(reader)
+    except (pa.ArrowException, OSError, EOFError):
+        # Torn. Nothing was read from the disk by Arrow, so it is no error of that.
+        return False
+    return bool(reader.tell() < len(rest))
 
 
 def _create(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -11,13 +12,20 @@ import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header
-from lbg_runtime.pipeline.landing.lane_view import check_unindexed, unindexed
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, foreign_files, lane_names, parts_of
+from lbg_runtime.pipeline.landing.lane_view import check_cut, check_unindexed, unindexed
+from lbg_runtime.pipeline.landing.layout import (
+    IDS_SUFFIX,
+    REMOVED_NOTES,
+    foreign_files,
+    lane_names,
+    parts_of,
+    queue_folder,
+)
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned
 from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
 from lbg_runtime.pipeline.landing.schema import may_have_copies
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, segment_name
 
 
 class Grade(Enum):
@@ -51,23 +59,32 @@ class Walked:
 def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
     """All that is wrong, lane by lane; `walked` grows meanwhile, and `on_progress` is told of bytes.
 
-    Whoever writes meanwhile is no hindrance: what is there when its lane is looked at is looked at. Raises `OSError`.
+    Whoever writes meanwhile is no hindrance: what is there when its lane is looked at is looked at. What cannot be read
+    is damage too. Raises `OSError` where the folder of the log cannot be listed.
     """
     for path in foreign_files(log.path):
         yield Finding(Grade.NOTE, str(path), "no part of a landing log")
     for queue in log.queues():
+        folder = log.path / queue_folder(queue)
         try:
-            read_removed(log.path, queue, 0, removed_end(log.path, queue))
-        except LandingError as error:
-            yield _damage(error)
-        for name in lane_names(log.path, queue):
+            end = removed_end(log.path, queue)
+            read_removed(log.path, queue, 0, end)
+            yield from _torn_line(folder / REMOVED_NOTES, end)
+        except (LandingError, OSError) as error:
+            yield _damage(error, folder / REMOVED_NOTES)
+        try:
+            names = lane_names(log.path, queue)
+        except OSError as error:
+            yield _damage(error, folder)
+            continue
+        for name in names:
             try:
                 yield from _verify_lane(log, name, queue, walked, on_progress)
-            except LandingRowsPruned:
+            except (LandingRowsPruned, FileNotFoundError):
                 # Gone since it was listed.
                 pass
-            except LandingError as error:
-                yield _damage(error)
+            except (LandingError, OSError) as error:
+                yield _damage(error, log.path / name)
 
 
 def _verify_lane(
@@ -84,9 +101,16 @@ def _verify_lane(
         if first in parts[INDEX_SUFFIX]:
             # Who pruned it died before its rows were removed.
             continue
-        pruned = read_pruned(folder, first)
-        hashes.extend(hash(each) for each in pruned.ids().to_pylist())
-        expected = pruned.rows
+        try:
+            pruned = read_pruned(folder, first)
+            hashes.extend(hash(each) for each in pruned.ids().to_pylist())
+            expected = pruned.rows
+        except FileNotFoundError:
+            # Gone since it was listed.
+            pass
+        except (LandingError, OSError) as error:
+            is_damaged = True
+            yield _damage(error, folder / f"{segment_name(first)}{IDS_SUFFIX}")
     for number, first in enumerate(parts[INDEX_SUFFIX]):
         segment = Segment(folder, first)
         try:
@@ -101,23 +125,24 @@ def _verify_lane(
                 is_damaged = True
             expected = first if last is None else last.rows
             yield from _verify_segment(segment, queue, expected, walked, hashes)
+            check_cut(folder, segment, last)
             yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
             on_progress(segment.data_path.stat().st_size)
-        except LandingError as error:
-            # What lies behind it is looked at all the same.
-            is_damaged = True
-            yield _damage(error)
         except FileNotFoundError as error:
             if segment.index_path.exists():
                 is_damaged = True
                 yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
             # Else it was pruned meanwhile.
+        except (LandingError, OSError) as error:
+            # What lies behind it is looked at all the same.
+            is_damaged = True
+            yield _damage(error, segment.index_path)
     for first in unindexed(parts):
         try:
             check_unindexed(folder, first)
-        except LandingError as error:
+        except (LandingError, OSError) as error:
             is_damaged = True
-            yield _damage(error)
+            yield _damage(error, Segment(folder, first).data_path)
         else:
             path = Segment(folder, first).data_path
             yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
@@ -128,6 +153,12 @@ def _verify_lane(
     twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
     if twice is not None:
         yield Finding(Grade.DAMAGE, str(folder), f"id {twice} is in it twice")
+
+
+def _torn_line(path: Path, end: int) -> Iterator[Finding]:
+    rest = path.stat().st_size - end if path.exists() else 0
+    if rest > 0:
+        yield Finding(Grade.NOTE, str(path), f"a torn line of {rest} bytes at its end")
 
 
 def _has_header(segment: Segment) -> bool:
@@ -177,10 +208,17 @@ def _twice(hashes: "array[int]", log: LandingLog, name: str, first_row: int) -> 
     return None
 
 
-def _damage(error: LandingError) -> Finding:
-    return Finding(Grade.DAMAGE, error.path, error.what)
+def _damage(error: LandingError | OSError, path: Path) -> Finding:
+    """`path` is where it was met; an error that names a file tells itself."""
+    if isinstance(error, LandingError):
+        return Finding(Grade.DAMAGE, error.path, error.what)
+    return Finding(Grade.DAMAGE, str(error.filename or path), f"cannot be read: {error.strerror or error}")
 
 
 def folder_bytes(root: Path) -> int:
-    """Of all data files, for the progress."""
-    return sum(path.stat().st_size for path in root.glob(f"queue=*/lane=*/*{DATA_SUFFIX}"))
+    """Of all data files, for the progress; what cannot be looked at is not counted."""
+    total = 0
+    for path in root.glob(f"queue=*/lane=*/*{DATA_SUFFIX}"):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total

@@ -22,6 +22,7 @@ from lbg_runtime.journal.reader import (
     MEMBER_KINDS,
     PUBLISHER_KINDS,
     RecordFile,
+    open_records,
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.schema import JOURNALS, LEDGERS
@@ -145,7 +146,7 @@ class JournalReader(DataSourceStreamReader):
 
     def _part_count(self) -> int:
         for path in sorted(self._directory.glob(JOURNAL_PATTERN)):
-            with path.open("rb") as stream:
+            with open_records(path) as stream:
                 header = stream.readline(1 << 16)
             try:
                 count = orjson.loads(header)["queue_count"]
@@ -162,7 +163,7 @@ def _files(offset: Mapping[str, object]) -> dict[str, tuple[int, int]]:
 
 
 def _whole_lines(path: Path, begin: int) -> int:
-    with path.open("rb") as stream:
+    with open_records(path) as stream:
         stream.seek(begin)
         return stream.read(_FILE_BYTES).rfind(b"\n") + 1
 
@@ -170,7 +171,7 @@ def _whole_lines(path: Path, begin: int) -> int:
 def _read_lines(path: Path, kind: str, lines: _Lines) -> RecordFile:
     kinds = MEMBER_KINDS if kind == "journal" else PUBLISHER_KINDS
     file = RecordFile(path.name, kind, lines.number, kinds, is_piece=True)
-    with path.open("rb") as stream:
+    with open_records(path) as stream:
         if lines.begin:
             file.take([stream.readline().rstrip(b"\n")])
             stream.seek(lines.begin)

@@ -71,7 +71,19 @@ def test_it_opens_with_its_own_fence_and_settles_the_one_before() -> None:
     assert rig.show(OwnerFence(OWN)) == [*settle(1), ParkingOpened()]
     assert rig.ledger.is_open
     assert (rig.numbers(), rig.ledger.count, rig.ledger.lane_count) == ([3], 1, 1)
-    assert rig.ledger.begin_park("key a") == 4
+    assert rig.ledger.begin_park("key a") == 10
+
+
+def test_no_number_is_given_again_by_the_next_owner_where_nothing_is_left_to_tell_of_it() -> None:
+    first = Rig(OwnerFence(OWN))
+    given = [first.ledger.begin_park("key a") for _ in range(3)]
+    later = ParkingLedger(ParkingOwner(OWN.generation + 1_000_000, "later"))
+    assert later.begin_park("key a") > max(given)
+
+
+def test_numbers_go_on_above_what_lies_there_where_the_clock_is_behind() -> None:
+    rig = Rig(OwnerFence(OLD), parked(3, OLD, as_number=70))
+    assert rig.ledger.begin_park("key a") == 71
 
 
 def test_what_a_former_owner_sent_does_not_count_behind_the_next_fence() -> None:
@@ -160,18 +172,18 @@ def test_a_lane_is_replayed_one_by_one_and_its_order_is_settled_last() -> None:
 
 def test_a_replay_is_not_over_while_another_of_its_key_is_on_its_way() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
-    assert rig.ledger.begin_park("key a") == 2
+    number = rig.ledger.begin_park("key a")
     assert rig.ledger.replayed("key a") == settle(2)
     assert rig.ledger.is_replaying("key a")
-    assert rig.show(parked(2)) == [ParkedSeen(2), Replay("key a", DeliveryId(4), message(2))]
+    assert rig.show(parked(2, as_number=number)) == [ParkedSeen(number), Replay("key a", DeliveryId(4), message(2))]
     assert rig.ledger.replayed("key a") == settle(4, 3)
 
 
 def test_a_replay_is_over_when_the_one_on_its_way_is_refused() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
-    rig.ledger.begin_park("key a")
+    number = rig.ledger.begin_park("key a")
     rig.ledger.replayed("key a")
-    assert rig.ledger.park_refused(2) == settle(3)
+    assert rig.ledger.park_refused(number) == settle(3)
     assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.HANDLE
 
 

@@ -10,8 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.pipeline.landing import lander as lander_module
+from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
-from tests.pipeline.landing.trial import PATIENCE_S, Trial
+from lbg_runtime.pipeline.landing.prune import prune, wall_us
+from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
 
 async def test_old_rows_are_pruned_while_it_lands(trial: Trial) -> None:
@@ -94,3 +96,56 @@ async def test_a_chore_that_fails_otherwise_ends_the_member(trial: Trial, monkey
     with pytest.raises(KeyError):
         async with asyncio.timeout(PATIENCE_S):
             await trial.lander("a").run()
+
+
+async def test_a_log_that_is_full_of_last_segments_goes_on_when_their_rows_are_old(trial: Trial) -> None:
+    trial.options = replace(trial.options, retention_ms=0, quota_bytes=60_000)
+    with capture_logs() as told:
+        async with trial.running(trial.lander("a")):
+            # Several times what the quota takes.
+            await trial.publish(400)
+            await trial.all_landed()
+    assert {"landing_quota_reached", "landing_goes_on"} <= {each["event"] for each in told}
+    # What one flow handle landed after a pause is in another lane.
+    assert len(LandingLog(trial.options.root).lanes(0)) > 1
+    assert trial.rows() == 400
+
+
+async def test_a_lane_of_a_log_that_is_not_full_is_gone_on_with_however_old_it_is(trial: Trial) -> None:
+    trial.options = replace(trial.options, retention_ms=0, quota_bytes=1 << 30)
+    async with trial.running(trial.lander("a")):
+        for _ in range(2):
+            await trial.publish(10)
+            await trial.all_landed()
+            await asyncio.sleep(600)
+    assert len(LandingLog(trial.options.root).lanes()) == QUEUES
+
+
+async def test_without_a_retention_a_full_log_lets_go_of_its_lanes_for_those_who_prune_it(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lander_module, "IDLE_MS", 0)
+    trial.options = replace(trial.options, quota_bytes=60_000)
+    async with trial.running(trial.lander("a")), asyncio.timeout(PATIENCE_S):
+        await trial.publish(400)
+        while trial.depth():
+            await asyncio.sleep(10)
+            list(prune(trial.options.root, wall_us()))
+    assert trial.rows() == 400
+
+
+async def test_nothing_lands_in_another_log_of_the_same_group(trial: Trial) -> None:
+    root = trial.options.root
+    with capture_logs() as told:
+        async with trial.running(trial.lander("a")):
+            root.rename(root.with_name("away"))
+            claim_folder(root, settings_of().group.shape())
+            await trial.publish(10)
+            await trial.until(lambda: any(each["event"] == "flush_failed" for each in told))
+            assert trial.rows() == 0
+            for path in root.iterdir():
+                path.unlink()
+            root.rmdir()
+            root.with_name("away").rename(root)
+            await trial.all_landed()
+    trial.assert_all_once_in_order()

@@ -3,15 +3,20 @@
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lander as lander_module
+from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -210,7 +215,7 @@ async def test_what_the_settings_say_of_failures_and_keys_keeps_nothing_from_lan
     ("prepare", "problem"),
     [
         (lambda root: (root.mkdir(), (root / "mine.txt").write_text("x")), "not empty, and no landing log"),
-        (lambda root: root.write_text("a file"), "File exists"),
+        (lambda root: root.write_text("a file"), "no folder; expected"),
         (_make_others, "the log of others, prefix h, 4 shards"),
     ],
 )
@@ -220,3 +225,52 @@ def test_a_folder_that_is_not_this_groups_is_the_users_mistake(
     prepare(trial.options.root)
     with pytest.raises(UserError, match=problem):
         trial.lander("a")
+
+
+async def test_nothing_is_acknowledged_into_a_log_that_is_gone(trial: Trial) -> None:
+    root = trial.options.root
+    away = root.with_name("away")
+    async with trial.running(trial.lander("a")):
+        await trial.publish(40)
+        await trial.all_landed()
+        root.rename(away)
+        # As a mount point is when nothing is mounted.
+        root.mkdir()
+        with capture_logs() as logs:
+            await trial.publish(40)
+            await trial.until(lambda: sum(each["event"] == "flush_failed" for each in logs) >= 4)
+        assert trial.depth() == 40
+        assert list(root.iterdir()) == []
+        root.rmdir()
+        away.rename(root)
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+async def test_nothing_is_landed_in_another_log(trial: Trial) -> None:
+    root = trial.options.root
+    away = root.with_name("away")
+    async with trial.running(trial.lander("a")):
+        root.rename(away)
+        claim_folder(root, GroupShape(GroupName("orders"), "h", 4, QUEUES))
+        with capture_logs() as logs:
+            await trial.publish(40)
+            await trial.until(lambda: sum(each["event"] == "flush_failed" for each in logs) >= 4)
+        assert trial.depth() == 40
+        shutil.rmtree(root)
+        away.rename(root)
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+async def test_a_lane_that_is_taken_away_from_a_living_member_takes_nothing_more_with_it(trial: Trial) -> None:
+    root = trial.options.root
+    async with trial.running(trial.lander("a")):
+        await trial.publish(40)
+        await trial.all_landed()
+        for number, lane in enumerate(sorted(root.glob("queue=*/lane=*"))):
+            lane.rename(root / f"away-{number}")
+        await trial.publish(40)
+        await trial.all_landed()
+        half = {key: list(range(count // 2 + 1, count + 1)) for key, count in trial.numbers.items()}
+        assert trial.landed() == half

@@ -11,6 +11,7 @@ from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, LandingV
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
 
@@ -170,7 +171,7 @@ def test_a_log_has_the_id_of_whoever_was_first_to_claim_its_folder(tmp_path: Pat
 def test_a_log_of_before_there_were_ids_stays_without(log_on_disk: LogOnDisk) -> None:
     path = log_on_disk.root / "landing.json"
     note = orjson.loads(path.read_bytes())
-    del note["id"]
+    del note["id"], note["crc"]
     path.write_bytes(orjson.dumps(note))
     claim_folder(log_on_disk.root, SHAPE)
     assert LandingLog(log_on_disk.root).group.id is None
@@ -178,7 +179,7 @@ def test_a_log_of_before_there_were_ids_stays_without(log_on_disk: LogOnDisk) ->
 
 def test_a_log_of_another_version_is_told(log_on_disk: LogOnDisk) -> None:
     note = log_on_disk.root / "landing.json"
-    note.write_bytes(note.read_bytes().replace(b'"format":1', b'"format":2'))
+    note.write_bytes(seal({**unseal(note.read_bytes()), "format": 2}))
     with pytest.raises(LandingVersionUnknown, match=r"landing\.json: format 2"):
         LandingLog(log_on_disk.root)
 
@@ -210,3 +211,41 @@ def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_d
     assert log.cut(3, {}, end, 28) == {lane.name: 28}
     a_row = next(log.view(lane.name).all_flushes(0, 1)).bytes // 10
     assert log.cut(3, {}, end, 1000, max_bytes=a_row * 24) == {lane.name: 20}
+
+
+@pytest.mark.parametrize("name", ["landing.json", "queue=003/lane=m-1.1/lane.json"])
+def test_every_flipped_bit_of_a_note_is_noticed(log_on_disk: LogOnDisk, name: str) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1)]))
+    path, sound = log_on_disk.root / name, _notes(log_on_disk.root, lane.name)
+    whole = path.read_bytes()
+    for offset in range(len(whole)):
+        for bit in (1, 4, 0x80):
+            path.write_bytes(whole[:offset] + bytes([whole[offset] ^ bit]) + whole[offset + 1 :])
+            try:
+                found = _notes(log_on_disk.root, lane.name)
+            except LandingDamaged:
+                continue
+            # Only in the name of the CRC, beside which all is as it was, or in the end of the line.
+            assert found == sound
+
+
+def _notes(root: Path, lane: str) -> list[object]:
+    log = LandingLog(root)
+    return [log.group, log.group.id, log.view(lane).note]
+
+
+def test_notes_of_before_there_were_crcs_are_read(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1)]))
+    sound = _notes(log_on_disk.root, lane.name)
+    for path in (log_on_disk.root / "landing.json", log_on_disk.root / lane.name / LANE_NOTE):
+        path.write_bytes(orjson.dumps(unseal(path.read_bytes())))
+    assert _notes(log_on_disk.root, lane.name) == sound
+
+
+@pytest.mark.parametrize("target", ["nowhere", "log"])
+def test_a_link_that_leads_nowhere_is_told_as_one(tmp_path: Path, target: str) -> None:
+    (tmp_path / "log").symlink_to(tmp_path / target)
+    with pytest.raises(UserError, match="a link that leads to no folder; expected a folder that can be made"):
+        claim_folder(tmp_path / "log", SHAPE)

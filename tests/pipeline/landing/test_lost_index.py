@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.model.errors import LandingDamaged
-from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, FlushEntry, read_entries
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import prune
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, SegmentWriter, segment_name
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, SegmentWriter, segment_name
 from lbg_runtime.pipeline.landing.usage import used_bytes
 from lbg_runtime.pipeline.landing.verify import Grade, Walked, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
@@ -170,3 +170,93 @@ def test_files_and_folders_with_the_names_of_parts_are_passed_over(log_on_disk: 
     assert len(list(prune(log_on_disk.root, 200, clock_us=lambda: 1_000))) == 1
     log_on_disk.lane("next").append(rows([id_of("q", 1)]))
     assert sorted(grades(log_on_disk), key=str) == [(Grade.NOTE, str(path)) for path in sorted([*foreign, hollow])]
+
+
+def cut(index: Path, entries_left: int, torn_bytes: int = 0) -> None:
+    os.truncate(index, (1 + entries_left) * ENTRY_BYTES + torn_bytes)
+
+
+@pytest.fixture
+def index(log_on_disk: LogOnDisk) -> Path:
+    """Of a lane of one segment with three flushes."""
+    lane = log_on_disk.lane()
+    for number in NUMBERS:
+        lane.append(rows([id_of("k", number)], t_land=number * 100))
+    return part(log_on_disk.root / lane.name, 0, INDEX_SUFFIX)
+
+
+@pytest.mark.parametrize("torn_bytes", [0, 5])
+@pytest.mark.parametrize("entries_left", [0, 1])
+def test_an_index_that_has_lost_its_end_is_damage(
+    log_on_disk: LogOnDisk, index: Path, entries_left: int, torn_bytes: int
+) -> None:
+    log_on_disk.close()
+    cut(index, entries_left, torn_bytes)
+    with pytest.raises(LandingDamaged, match="more than one flush lies behind its entries"):
+        replayed(log_on_disk)
+    assert (Grade.DAMAGE, str(index)) in grades(log_on_disk)
+    with pytest.raises(LandingDamaged):
+        list(prune(log_on_disk.root, 10_000, clock_us=lambda: 1_000))
+
+
+def test_the_last_flush_alone_may_be_one_that_was_not_completed(log_on_disk: LogOnDisk, index: Path) -> None:
+    log_on_disk.close()
+    cut(index, 2)
+    assert replayed(log_on_disk) == [id_of("k", number) for number in NUMBERS[:2]]
+    assert grades(log_on_disk) == [(Grade.NOTE, str(index.with_suffix(DATA_SUFFIX)))]
+
+
+def test_so_may_a_torn_one_whatever_is_left_of_it(log_on_disk: LogOnDisk, index: Path) -> None:
+    log_on_disk.close()
+    data = index.with_suffix(DATA_SUFFIX)
+    begin, whole = int(read_entries(index).table["data_bytes"][1]), data.read_bytes()
+    cut(index, 2)
+    torn = [whole[:size] for size in range(begin, len(whole), 7)]
+    # Pages that never got their content.
+    torn += [whole[:size] + bytes(len(whole) - size) for size in range(begin, len(whole), 7)]
+    for content in torn:
+        data.write_bytes(content)
+        assert replayed(log_on_disk) == [id_of("k", number) for number in NUMBERS[:2]]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_a_writer_does_between_two_looks_is_no_damage(
+    log_on_disk: LogOnDisk, index: Path, monkeypatch: pytest.MonkeyPatch, *, is_closed: bool
+) -> None:
+    is_cut = Segment.is_cut
+
+    def late(segment: Segment, last: FlushEntry | None) -> bool:
+        for number in (4, 5):
+            log_on_disk.lanes[0].append(rows([id_of("k", number)]))
+        if is_closed:
+            log_on_disk.close()
+        monkeypatch.undo()
+        return is_cut(segment, last)
+
+    monkeypatch.setattr(Segment, "is_cut", late)
+    log = LandingLog(log_on_disk.root)
+    assert [extent.rows for extent in log.lanes(3).values()] == [3]
+    assert [extent.rows for extent in log.lanes(3).values()] == [5]
+
+
+def test_a_lane_that_is_being_written_is_not_called_damaged_for_its_end(log_on_disk: LogOnDisk, index: Path) -> None:
+    cut(index, 1)
+    assert replayed(log_on_disk) == [id_of("k", 1)]
+    # What lands behind the cut does not fit to what is left.
+    log_on_disk.lanes[0].append(rows([id_of("k", 4)]))
+    with pytest.raises(LandingDamaged, match="wrong CRC"):
+        replayed(log_on_disk)
+
+
+def test_ids_of_entries_that_a_segment_has_lost_are_not_taken_for_new_ones(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=4_000)
+    for number in range(1, 8):
+        lane.append(rows([id_of("k", number)]))
+    folder = log_on_disk.root / lane.name
+    assert len(list(folder.glob(f"*{INDEX_SUFFIX}"))) > 1
+    start = {lane.name: 7}
+    other = log_on_disk.lane("other")
+    other.append(rows(id_of("k", number) for number in range(1, 8)))
+    cut(part(folder, 0, INDEX_SUFFIX), 1)
+    with pytest.raises(LandingDamaged, match="the segment of row 1 is missing"):
+        list(LandingLog(log_on_disk.root).read_queue(3, start, {**start, other.name: 7}))

@@ -28,7 +28,6 @@ class Handle:
     position: int = 0
     settling: list[tuple[str, int]] = field(default_factory=list)
     lane: LaneWriter | None = None
-    landed: list[str] = field(default_factory=list)
 
 
 class Broker:
@@ -42,6 +41,8 @@ class Broker:
         self.settled: set[tuple[str, int]] = set()
         self.numbers: dict[str, int] = defaultdict(int)
         self.handles: list[Handle] = []
+        self.landed: dict[str, list[str]] = defaultdict(list)
+        """Ids by lane."""
         self.active = self._bind()
         self.zombies: list[Handle] = []
         self.now = 0
@@ -71,12 +72,16 @@ class Broker:
         chosen = keys[: self.chance.randint(1, 4)]
         if not chosen:
             return
+        if handle.lane is not None and self.chance.random() < 0.1:
+            # As where a full log is to be pruned.
+            handle.lane.close()
+            handle.lane = None
         if handle.lane is None:
             handle.lane = self.log.lane(handle.name, segment_bytes=self.chance.choice([1, 3_000, 1 << 20]))
         landed = [(key, handle.held[key].pop(0)) for key in chosen]
         ids = [id_of(key, number, self.times[key, number]) for key, number in landed]
         handle.lane.append(rows(ids, t_land=self.now))
-        handle.landed += ids
+        self.landed[handle.lane.name] += ids
         handle.settling += landed
 
     def settle(self) -> None:
@@ -122,18 +127,13 @@ class Broker:
 def naive(broker: Broker, start: Mapping[str, int], end: Mapping[str, int]) -> list[str]:
     """The rule of `merge.py`, said in lists."""
     log = LandingLog(broker.log.root)
-    lanes = sorted(
-        (handle for handle in broker.handles if handle.lane is not None),
-        key=lambda handle: log.view(handle.lane.name).place,  # type: ignore[union-attr]
-    )
+    lanes = sorted(broker.landed, key=lambda name: log.view(name).place)
     seen: set[str] = set()
-    for handle in lanes:
-        assert handle.lane is not None
-        seen.update(handle.landed[: start.get(handle.lane.name, 0)])
+    for name in lanes:
+        seen.update(broker.landed[name][: start.get(name, 0)])
     found = []
-    for handle in lanes:
-        assert handle.lane is not None
-        for row_id in handle.landed[start.get(handle.lane.name, 0) : end.get(handle.lane.name, 0)]:
+    for name in lanes:
+        for row_id in broker.landed[name][start.get(name, 0) : end.get(name, 0)]:
             if row_id not in seen:
                 seen.add(row_id)
                 found.append(row_id)

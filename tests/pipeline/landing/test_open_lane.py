@@ -1,6 +1,7 @@
 """The lane of a flow handle while its member lands: no delivery twice in a lane, whatever its handler goes through."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -194,3 +195,29 @@ def test_a_lane_is_begun_once(log_on_disk: LogOnDisk, tmp_path: Path) -> None:
     log_on_disk.ticks = iter([1])  # type: ignore[assignment]  # the same moment again
     with pytest.raises(LandingWriteFailed):
         log_on_disk.lane()
+
+
+async def test_after_its_lane_was_taken_away_another_is_begun(bench: Bench) -> None:
+    await bench.land(1)
+    [lost] = bench.log.root.glob("queue=003/lane=*")
+    shutil.rmtree(lost)
+    with pytest.raises(LandingWriteFailed):
+        await bench.land(2)
+    await bench.land(2)
+    assert bench.lanes() == [[2]]
+    await bench.open.close()
+
+
+async def test_a_row_of_a_lane_that_was_taken_away_is_not_claimed_for_the_next_attempt(bench: Bench) -> None:
+    first = bench.begin(1)
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait((first,))
+    await bench.land(2)
+    [lost] = bench.log.root.glob("queue=003/lane=*")
+    shutil.rmtree(lost)
+    with pytest.raises(LandingWriteFailed):
+        await bench.land(3)
+    await bench.land(1)
+    assert bench.lanes() == [[1]]
+    await bench.open.close()

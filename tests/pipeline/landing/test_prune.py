@@ -1,5 +1,6 @@
 """Pruning: what is old goes, what is known of it stays, and readers are told."""
 
+import errno
 import os
 from collections.abc import Mapping
 
@@ -144,6 +145,42 @@ def test_ids_are_kept_of_the_last_rows_of_a_lane_alone(log_on_disk: LogOnDisk, m
     view = LandingLog(log_on_disk.root).view(lane)
     found = [each for part in view.pruned(0, 1 << 60) for each in part.ids().to_pylist()]
     assert found == [id_of("k", 4), id_of("k", 5)]
+
+
+def test_ids_go_when_their_lane_has_landed_so_many_more_rows(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_module, "IDS_KEPT", 2)
+    name = filled(log_on_disk, count=3)
+    pruned(log_on_disk, 10_000)
+    for number in (4, 5):
+        log_on_disk.lanes[0].append(rows([id_of("k", number)], t_land=20_000))
+    pruned(log_on_disk, 10_000)
+    view = LandingLog(log_on_disk.root).view(name)
+    # Of the last two rows none is pruned.
+    assert list(view.pruned(0, 1 << 60)) == []
+    assert ids_of(view.read(3, 5)) == [id_of("k", 4), id_of("k", 5)]
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_without_room_for_ids_is_named_with_what_to_do_and_nothing_of_them_stays(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    lane = log_on_disk.root / filled(log_on_disk)
+    before = sorted(lane.iterdir())
+
+    def full(file: int) -> None:
+        raise OSError(refusal, os.strerror(refusal))
+
+    failures: list[Unpruned] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert list(prune(log_on_disk.root, 400, clock_us=int, failures=failures)) == []
+    assert sorted(lane.iterdir()) == before
+    [failed] = failures
+    assert str(failed.error).startswith(f"{lane}/000000000000.ids: {os.strerror(refusal)}; the rows stay")
+    assert str(failed.error).endswith("have --quota below what it holds")
+    assert pruned(log_on_disk, 400) == [0, 1, 2]
 
 
 def test_what_a_process_left_that_died_while_it_pruned_is_removed(log_on_disk: LogOnDisk) -> None:

@@ -148,3 +148,25 @@ def test_verify_knows_the_notes(log_on_disk: LogOnDisk) -> None:
     notes(log_on_disk.root).write_bytes(b"nonsense\n")
     (finding,) = verify(LandingLog(log_on_disk.root), Walked())
     assert (finding.grade, finding.path) == (Grade.DAMAGE, str(notes(log_on_disk.root)))
+
+
+def test_every_flipped_bit_of_a_note_is_noticed(root: Path) -> None:
+    note_removed(root, ONE, 7)
+    note_removed(root, OTHER, 9)
+    whole, sound = notes(root).read_bytes(), removed(root)
+    for offset in range(len(whole) - 1):
+        notes(root).write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+        try:
+            found = removed(root)
+        except LandingDamaged:
+            continue
+        # Only in the name of the CRC, beside which all is as it was.
+        assert found == sound
+
+
+def test_lines_of_before_there_were_crcs_are_read_among_others(root: Path) -> None:
+    notes(root).write_bytes(b'{"lane":"queue=003/lane=old-1.1","rows":5}\n')
+    end = removed_end(root, 3)
+    note_removed(root, ONE, 7)
+    assert removed(root) == [RemovedLane("queue=003/lane=old-1.1", 5), RemovedLane(ONE, 7)]
+    assert read_removed(root, 3, end, removed_end(root, 3)) == [RemovedLane(ONE, 7)]

@@ -15,7 +15,7 @@ from lbg_runtime.model.message import (
 )
 from lbg_runtime.pipeline.landing import rows as rows_module
 from lbg_runtime.pipeline.landing.rows import Gathered, to_batch, to_batches
-from lbg_runtime.pipeline.landing.schema import may_have_copies, time_of_id
+from lbg_runtime.pipeline.landing.schema import LARGEST_TIME, may_have_copies, time_of_id
 
 STAMPS: dict[str, PropertyValue] = {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 7}
 
@@ -69,11 +69,39 @@ def test_deliveries_of_what_is_not_stamped_have_ids_of_their_own(properties: dic
     assert not may_have_copies(first)
 
 
-@pytest.mark.parametrize("sent_at_ms", [None, -1, 1 << 53, 1 << 63])
-def test_a_time_that_cannot_be_is_none(sent_at_ms: int | None) -> None:
-    [made] = flushed(gathered(sent_at_ms=sent_at_ms))
-    assert made["broker_id"].startswith("0000000000000.")
-    assert made["t_enqueue"] is None
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {PUBLISHER_PROPERTY: "p"},
+        {**STAMPS, KEY_SEQUENCE_PROPERTY: "7"},
+        {**STAMPS, PUBLISHER_PROPERTY: "a/b"},
+        {**STAMPS, PARTITION_KEY_PROPERTY: 5},
+    ],
+)
+def test_what_is_stamped_in_part_keeps_its_stamps_and_its_message_id_as_headers(
+    properties: dict[str, PropertyValue],
+) -> None:
+    [made] = flushed(gathered(properties))
+    expected = {name: str(value) for name, value in properties.items()}
+    assert dict(made["headers"]) == {**expected, "lbg_message_id": "message-1"}
+
+
+@pytest.mark.parametrize("sent_at_ms", [None, -1, LARGEST_TIME + 1, (1 << 52) - 1, 1 << 53, 1 << 63])
+def test_a_time_that_cannot_be_is_none_and_makes_no_id_of_stamps(sent_at_ms: int | None) -> None:
+    rows = Gathered()
+    for number in range(2):
+        message = Message("hp/1/orders", b"x", STAMPS, None, sent_at_ms)
+        rows.add(message, 1, "k", DeliveryId(number), redelivered=False)
+    first, second = flushed(rows)
+    assert (first["broker_id"], second["broker_id"]) == ("0000000000000.!m-1.5/0", "0000000000000.!m-1.5/1")
+    assert first["t_enqueue"] is None
+    assert dict(first["headers"]) == {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: "7"}
+
+
+def test_the_last_time_that_can_be_is_told() -> None:
+    [made] = flushed(gathered(sent_at_ms=LARGEST_TIME))
+    assert made["t_enqueue"].isoformat() == "9999-12-31T23:59:59.999000+00:00"
+    assert time_of_id(made["broker_id"]) == LARGEST_TIME
 
 
 def test_each_row_has_the_time_of_its_message() -> None:

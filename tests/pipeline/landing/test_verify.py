@@ -1,6 +1,8 @@
 """`lbg landing` and what it finds."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -85,8 +87,10 @@ def test_what_the_dead_leave_behind_is_noted(log_on_disk: LogOnDisk, lane: Path)
     (lane / "000000000007.arrow").write_bytes(b"")
     (lane / "000000000007.index").write_bytes(bytes(64))
     (log_on_disk.root / "mine.txt").write_text("mine")
+    (log_on_disk.root / "queue=003/removed.lanes").write_text("torn")
     assert [(each.grade, each.what) for each in found(log_on_disk)] == [
         (Grade.NOTE, "no part of a landing log"),
+        (Grade.NOTE, "a torn line of 4 bytes at its end"),
         (Grade.NOTE, "a torn entry of 4 bytes at its end"),
         (Grade.NOTE, "4 bytes of a flush that was not completed"),
         (Grade.NOTE, "an index without a header: its writer died early"),
@@ -180,7 +184,7 @@ def test_what_prune_cannot_read_is_told_in_words_of_a_reader(log_on_disk: LogOnD
     note.mkdir()
     code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
     assert (code, text) == (1, "0 segments, 0 B, removed\n")
-    assert errors == f"lbg: {lane}: Is a directory; what lies behind it in its lane stays\n"
+    assert errors == f"lbg: {note}: Is a directory; what lies behind it in its lane stays\n"
 
 
 @pytest.mark.parametrize("command", [("ls",), ("verify",), ("prune", "--keep", "1h")])
@@ -192,3 +196,69 @@ def test_a_folder_that_is_no_log_is_the_users_mistake(command: tuple[str, ...], 
 def test_a_length_of_time_that_is_none_is_the_users_mistake(log_on_disk: LogOnDisk) -> None:
     with pytest.raises(UserError, match="--keep: 'soon'"):
         run("prune", str(log_on_disk.root), "--keep", "soon")
+
+
+@pytest.mark.parametrize("name", ["000000000002.arrow", "000000000002.index", "lane.json", "removed.lanes"])
+def test_what_cannot_be_read_does_not_hide_what_lies_behind_it(log_on_disk: LogOnDisk, lane: Path, name: str) -> None:
+    other = log_on_disk.lane("other")
+    other.append(rows([id_of("q", 1)]))
+    broken = log_on_disk.root / other.name / "000000000000.arrow"
+    broken.write_bytes(broken.read_bytes()[:-8] + b"\xff" * 8)
+    path = lane.parent / name if name == "removed.lanes" else lane / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    code, text, _ = run("verify", str(log_on_disk.root))
+    assert code == 1
+    assert f"damage: {path}: cannot be read: Is a directory\n" in text
+    assert f"damage: {broken}: rows 0 to 0" in text
+
+
+def test_what_the_disk_refuses_is_told_with_its_file(
+    log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pread = os.pread
+    bad = (lane / "000000000002.arrow").stat().st_ino
+
+    def refuse(file: int, size: int, offset: int) -> bytes:
+        if os.fstat(file).st_ino == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(file, size, offset)
+
+    monkeypatch.setattr(os, "pread", refuse)
+    walked = Walked()
+    findings = list(verify(LandingLog(log_on_disk.root), walked))
+    assert findings == [Finding(Grade.DAMAGE, str(lane / "000000000002.arrow"), "cannot be read: Input/output error")]
+    assert walked.rows == 4
+
+
+def test_ids_that_cannot_be_read_do_not_hide_what_lies_behind_them(log_on_disk: LogOnDisk, lane: Path) -> None:
+    assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
+    ids = lane / "000000000000.ids"
+    ids.unlink()
+    ids.mkdir()
+    broken = lane / "000000000004.arrow"
+    broken.unlink()
+    assert [(each.path, each.what) for each in found(log_on_disk)] == [
+        (str(ids), "cannot be read: Is a directory"),
+        (str(broken), "it is missing"),
+    ]
+
+
+def test_a_folder_that_cannot_be_listed_does_not_hide_the_others(
+    log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = log_on_disk.root / "queue=001"
+    closed.mkdir()
+    (lane / "000000000000.arrow").unlink()
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path) == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert [(each.path, each.what) for each in found(log_on_disk)] == [
+        (str(closed), "cannot be read: Permission denied"),
+        (str(lane / "000000000000.arrow"), "it is missing"),
+    ]
