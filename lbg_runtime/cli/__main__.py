@@ -1,6 +1,14 @@
-"""`python -m lbg_runtime.cli` is `lbg`, for places where the script is not on the path."""
+"""`python -m lbg_runtime.cli` is `lbg`, for places where the script is not on the path. The script calls this too."""
 
-from lbg_runtime.cli.main import main
+from lbg_runtime.cli.importing import importing
+
+
+def main() -> None:
+    """Run the command line, as `cli.main` does, and be quiet where it is interrupted before."""
+    with importing():
+        from lbg_runtime.cli.main import main as run_command_line
+    run_command_line()
+
 
 if __name__ == "__main__":
     main()

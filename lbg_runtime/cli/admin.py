@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from lbg_runtime.model.errors import ConfigError, GroupMissing
+from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,7 +146,7 @@ def evict(
     if json:
         _print_json({"member": member, "disconnected": ended})
     for name in ended if not json else ():
-        print(f"disconnected {name}")
+        print(printable(f"disconnected {name}"))
     if not ended:
         print(f"lbg: no client {pattern} is connected", file=sys.stderr)
         raise typer.Exit(1)
@@ -233,9 +234,9 @@ def _print_plan(made: "Plan") -> None:
     from lbg_runtime.cli.admin_text import plan_lines
 
     for line in plan_lines(made):
-        print(line)
+        print(printable(line))
     for problem in made.problems:
-        print(f"lbg: {problem}", file=sys.stderr)
+        print(printable(f"lbg: {problem}"), file=sys.stderr)
 
 
 def _shown_steps(total: int | None, *, quiet: bool) -> "AbstractContextManager[OnStep]":

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from rich.markup import escape
 from rich.table import Table
 
 from lbg_runtime.admin.group import Plan
@@ -13,6 +14,7 @@ from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.admin.spec import StoredGroup
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.printable import printable
 
 _VERBS = {Create: "create", Change: "change", Delete: "delete"}
 _MARKS = {Create: "+", Change: "~", Delete: "-"}
@@ -79,7 +81,8 @@ def sights_as_table(queues: Sequence[QueueName], sights: Mapping[QueueName, Queu
     for queue in queues:
         sight = sights.get(queue)
         cells = ("missing", "", "") if sight is None else (str(sight.depth), str(sight.flow_count), sight.fed or "none")
-        table.add_row(queue, *cells)
+        # A client chooses its name.
+        table.add_row(queue, *(escape(printable(cell)) for cell in cells))
     return table
 
 

@@ -9,6 +9,7 @@ import typer
 from lbg_runtime.cli.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.restripe import restripe
 from lbg_runtime.model.errors import SempError, UserError
+from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +99,8 @@ def moves(
     journals = tables.journals.to_pylist()
     for journal in journals:
         if journal["defect"]:
-            print(f"lbg: {journal['file']}: {journal['defect']}; changes may be missing", file=sys.stderr)
+            told = f"lbg: {journal['file']}: {journal['defect']}; changes may be missing"
+            print(printable(told), file=sys.stderr)
     if not any(journal["member"] for journal in journals):
         print(f"lbg: no member's journal can be read in {directory}", file=sys.stderr)
         raise typer.Exit(3)

@@ -1,5 +1,8 @@
 """Entry of `lbg`: registers the commands and turns errors into one line and an exit code.
 
+The code is decided when the command is over: from then on no signal takes its place, and no thread that a handler
+module has left running keeps the process for longer than `EXIT_GRACE_S`.
+
 Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown
 or no Spark, 130 interrupted. A command module imports what is heavy inside its function, so that `lbg --help` stays
 quick.
@@ -50,6 +53,9 @@ from lbg_runtime.cli.spark import spark
 from lbg_runtime.cli.validate import validate
 from lbg_runtime.cli.why import why
 from lbg_runtime.model.errors import LbgError, UserError
+from lbg_runtime.model.printable import printable
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
+from lbg_runtime.runtime.stop import ignore_requests
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -144,12 +150,23 @@ def main() -> None:
         sys.exit(1 if isinstance(error, BrokenPipeError) else _fail(UserError(*told), 1))
     finally:
         _leave_written()
+        _leave_within_bound(sys.exception())
 
 
 def _fail(error: LbgError, code: int) -> int:
+    # Whoever reads the line may send a signal at once, as `lbg run --processes` does.
+    ignore_requests()
     with suppress(OSError):  # nobody reads it, or there is no room: the code still says it
-        print(f"lbg: {error}", file=sys.stderr)
+        # An error may quote what others chose; those that are several lines are several problems.
+        print("\n".join(printable(line) for line in f"lbg: {error}".split("\n")), file=sys.stderr)
     return code
+
+
+def _leave_within_bound(leaving: BaseException | None) -> None:
+    ignore_requests()
+    code = leaving.code if isinstance(leaving, SystemExit) else int(leaving is not None)
+    # The thread of this ends with the interpreter, which until then waits for all threads that are not like it.
+    ExitGuard(code if isinstance(code, int) else int(code is not None)).arm(EXIT_GRACE_S)
 
 
 def _open_missing_streams() -> None:

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lbg_runtime.model.printable import printable
+
 if TYPE_CHECKING:
     from lbg_runtime.validator.moves import OwnerChange
 
@@ -29,7 +31,7 @@ def as_object(changes: "Sequence[OwnerChange]") -> dict[str, object]:
 
 def as_text(changes: "Sequence[OwnerChange]") -> str:
     """A line for each change, then how many of which cause."""
-    return "\n".join(_lines(changes))
+    return "\n".join(printable(line) for line in _lines(changes))
 
 
 def _lines(changes: "Sequence[OwnerChange]") -> Iterator[str]:

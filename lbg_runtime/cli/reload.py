@@ -74,10 +74,13 @@ class Reloader:
         self._is_hurried = asyncio.Event()
         self._watching: list[asyncio.Future[None]] = []
 
-    async def run(self, *, parent_pid: int | None = None) -> int:
-        """Be there until SIGTERM or SIGINT, or until this parent is gone; the exit code of the last member."""
+    async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
+        """Be there until SIGTERM or SIGINT, or until this parent is gone; the exit code of the last member.
+
+        `ends_process` is as for `stop_requests`.
+        """
         exit_code = 0
-        with stop_requests(self._leave, parent_pid=parent_pid):
+        with stop_requests(self._leave, parent_pid=parent_pid, ends_process=ends_process):
             self._begin_watch(self._files.folders, below=False)
             if self._files.trees:
                 self._begin_watch(self._files.trees, below=True)
@@ -94,15 +97,22 @@ class Reloader:
         return 128 - exit_code if exit_code < 0 else exit_code
 
     async def _one_member(self) -> int:
-        # A session of its own: what a terminal tells its foreground group, we pass on, once.
-        process = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
-        ended = asyncio.ensure_future(process.wait())
         wanted = [asyncio.ensure_future(each.wait()) for each in (self._changed, self._is_leaving)]
         try:
+            try:
+                # A session of its own: what a terminal tells its foreground group, we pass on, once.
+                process = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
+            except OSError as error:
+                _log.error("member_not_started", reason=error.strerror or str(error), until="a file changes")
+                await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
+                return 1
+            ended = asyncio.ensure_future(process.wait())
             await asyncio.wait((ended, *wanted), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._end(process.pid, ended)
-            elif not self._is_leaving.is_set():
+                # As `Siblings` has it: by our signal it ends only before it is there.
+                return 0 if await ended == -signal.SIGTERM else await ended
+            if not self._is_leaving.is_set():
                 # A mistake, most likely, that its own lines tell of: the next change may mend it.
                 _log.warning("member_ended", exit_code=ended.result(), until="a file changes")
                 await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.importing import importing
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,13 +44,14 @@ def run(
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
-    import orjson
+    with importing():
+        import orjson
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.check import check_client_name, with_status_port
-    from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.runtime.app import App
-    from lbg_runtime.runtime.registry import load_handlers
+        from lbg_runtime.admin.stored import load_group_settings
+        from lbg_runtime.cli.check import check_client_name, with_status_port
+        from lbg_runtime.cli.log import configure_log
+        from lbg_runtime.runtime.app import App
+        from lbg_runtime.runtime.registry import load_handlers
 
     configure_log()
     # Handler modules lie where the command is given, as they do for `python -m`.
@@ -71,7 +73,7 @@ def run(
         make = partial(sidecar_app, settings)
     app = make(member_index=member_index, member_count=member_count, member_id=member_id)
     check_client_name(settings, app.membership.member)
-    report = app.run_sync(parent_pid=parent_pid)
+    report = app.run_sync(parent_pid=parent_pid, ends_process=True)
     if json:
         left = {
             "member": app.membership.member,
@@ -95,7 +97,8 @@ def _run_reloaded(config: Path, processes: int, parent_pid: int | None) -> int:
     files = UserFiles(Path.cwd(), config)
 
     async def run() -> int:
-        return await Reloader(member_command(sys.argv[1:]), files).run(parent_pid=parent_pid)
+        reloader = Reloader(member_command(sys.argv[1:]), files)
+        return await reloader.run(parent_pid=parent_pid, ends_process=True)
 
     return asyncio.run(run())
 
@@ -148,4 +151,4 @@ def _run_siblings(
         commands.append(command)
 
     siblings = Siblings(commands, settings.rebind.drain_timeout_ms)
-    return asyncio.run(siblings.run(parent_pid=parent_pid))
+    return asyncio.run(siblings.run(parent_pid=parent_pid, ends_process=True))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
         standing = now
         for finding in findings:
             # With --json standard output is for the one object.
-            print(f"{finding.law.value}: {finding.text}", file=sys.stderr if as_json else sys.stdout, flush=True)
+            line = printable(f"{finding.law.value}: {finding.text}")
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
         if shows_progress:
             print(f"\r\x1b[K{as_line(now)}", end="", file=sys.stderr, flush=True)
 

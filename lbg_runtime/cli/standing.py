@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from lbg_runtime.model.printable import printable
 from lbg_runtime.validator.findings import Standing, VerdictKind
 
 
@@ -37,4 +38,4 @@ def as_line(standing: Standing) -> str:
     facts += [f"without publisher, key or number {standing.unnumbered}"] if standing.unnumbered else []
     facts += [f"not provable: {reason}" for reason in standing.reasons]
     kind = "valid so far" if standing.kind is VerdictKind.VALID else standing.kind.value
-    return f"{kind}: {', '.join(facts)}"
+    return printable(f"{kind}: {', '.join(facts)}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ async def _follow(
 
     def take(message: Message) -> None:
         for finding in validator.feed(message.payload):
-            print(finding, file=sys.stderr if findings_to_stderr else sys.stdout, flush=True)
+            print(printable(str(finding)), file=sys.stderr if findings_to_stderr else sys.stdout, flush=True)
 
     with stop_requests(stop):
         async with open_session(connection, f"lbg-validate-{os.getpid()}") as session:

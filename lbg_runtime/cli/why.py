@@ -9,6 +9,7 @@ import typer
 
 from lbg_runtime.cli.group import listening_ms, tell_nobody_heard
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
@@ -61,15 +62,15 @@ def why(
         }
         print(orjson.dumps(told).decode())
     else:
-        print(f"key {key}: shard {shard}, queue {queue}")
+        print(printable(f"key {key}: shard {shard}, queue {queue}"))
         for line in (line for answer in (*holders, *others) for line in answer_lines(answer)):
-            print(line)
+            print(printable(line))
     if not answers:
         raise typer.Exit(tell_nobody_heard(settings, listen_ms))
     if not holders:
-        print(f"lbg: queue {queue} has no owner among {_members(answers, picture)}", file=sys.stderr)
+        print(printable(f"lbg: queue {queue} has no owner among {_members(answers, picture)}"), file=sys.stderr)
     elif not is_known:
-        print(f"lbg: its owner has nothing of key {key}, and has handled none lately", file=sys.stderr)
+        print(printable(f"lbg: its owner has nothing of key {key}, and has handled none lately"), file=sys.stderr)
     raise typer.Exit(0 if is_known else 1)
 
 

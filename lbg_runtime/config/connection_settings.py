@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME, LARGEST_PASSWORD_BYTES
-from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, split_hosts
+from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, split_hosts, without_controls
 
 
 class TransportKind(Enum):
@@ -29,6 +29,26 @@ class TlsSettings(Section):
     be the broker."""
 
 
+LARGEST_KEY_PASSWORD_BYTES = 1_024
+"""The library for TLS takes no longer one."""
+
+
+def _takable(password: SecretStr) -> SecretStr:
+    # Of a longer one the client would say what it is.
+    return _of_bytes(password, LARGEST_PASSWORD_BYTES)
+
+
+def _takable_of_key(password: SecretStr) -> SecretStr:
+    return _of_bytes(password, LARGEST_KEY_PASSWORD_BYTES)
+
+
+def _of_bytes(password: SecretStr, largest: int) -> SecretStr:
+    size = len(password.get_secret_value().encode(errors="surrogatepass"))
+    if size > largest:
+        raise SettingProblem((), f"{size} bytes", f"at most {largest}")
+    return password
+
+
 class ClientCertificateSettings(Section):
     """By what this client shows who it is, instead of a password; its username is the common name in there."""
 
@@ -36,8 +56,8 @@ class ClientCertificateSettings(Section):
     """File in PEM: the certificate, and those between it and its authority."""
     key: Text | None = None
     """File in PEM; None where the key is in the same file."""
-    key_password: Secret = SecretStr("")
-    """Of a key that is encrypted."""
+    key_password: Annotated[Secret, AfterValidator(_takable_of_key)] = SecretStr("")
+    """Of a key that is encrypted; at most 1,024 bytes."""
 
 
 class OAuthSettings(Section):
@@ -47,14 +67,6 @@ class OAuthSettings(Section):
     """File with an access token, kept fresh by others: it is read again when it changes and at each connection."""
     issuer: Text | None = None
     """Tells the broker whose token it is, where it cannot see it from the token."""
-
-
-def _takable(password: SecretStr) -> SecretStr:
-    # Of a longer one the client would say what it is.
-    size = len(password.get_secret_value().encode(errors="surrogatepass"))
-    if size > LARGEST_PASSWORD_BYTES:
-        raise SettingProblem((), f"{size} bytes", f"at most {LARGEST_PASSWORD_BYTES}")
-    return password
 
 
 class ConnectionSettings(Section):
@@ -69,7 +81,9 @@ class ConnectionSettings(Section):
     """Client username; the one that the group's queues belong to, where the group has its own."""
     password: Annotated[Secret, AfterValidator(_takable)] = SecretStr("")
     """Of the client username; at most 128 bytes."""
-    client_name: Annotated[str, Field(min_length=1, max_length=LARGEST_CLIENT_NAME)] | None = None
+    client_name: (
+        Annotated[str, Field(min_length=1, max_length=LARGEST_CLIENT_NAME), AfterValidator(without_controls)] | None
+    ) = None
     """Unique on the broker; made from group, member, host and process where it is not given."""
     tls: TlsSettings = TlsSettings()
     client_certificate: ClientCertificateSettings | None = None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress
@@ -87,9 +87,25 @@ def split_hosts(value: object) -> object:
     return [value] if "@" in value else [part.strip() for part in value.split(",")]
 
 
+def without_controls(value: str) -> str:
+    """A text without control characters."""
+    # The client takes what stands before a zero for all of it, and no path can hold one; none of the others is meant.
+    if re.search(r"[\x00-\x1f\x7f-\x9f]", value):
+        raise ValueError("a text without control characters")
+    return value
+
+
+def unbroken_secret(value: SecretStr) -> SecretStr:
+    """A secret without zero characters."""
+    # As above: the client would log in with a part of it.
+    if "\0" in value.get_secret_value():
+        raise ValueError("a secret without zero characters")
+    return value
+
+
 def management_url(value: object) -> object:
     """An HTTP address without path and user."""
-    if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@]+/?", value) is None:
+    if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@\x00-\x1f\x7f]+/?", value) is None:
         raise ValueError("an address such as https://broker:943")
     return value
 
@@ -111,9 +127,9 @@ def parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
 Count = Annotated[int, BeforeValidator(whole_number)]
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
 PositiveDurationMs = Annotated[DurationMs, Field(gt=0, le=MAX_INTERVAL_MS)]
-Secret = Annotated[SecretStr, BeforeValidator(read_secret)]
-Text = Annotated[str, Field(min_length=1)]
-Host = Annotated[str, Field(pattern=r"^((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+$")]
+Secret = Annotated[SecretStr, BeforeValidator(read_secret), AfterValidator(unbroken_secret)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(without_controls)]
+Host = Annotated[str, Field(pattern=r"^((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+$"), AfterValidator(without_controls)]
 
 
 class Section(BaseModel):

@@ -167,19 +167,24 @@ def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
             return ConfigError(_where(source, path), "not set", "a value, it has no default")
         case "extra_forbidden":
             return ConfigError(_where(source, path), "unknown setting", _known_keys(path))
+    return ConfigError(_where(source, path), _shown(path, details["input"]), expected_by(details))
+
+
+def expected_by(details: ErrorDetails) -> str:
+    """What a value should have been that pydantic has refused, in our words."""
+    match details["type"]:
         case "value_error":
-            expected = str(cause)
+            return str(details["ctx"]["error"])
         case "enum":
-            expected = f"one of {details['ctx']['expected']}".replace("'", "")
+            return f"one of {details['ctx']['expected']}".replace("'", "")
         case "greater_than":
-            expected = f"more than {_bound(details['input'], details['ctx']['gt'])}"
+            return f"more than {_bound(details['input'], details['ctx']['gt'])}"
         case "greater_than_equal":
-            expected = f"at least {_bound(details['input'], details['ctx']['ge'])}"
+            return f"at least {_bound(details['input'], details['ctx']['ge'])}"
         case "less_than_equal":
-            expected = f"at most {_bound(details['input'], details['ctx']['le'])}"
+            return f"at most {_bound(details['input'], details['ctx']['le'])}"
         case kind:
-            expected = _EXPECTED_TYPES.get(kind) or details["msg"].removeprefix("Input should be ")
-    return ConfigError(_where(source, path), _shown(path, details["input"]), expected)
+            return _EXPECTED_TYPES.get(kind) or details["msg"].removeprefix("Input should be ")
 
 
 def _bound(written: object, limit: float) -> str:

@@ -69,6 +69,9 @@ class BatchLimits:
 
 def read_limits(max_count: int, max_wait: str) -> BatchLimits:
     """Raises `HandlerError` for what is none."""
+    # What others than a type checker have let through; a boolean is an integer to Python.
+    if type(max_count) is not int:
+        raise HandlerError("@batch_handler", f"max_count {max_count!r}", "a whole number")
     if max_count < 1:
         raise HandlerError("@batch_handler", f"max_count {max_count}", "at least 1")
     try:

@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 from pydantic import ValidationError
 
 from lbg_runtime.config.fields import SettingProblem
+from lbg_runtime.config.load import expected_by
 from lbg_runtime.config.settings import BackoffSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import BatchCutShort, ConfigError, HandlerError, TerminalFailure
@@ -126,7 +127,7 @@ def read_arguments(said: FailureArguments, where: str) -> FailureOptions:
         details = error.errors(include_url=False)[0]
         cause = details.get("ctx", {}).get("error")
         path: tuple[str | int, ...] = details["loc"]
-        found, expected = repr(details["input"]), str(cause) if cause else details["msg"]
+        found, expected = repr(details["input"]), expected_by(details)
         if isinstance(cause, SettingProblem):
             path, found, expected = (*path, *cause.path), cause.found, cause.expected
         raise HandlerError(where, f"{'.'.join(map(str, path))} {found}", expected) from None

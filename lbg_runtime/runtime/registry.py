@@ -329,9 +329,15 @@ def _place_of(error: BaseException, name: str) -> str:
 
 
 def _where(function: object) -> str:
-    target = inspect.unwrap(function) if callable(function) else function
-    name = f"{getattr(target, '__module__', '?')}:{getattr(target, '__qualname__', repr(target))}"
-    code = getattr(target, "__code__", None)
+    target = function
+    while isinstance(target, partial):
+        target = target.func
+    if callable(target):
+        target = inspect.unwrap(target)
+    # An object that can be called is named by its class, and found by what is called.
+    named = target if hasattr(target, "__qualname__") else type(target)
+    name = f"{getattr(named, '__module__', '?')}:{named.__qualname__}"
+    code = getattr(target, "__code__", None) or getattr(getattr(target, "__call__", None), "__code__", None)  # noqa: B004
     return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 

@@ -12,6 +12,7 @@ import structlog
 
 from lbg_runtime.model.errors import HandlerError, InvariantViolated
 from lbg_runtime.runtime.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.failure_report import error_text
 from lbg_runtime.runtime.lifespan import Lifespan
 from lbg_runtime.transport.base import Messenger
 
@@ -151,14 +152,22 @@ async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     context = lifespan.make()
     try:
         state = await context.__aenter__()
-    except Exception as error:  # the handler boundary: it is the user's code
-        raise HandlerError(
-            lifespan.where, f"{type(error).__name__}: {error}", "a lifespan that reaches its yield"
-        ) from error
+    except (Exception, asyncio.CancelledError) as error:  # the handler boundary: it is the user's code
+        if _is_cancelled_by_us(error):
+            raise
+        raise HandlerError(lifespan.where, error_text(error), "a lifespan that reaches its yield") from error
     try:
         yield state
     finally:
         try:
             await context.__aexit__(None, None, None)
-        except Exception as error:  # noqa: BLE001 - as above; the member leaves all the same
+        except (Exception, asyncio.CancelledError) as error:  # as above; the member leaves all the same
+            if _is_cancelled_by_us(error):
+                raise
             _log.error("lifespan_failed", function=lifespan.where, exc_info=error)
+
+
+def _is_cancelled_by_us(error: BaseException) -> bool:
+    """Or else it is the user's own: that of a task of theirs, which they have cancelled and waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

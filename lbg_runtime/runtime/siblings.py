@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from lbg_runtime.runtime.app import EXIT_GRACE_S, USER_MISTAKE
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.app import USER_MISTAKE
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS
 
@@ -48,15 +50,18 @@ class Siblings:
         self._drain_timeout_s = drain_timeout_ms / 1_000
         self._is_leaving = asyncio.Event()
         self._is_one_started_anew = False
+        self._refusal: UserError | None = None
+        """Why one could not be started at all."""
         self._killing: asyncio.TimerHandle | None = None
 
-    async def run(self, *, parent_pid: int | None = None) -> int:
+    async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
         """Be there until SIGTERM or SIGINT, or until this parent is gone; the worst exit code of all.
 
         Ends with `USER_MISTAKE`, and everybody with it, where a process does within `STEADY_S`, while none has been
-        started anew.
+        started anew. Raises `UserError`, when all have left, where the system lets one not be started the first time;
+        later that is logged, and tried again. `ends_process` is as for `stop_requests`.
         """
-        with stop_requests(self._leave, parent_pid=parent_pid):
+        with stop_requests(self._leave, parent_pid=parent_pid, ends_process=ends_process):
             try:
                 async with asyncio.TaskGroup() as group:
                     for sibling in self._siblings:
@@ -64,6 +69,8 @@ class Siblings:
             finally:
                 if self._killing is not None:
                     self._killing.cancel()
+        if self._refusal is not None:
+            raise self._refusal
         exit_codes = [_as_exit_code(sibling.exit_code) for sibling in self._siblings]
         return USER_MISTAKE if USER_MISTAKE in exit_codes else max(exit_codes)
 
@@ -102,28 +109,52 @@ class Siblings:
         delay_s = RESTART_MIN_S
         while not self._is_leaving.is_set():
             started_s = loop.time()
-            # A session of its own: what a terminal tells its foreground group, we pass on, once.
-            sibling.process = await asyncio.create_subprocess_exec(*sibling.command, start_new_session=True)
-            if self._is_leaving.is_set():
-                sibling.process.send_signal(signal.SIGTERM)
-            sibling.exit_code = await sibling.process.wait()
-            if self._is_leaving.is_set():
-                return
-            was_steady = loop.time() - started_s >= STEADY_S
-            if sibling.exit_code == USER_MISTAKE and not was_steady and not self._is_one_started_anew:
-                # Others may have the same to say, and are on their way out by themselves.
-                self._end_all()
-                return
-            # From now on it may be the broker that is away: the others wait for it, and end for nobody's start.
-            self._is_one_started_anew = True
-            if was_steady:
-                delay_s = RESTART_MIN_S
-            _log.error("sibling_ended", pid=sibling.process.pid, exit_code=sibling.exit_code, starts_again_in_s=delay_s)
+            try:
+                process = await self._live(sibling)
+            except OSError as error:
+                # No file, process or memory to be had; where others hold them, that passes.
+                reason = error.strerror or type(error).__name__
+                if sibling.process is None:
+                    self._refuse(reason)
+                    return
+                _log.error("sibling_not_started", reason=reason, starts_again_in_s=delay_s)
+            else:
+                if self._is_leaving.is_set():
+                    return
+                was_steady = loop.time() - started_s >= STEADY_S
+                if sibling.exit_code == USER_MISTAKE and not was_steady and not self._is_one_started_anew:
+                    # Others may have the same to say, and are on their way out by themselves.
+                    self._end_all()
+                    return
+                # From now on it may be the broker that is away: the others wait for it, and end for nobody's start.
+                self._is_one_started_anew = True
+                if was_steady:
+                    delay_s = RESTART_MIN_S
+                _log.error("sibling_ended", pid=process.pid, exit_code=sibling.exit_code, starts_again_in_s=delay_s)
             try:
                 async with asyncio.timeout(delay_s):
                     await self._is_leaving.wait()
             except TimeoutError:
                 delay_s = min(2 * delay_s, RESTART_MAX_S)
+
+    async def _live(self, sibling: _Sibling) -> asyncio.subprocess.Process:
+        """One life, from start to end; raises `OSError` where it has none."""
+        # A session of its own: what a terminal tells its foreground group, we pass on, once.
+        process = await asyncio.create_subprocess_exec(*sibling.command, start_new_session=True)
+        sibling.process = process
+        if self._is_leaving.is_set():
+            _signal(process, signal.SIGTERM)
+        exit_code = await process.wait()
+        # A member hears our signal or ignores it, but for its first moments, in which it has bound nothing.
+        is_early = self._is_leaving.is_set() and exit_code == -signal.SIGTERM
+        sibling.exit_code = 0 if is_early else exit_code
+        return process
+
+    def _refuse(self, reason: str) -> None:
+        if not self._is_leaving.is_set():
+            found = f"{len(self._siblings)}, of which one cannot be started: {reason}"
+            self._refusal = UserError("--processes", found, "fewer, or more files, processes or memory for this user")
+            self._end_all()
 
 
 def _as_exit_code(returncode: int) -> int:

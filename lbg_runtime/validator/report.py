@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from lbg_runtime.model.printable import printable
 from lbg_runtime.validator.findings import Finding, Law, Move, Restriping, Verdict
 
 _MOVES_SHOWN = 20
@@ -37,7 +38,7 @@ def as_object(verdict: Verdict) -> dict[str, object]:
 
 def as_text(verdict: Verdict) -> str:
     """The verdict for people: one line of judgement, the counts, why, the first findings of each law, the moves."""
-    return "\n".join(_lines(verdict))
+    return "\n".join(printable(line) for line in _lines(verdict))
 
 
 def _lines(verdict: Verdict) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from lbg_runtime.admin.account import open_semp
@@ -75,6 +76,15 @@ def test_queues_that_are_missing_or_not_fed_are_seen() -> None:
     table = sights_as_table(queues, {queues[0]: QueueSight(3, 2, "a"), queues[1]: QueueSight(0, 0, None)})
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
     assert cells == [("orders/0", "3", "2", "a"), ("orders/1", "0", "0", "none"), ("orders/2", "missing", "", "")]
+
+
+def test_a_client_cannot_choose_a_name_that_the_terminal_obeys() -> None:
+    queue = QueueName("orders/0")
+    table = sights_as_table([queue], {queue: QueueSight(1, 1, "[red]\x1b[2J")})
+    console = Console(width=100, color_system="truecolor", force_terminal=True, no_color=False)
+    with console.capture() as told:
+        console.print(table)
+    assert "[red]\\x1b[2J" in told.get()
 
 
 # -- against a broker

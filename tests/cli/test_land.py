@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from lbg_runtime.cli.main import app
 from lbg_runtime.cli.sizes import bytes_text, parse_bytes
 from lbg_runtime.model.errors import UserError
+from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,15 @@ def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (3 << 40, "3.0 TB")])
 def test_sizes_are_told_in_their_unit(size: int, text: str) -> None:
     assert bytes_text(size) == text
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_id_with_a_key_that_looks_like_a_verdict_is_written_out(tmp_path: Path, options: tuple[str, ...]) -> None:
+    log = LogOnDisk(tmp_path / "log")
+    key = "a\nwhole: 9 rows\x1b[2J"
+    log.lane().append(rows([id_of(key, 1), id_of(key, 1)]))
+    log.close()
+    ended = CliRunner().invoke(app, ["landing", "verify", str(log.root), *options])
+    assert ended.exit_code == 1
+    assert all(line.isprintable() for line in ended.output.split("\n"))
+    assert "\nwhole" not in ended.output

@@ -1,5 +1,6 @@
 """The command line as a process: standard streams that are not there, or take nothing more."""
 
+import json
 import os
 import signal
 import socket
@@ -107,6 +108,13 @@ def test_what_the_encoding_of_the_output_has_not_is_shown_by_its_number(folder):
     assert "name \\xfc" in ended.stdout
 
 
+def test_a_mistake_is_told_in_a_line_that_no_terminal_obeys(folder):
+    command = [*LBG, "why", "k", "--config", "\x1b[2J.yaml"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("lbg: \\x1b[2J")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [("check",), ("check", "--json"), ("--help",)])
 def test_output_that_finds_no_room_is_told_in_one_line(folder, arguments, unbuffered):
@@ -129,3 +137,104 @@ def test_output_whose_reader_has_gone_is_no_traceback(folder):
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+LATE_SIGNALS = """
+import atexit, signal
+def ask_again():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.raise_signal(number)
+atexit.register(ask_again)
+"""
+
+# Cancelled when the run is over, while its event loop is being closed.
+LATER_TASK = """
+@handlers.lifespan
+async def life():
+    async def go_on():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ask_again()
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    yield task
+"""
+
+STAYING_THREAD = """
+import threading
+threading.Thread(target=threading.Event().wait, name="the-users-own").start()
+"""
+
+SOON = "from lbg_runtime.cli import main; main.EXIT_GRACE_S = 0.1; main.main()"
+
+
+def _until(process, event):
+    for line in process.stderr:
+        if f'"event": "{event}"' in line:
+            return line
+    raise AssertionError(f"it ended with {process.wait()} before {event}")
+
+
+def test_who_asks_again_while_a_member_is_on_its_way_out_does_not_change_how_it_has_left(folder):
+    (folder / "shop.py").write_text("import asyncio" + LATE_SIGNALS + SHOP + LATER_TASK)
+    with running(
+        [*LBG, "run", "--json"], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        _until(process, "member_started")
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["clean"] is True
+
+
+def test_who_asks_a_member_to_leave_that_has_told_of_a_mistake_does_not_change_its_exit_code(folder):
+    (folder / "shop.py").write_text(LATE_SIGNALS + "raise ValueError('no database')")
+    ended = subprocess.run([*LBG, "run"], cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("lbg: handlers: shop: ValueError: no database")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(folder):
+    (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
+    with running(
+        [sys.executable, "-c", SOON, "run", "--json"], cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        _until(process, "member_started")
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["clean"] is True
+    told = json.loads(errors.splitlines()[-1])
+    assert (told["event"], told["threads"], told["exit_code"]) == ("exit_forced", ["the-users-own"], 0)
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("check",), 0), (("asyncapi",), 0), (("run", "--config", "no"), 2)])
+def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(folder, arguments, code):
+    (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
+    # Also where what has started the thread is not the module that the mistake is in.
+    soon = SOON if code == 0 else STAYING_THREAD + SOON
+    ended = subprocess.run(
+        [sys.executable, "-c", soon, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "exit_forced" in ended.stderr
+
+
+@pytest.mark.parametrize("module", ["lbg_runtime.cli.run", "lbg_runtime.runtime.app"])
+def test_an_interrupt_while_the_command_is_imported_is_no_traceback(module):
+    interrupted = f"""
+import signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from lbg_runtime.cli.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", interrupted, "run"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")

@@ -114,8 +114,48 @@ def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_c
         assert process.wait(30) == 0
 
 
+NOT_STARTED = """\
+import asyncio, errno, os, sys
+from pathlib import Path
+from lbg_runtime.cli import reload
+from lbg_runtime.cli.log import configure_log
+
+configure_log(as_json=True)
+start, refusals = asyncio.create_subprocess_exec, [OSError(errno.EMFILE, "Too many open files")]
+
+async def start_or_not(*command, **options):
+    if refusals:
+        raise refusals.pop()
+    return await start(*command, **options)
+
+asyncio.create_subprocess_exec = start_or_not
+files = reload.UserFiles(Path.cwd(), Path("config.yaml"))
+# As it is while it is imported: nothing hears the signal.
+member = "import time; print('there', flush=True); time.sleep(60)"
+sys.exit(asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run()))
+"""
+
+
+@pytest.mark.real_time
+def test_a_member_that_cannot_be_started_waits_for_a_change_and_one_that_is_not_there_yet_leaves_clean(tmp_path):
+    with running(
+        [sys.executable, "-c", NOT_STARTED], cwd=tmp_path, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+
+        def until(text):
+            assert any(text in line for line in process.stdout), text
+
+        until('"reason": "Too many open files", "until": "a file changes", "event": "member_not_started"')
+        (tmp_path / "app.py").touch()
+        until("there")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
 STOPPED = """\
-import asyncio, sys
+import asyncio, os, signal, sys
 from pathlib import Path
 from lbg_runtime.cli import reload
 from lbg_runtime.cli.log import configure_log
@@ -126,7 +166,9 @@ reload.PATIENCE_S = reload.HURRY_S = 0.1
 deaf = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 member = f"{deaf}; print('there', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
 files = reload.UserFiles(Path.cwd(), Path("config.yaml"))
-code = asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run())
+code = asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run(ends_process=True))
+# Too late to mean anything.
+os.kill(os.getpid(), signal.SIGTERM)
 sys.exit(code)
 """
 

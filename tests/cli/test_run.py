@@ -87,7 +87,7 @@ def siblings_of(tmp_path, monkeypatch):
         def __init__(self, given, drain_timeout_ms):
             commands.extend(given)
 
-        async def run(self, *, parent_pid=None):
+        async def run(self, *, parent_pid=None, ends_process=False):
             return 0
 
     monkeypatch.setattr(siblings, "Siblings", Started)

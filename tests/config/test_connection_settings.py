@@ -50,6 +50,17 @@ def test_a_password_a_certificate_or_a_token() -> None:
         ({**SECURED, "oauth": {}}, "oauth.token_file: not set"),
         ({"password": "hush" * 33}, "password: 132 bytes; expected at most 128"),
         ({**SECURED, "client_certificate": {"key_password": ["hush"]}}, "key_password: a value that is not shown"),
+        (
+            {**SECURED, "client_certificate": {**CERTIFICATE, "key_password": "hush" * 257}},
+            "key_password: 1028 bytes; expected at most 1024",
+        ),
+        ({"password": "hush\0tail"}, "password: a value that is not shown; expected a secret without zero characters"),
+        ({"vpn": "a\0b"}, r"vpn: 'a\x00b'; expected a text without control characters"),
+        ({"username": "a\nb"}, r"username: 'a\nb'; expected a text without control characters"),
+        ({"client_name": "a\0b"}, r"client_name: 'a\x00b'; expected a text without control characters"),
+        ({"host": "tcp://a\0b"}, r"host.0: 'tcp://a\x00b'; expected a text without control characters"),
+        ({"tls": {"trust_store": "a\0b"}}, r"tls.trust_store: 'a\x00b'; expected a text without control characters"),
+        ({**SECURED, "oauth": {"token_file": "a\0b"}}, r"oauth.token_file: 'a\x00b'; expected a text without"),
     ],
 )
 def test_what_would_give_a_secret_away_or_means_nothing_is_refused(connection: dict[str, Any], problem: str) -> None:

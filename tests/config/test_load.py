@@ -120,6 +120,14 @@ def test_hosts_may_be_a_list():
             "expected hash count >= queue count, or some queues stay empty",
         ),
         ({"group": GROUP | {"queue_count": 0}}, "config.yaml: group.queue_count: 0; expected at least 1"),
+        (
+            {"ops": {"journal": {"path": "a\0b"}}},
+            r"config.yaml: ops.journal.path: 'a\x00b'; expected a text without control characters",
+        ),
+        (
+            {"semp": {"url": "http://a\0b"}},
+            r"config.yaml: semp.url: 'http://a\x00b'; expected an address such as https://broker:943",
+        ),
         ({"group": GROUP | {"hash_count": "many"}}, "config.yaml: group.hash_count: 'many'; expected a whole number"),
         ({"group": GROUP | {"hash_count": True}}, "config.yaml: group.hash_count: True; expected a whole number"),
         ({"group": GROUP | {"hash_count": 1.5}}, "config.yaml: group.hash_count: 1.5; expected a whole number"),

@@ -289,6 +289,10 @@ async def _good(batch: Batch) -> None: ...
             "max_count 0; expected at lea",
         ),
         (
+            lambda handlers: handlers.batch_handler("a", max_count="5", max_wait="1s"),
+            "max_count '5'; expected a whole number",
+        ),
+        (
             lambda handlers: handlers.batch_handler("a", max_count=2, max_wait=1),
             "max_wait 1; expected a duration",
         ),

@@ -130,10 +130,11 @@ def test_attempts_that_nothing_follows_are_refused_where_they_are_said():
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ({"attempts": 0}, "attempts 0; expected Input should be greater than or equal to 1"),
+        ({"attempts": 0}, "attempts 0; expected at least 1"),
+        ({"attempts": 2.5}, "attempts 2.5; expected a whole number"),
         ({"attempts": "many"}, "attempts 'many'"),
         ({"timeout": 5}, "timeout 5; expected a duration such as"),
-        ({"then": "explode"}, "then 'explode'"),
+        ({"then": "explode"}, "then 'explode'; expected one of error_queue, dmq, park or stop"),
         ({"backoff": "1s"}, "backoff '1s'; expected first and longest wait"),
         ({"backoff": ("1m", "1s")}, "backoff.maximum 1000ms; expected at least failure.backoff.initial, 60000ms"),
         ({"terminal": (int,)}, "terminal <class 'int'>; expected types of exceptions"),

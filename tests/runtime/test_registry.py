@@ -1,5 +1,7 @@
 """Registering and loading handlers, and one clear line for each mistake."""
 
+import functools
+import re
 import sys
 
 import pytest
@@ -13,6 +15,10 @@ async def _first(message):
 
 
 async def _second(message):
+    pass
+
+
+async def _with_first(first, message):
     pass
 
 
@@ -43,6 +49,21 @@ def test_methods_and_functions_with_defaults_can_be_handlers():
     handlers.handler("a")(Shop().on_order)
     handlers.handler("b")(with_default)
     assert len(handlers) == 2
+
+
+class _Called:
+    async def __call__(self, message):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "named"), [(functools.partial(_with_first, 1), "_with_first"), (_Called(), "_Called")]
+)
+def test_what_is_no_function_itself_is_named_with_its_place(function, named):
+    handlers = Handlers()
+    handlers.handler("a")(function)
+    (handler,) = handlers
+    assert re.fullmatch(rf"tests.runtime.test_registry:{named} \(.*test_registry.py:\d+\)", handler.where)
 
 
 def test_two_handlers_for_one_subscription_are_refused_with_both_places():

@@ -103,6 +103,60 @@ async def test_a_lifespan_that_fails_at_its_end_is_told_and_the_member_leaves_cl
     assert [each["event"] for each in logs if each["log_level"] == "error"] == ["lifespan_failed"]
 
 
+async def _cancelled_task():
+    waiting = asyncio.create_task(asyncio.Event().wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await waiting
+
+
+async def test_a_cancellation_of_a_lifespans_own_is_its_failure_at_either_end():
+    handlers = Handlers()
+
+    @handlers.lifespan
+    async def broken():
+        yield
+        await _cancelled_task()
+
+    with capture_logs() as logs:
+        async with MemberResources().entered(handlers.lifespans):
+            pass
+    assert [each["event"] for each in logs] == ["lifespan_failed"]
+
+    @handlers.lifespan
+    async def broken_earlier():
+        await _cancelled_task()
+        yield
+
+    with pytest.raises(HandlerError, match=r"broken_earlier \(.*\): CancelledError; expected"):
+        async with MemberResources().entered(handlers.lifespans[1:]):
+            pass
+
+
+@pytest.mark.parametrize("is_at_the_start", [True, False])
+async def test_a_lifespan_does_not_take_a_cancellation_of_the_member_for_its_own(is_at_the_start):
+    handlers, waiting = Handlers(), asyncio.Event()
+
+    @handlers.lifespan
+    async def long():
+        if not is_at_the_start:
+            yield
+        waiting.set()
+        await asyncio.Event().wait()
+        if is_at_the_start:
+            yield
+
+    async def live():
+        async with MemberResources().entered(handlers.lifespans):
+            pass
+
+    living = asyncio.create_task(live())
+    await waiting.wait()
+    living.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await living
+
+
 async def test_members_of_one_process_have_their_own_state():
     async def seen(resources, state):
         async with resources.entered(_recording("x", [], state).lifespans):

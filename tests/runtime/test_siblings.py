@@ -1,14 +1,19 @@
 """Processes side by side: started, started again, asked to leave together."""
 
 import asyncio
+import errno
+import itertools
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
 from lbg_runtime.runtime.app import USER_MISTAKE
 from lbg_runtime.runtime.siblings import Siblings
@@ -113,17 +118,84 @@ async def test_asked_to_leave_between_two_starts_nobody_is_started(
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 1)
     os.kill(os.getpid(), signal.SIGINT)
-    # It may be asked while it is on its way out, when nothing of it listens any more.
-    assert await running in (0, 70, 143)
+    assert await running in (0, 70)
     assert (tmp_path / "a").read_text() == "start\n"
 
 
 async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) -> None:
-    stubborn = [sys.executable, "-c", "import signal, time; signal.pause()"]
-    running = asyncio.create_task(Siblings([stubborn, command(tmp_path, "a")], DRAIN_TIMEOUT_MS).run())
+    code = MEMBER.replace("lambda *_: sys.exit(0)", "lambda *_: signal.raise_signal(signal.SIGKILL)")
+    killed = [sys.executable, "-c", code, "a", str(tmp_path), ""]
+    running = asyncio.create_task(Siblings([killed, command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run())
+    await until_started(tmp_path, "a", 1)
+    await until_started(tmp_path, "b", 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 128 + signal.SIGKILL
+
+
+async def test_one_that_is_asked_to_leave_before_it_can_hear_it_has_left_nothing(tmp_path: Path) -> None:
+    early = MEMBER.replace("lambda *_: sys.exit(0)", "signal.SIG_DFL")
+    running = asyncio.create_task(
+        Siblings([[sys.executable, "-c", early, "a", str(tmp_path), ""]], DRAIN_TIMEOUT_MS).run()
+    )
     await until_started(tmp_path, "a", 1)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await running == 128 + signal.SIGTERM
+    assert await running == 0
+
+
+@pytest.fixture
+def refused_starts(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The numbers, from 1, of the starts that the system refuses."""
+    refused: set[int] = set()
+    start, number = asyncio.create_subprocess_exec, itertools.count(1)
+
+    async def start_or_not(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        if next(number) in refused:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await start(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_or_not)
+    return refused
+
+
+async def test_one_that_cannot_be_started_again_is_tried_later_and_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_starts: set[int]
+) -> None:
+    monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
+    refused_starts |= {3, 4}
+    with capture_logs() as told:
+        running = asyncio.create_task(
+            Siblings([command(tmp_path, "a"), command(tmp_path, "b", 70)], DRAIN_TIMEOUT_MS).run()
+        )
+        await until_started(tmp_path, "a", 1)
+        await until_started(tmp_path, "b", 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+    assert (tmp_path / "a").read_text() == "start\n"
+    reasons = [(each["reason"], each["starts_again_in_s"]) for each in told if each["event"] == "sibling_not_started"]
+    assert reasons == [("Too many open files", 0.02), ("Too many open files", 0.04)]
+
+
+async def test_one_that_cannot_be_started_at_all_is_one_line_and_the_others_leave(
+    tmp_path: Path, refused_starts: set[int]
+) -> None:
+    refused_starts.add(2)
+    with pytest.raises(UserError) as refused:
+        await Siblings([command(tmp_path, "a"), command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run()
+    assert str(refused.value).startswith(
+        "--processes: 2, of which one cannot be started: Too many open files; expected"
+    )
+
+
+def test_once_all_have_left_no_signal_takes_the_place_of_the_exit_code() -> None:
+    code = f"""
+import asyncio, os, signal, sys
+from lbg_runtime.runtime.siblings import Siblings
+siblings = Siblings([[sys.executable, "-c", "raise SystemExit({USER_MISTAKE})"]], 0)
+code = asyncio.run(siblings.run(ends_process=True))
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(code)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == USER_MISTAKE
 
 
 @pytest.mark.parametrize(("times", "drain_timeout_ms"), [(1, 0), (2, 3_600_000)])

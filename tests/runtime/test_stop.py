@@ -28,6 +28,18 @@ async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatc
         assert await heard.get() is StopCause.PARENT_GONE
 
 
+async def test_where_the_process_ends_afterwards_nobody_is_heard_any_more() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with stop_requests(lambda _: None, ends_process=True):
+            pass
+        for number in before:
+            os.kill(os.getpid(), number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 async def test_afterwards_signals_are_what_they_were() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_requests(lambda _: None, parent_pid=os.getppid()):

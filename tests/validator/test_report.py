@@ -52,6 +52,17 @@ def test_the_text_gives_judgement_reasons_and_findings() -> None:
     assert "owner changes: " in text
 
 
+def test_a_key_that_its_publisher_made_to_look_like_a_line_of_the_text_is_written_out() -> None:
+    run = story()
+    assert run_into_next(run)
+    verdict = validate(run.tables())
+    (finding,) = verdict.findings
+    witness = replace(finding.witnesses[0], key="a\n\x1b[2Jverdict: valid")
+    text = as_text(replace(verdict, findings=(replace(finding, witnesses=(witness,)),)))
+    assert "key=a\\n\\x1b[2Jverdict: valid" in text
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
 def test_the_text_of_an_unknown_verdict_marks_what_is_not_proven() -> None:
     run = story()
     assert lose_last_of_key(run)
