@@ -3,13 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
-from lbg_runtime.status.member_loop import Blocked, MemberLoop
-
-pytestmark = pytest.mark.real_time
+from lbg_runtime.status.member_loop import ANSWER_WITHIN_MS, Blocked, MemberLoop
 
 BOUND_S = 20
 
@@ -32,6 +31,17 @@ def be_busy(within_s: float) -> None:
         pass
 
 
+class SlowLoop:
+    """Hears what it is told when the test says so."""
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[], object]] = []
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
+        self.told.append(lambda: callback(*args))
+
+
+@pytest.mark.real_time
 async def test_an_answer_that_lies_ready_is_taken_however_busy_the_asking_loop_was(
     member: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,13 +59,21 @@ async def test_an_answer_that_lies_ready_is_taken_however_busy_the_asking_loop_w
     assert await asked == "well"
 
 
-async def test_a_loop_that_hears_others_first_is_not_blocked(member: asyncio.AbstractEventLoop) -> None:
-    member_loop = MemberLoop(member)
+async def test_a_loop_that_hears_others_first_is_not_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_s = asyncio.get_running_loop().time
+    monkeypatch.setattr("lbg_runtime.status.member_loop.monotonic_ns", lambda: int(time_s() * 1e9))
+    slow = SlowLoop()
+    member_loop = MemberLoop(cast(asyncio.AbstractEventLoop, slow))
+    asked = [asyncio.ensure_future(member_loop.ask(lambda: "well")) for _ in range(3)]
     # Together longer than the limit, each for itself not.
-    asked = [member_loop.ask(lambda: time.sleep(0.5)) for _ in range(2)]
-    assert await asyncio.gather(*asked) == [None, None]
+    for number in range(2):
+        await asyncio.sleep(0.5)
+        slow.told[number]()
+    assert [await each for each in asked[:2]] == ["well", "well"]
+    assert await asked[2] == Blocked(ANSWER_WITHIN_MS)
 
 
+@pytest.mark.real_time
 async def test_a_loop_is_blocked_for_as_long_as_it_has_been_silent(
     member: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
