@@ -69,6 +69,7 @@ def count_messages(
     resent: int,
     published: int,
     unnumbered: int,
+    ran_on: int,
 ) -> Accounts:
     """The counts of a run, of which `columns` has all that a fault may have hidden, and all repeats."""
     handlings = columns.handlings
@@ -83,6 +84,7 @@ def count_messages(
         duplicates_resent=resent,
         fenced=int(np.count_nonzero(handlings.complete & (handlings.settle_ns == FAR_FUTURE))),
         unnumbered=unnumbered,
+        overlaps_after_loss=ran_on,
     )
 
 

@@ -83,13 +83,16 @@ class Lives:
                 found[rows] -= np.where((stopped > 0) & (found[rows] < begin + stopped), stopped, 0)
         return found
 
-    def fed_at(self, journal: Ints, received_ns: Ints) -> Ints:
-        """Per life and message received, a moment at or after which the broker has fed the flow, for sure."""
-        fed = received_ns.copy() if self.pauses else received_ns
+    def happened_at(self, journal: Ints, noticed_ns: Ints) -> Ints:
+        """Per life and moment at which it noticed something, the earliest one at which that may have happened.
+
+        What it notices right after it stood still may be as old as that.
+        """
+        happened = noticed_ns.copy() if self.pauses else noticed_ns
         for life, pauses in self.pauses.items():
             for begin, end in pauses:
-                fed[(journal == life) & (received_ns > begin) & (received_ns <= end + _WAKING_NS)] = begin
-        return fed
+                happened[(journal == life) & (noticed_ns > begin) & (noticed_ns <= end + _WAKING_NS)] = begin
+        return happened
 
     @property
     def one_clock(self) -> bool:
@@ -195,7 +198,7 @@ def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
         seq=ints(dispatches, "seq"),
         numbered=present(dispatches, "seq") & (keys.columns[0] != NONE) & (publishers.columns[0] != NONE),
         redelivered=flags(dispatches, "redelivered"),
-        receive_ns=lives.fed_at(journal, ints(dispatches, "receive_mono_ns") + offset),
+        receive_ns=lives.happened_at(journal, ints(dispatches, "receive_mono_ns") + offset),
         start_ns=ints(dispatches, "start_mono_ns") + offset,
         done_ns=done,
         settle_ns=np.where(settled, settle, FAR_FUTURE),

@@ -141,6 +141,9 @@ class Accounts:
     """Accepted or rejected handlings whose settlement was never sent."""
     unnumbered: int
     """Handlings of messages without publisher, key or number, which most laws cannot follow."""
+    overlaps_after_loss: int
+    """Handlings that started while one of their key still ran that had lost its flow, and whose message had come
+    again: no consumer can prevent it."""
 
 
 @dataclass(frozen=True, slots=True)

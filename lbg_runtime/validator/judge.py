@@ -154,6 +154,7 @@ def _sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
         duplicates_resent=sum(part.duplicates_resent for part in accounts),
         fenced=sum(part.fenced for part in accounts),
         unnumbered=sum(part.unnumbered for part in accounts),
+        overlaps_after_loss=sum(part.overlaps_after_loss for part in accounts),
     )
 
 

@@ -1,5 +1,7 @@
 """Laws on keys, settlements and flows, and what is told of owner changes; `kernel.py` says what each law demands."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
@@ -29,8 +31,11 @@ _SETTLE_ROUNDING_NS = 5_000
 """And each of two moments of settling is made of a difference of two."""
 
 
-def check_overlaps(book: Book, handlings: Handlings) -> None:
-    """Write the findings on handlings of one key at a time, where one of the two is new."""
+def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table) -> int:
+    """Write the findings on handlings of one key at a time, where one of the two is new; returns how many are excused,
+    as the flow of the earlier one was lost, and its message given to another life, before the later one started.
+    """
+    handlings = columns.handlings
     rows = np.flatnonzero(handlings.key != NONE)
     lane = dense(handlings.part[rows], handlings.key[rows])
     earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
@@ -40,11 +45,14 @@ def check_overlaps(book: Book, handlings: Handlings) -> None:
     origin = (handlings.bind_epoch, handlings.queue, handlings.journal)
     # Of equal ones it must not matter which was read first.
     rows = rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
-    earlier, later = _overlaps(handlings, rows, handlings.part, handlings.key)
-    inner_earlier, inner_later = _overlaps(handlings, rows, handlings.part, handlings.key, handlings.journal)
+    inner_earlier, inner_later = _overlaps(handlings, rows, handlings.done_ns, handlings.journal)
+    _, all_later = _overlaps(handlings, rows, handlings.done_ns)
+    ends_ns = _ends_for_others(columns, epochs, flows, rows)
+    earlier, later = _overlaps(handlings, rows, ends_ns)
+    excused = np.setdiff1d(np.setdiff1d(all_later, inner_later), later)
     across = ~np.isin(later, inner_later)
     earlier, later = earlier[across], later[across]
-    margin = handlings.done_ns[earlier] - handlings.start_ns[later]
+    margin = ends_ns[earlier] - handlings.start_ns[later]
     earlier, later = book.without_doubt(earlier, later, handlings.journal[earlier], handlings.journal[later], margin)
 
     def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
@@ -55,14 +63,69 @@ def check_overlaps(book: Book, handlings: Handlings) -> None:
 
     book.write_pairs(Law.OVERLAP_IN_PROCESS, inner_earlier, inner_later, handlings.start_ns[inner_later], find)
     book.write_pairs(Law.OVERLAP_ACROSS_PROCESSES, earlier, later, handlings.start_ns[later], find)
+    return len(excused)
 
 
-def _overlaps(handlings: Handlings, rows: Ints, *group: Ints) -> tuple[Ints, Ints]:
-    lane = dense(*(column[rows] for column in group))
-    earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
+def _overlaps(handlings: Handlings, rows: Ints, ends_ns: Ints, *group: Ints) -> tuple[Ints, Ints]:
+    lane = dense(*(column[rows] for column in (handlings.part, handlings.key, *group)))
+    earlier, later = overlapping(lane, handlings.start_ns[rows], ends_ns[rows])
     earlier, later = rows[earlier], rows[later]
     is_due = handlings.new[earlier] | handlings.new[later]
     return earlier[is_due], later[is_due]
+
+
+def _ends_for_others(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Ints:
+    """Per handling, of which those of whole lanes are looked at, until when nobody else may handle its key.
+
+    A member that has lost its flow lets end what runs, and settles none of it. The broker gives the next one what was
+    not settled, in its order and flagged: this message, and before it none that was not handled before.
+    """
+    handlings = columns.handlings
+    ends_ns: Ints = handlings.done_ns.copy()
+    lane = dense(handlings.part[rows], handlings.key[rows])
+    by_lane = np.argsort(lane, kind="stable")
+    lane, mates = lane[by_lane], rows[by_lane]
+    place_of = dict(zip(mates.tolist(), lane.tolist(), strict=True))
+    for row, lost_ns in _losses_while_running(columns, epochs, flows, rows):
+        begin, end = np.searchsorted(lane, [place_of[row], place_of[row] + 1]).tolist()
+        others = mates[begin:end]
+        others = others[(handlings.journal[others] != handlings.journal[row]) & (handlings.start_ns[others] >= lost_ns)]
+        ends_ns[row] = min(ends_ns[row], _given_again_ns(handlings, row, others))
+    return ends_ns
+
+
+def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Iterator[tuple[int, int]]:
+    """Handlings that ran when their flow was lost, and when that was."""
+    handlings = columns.handlings
+    is_loss = is_one_of(flows, "event", "inactive", "down")
+    rows = rows[epochs.broken[epochs.of_handling[rows]]]
+    for handle in np.unique(epochs.of_handling[rows]).tolist():
+        losses_ns = np.sort(epochs.flow_ns[is_loss & (epochs.of_flow == handle)])
+        own = rows[epochs.of_handling[rows] == handle]
+        own = own[handlings.start_ns[own] <= losses_ns[-1]]
+        lost_ns = losses_ns[np.searchsorted(losses_ns, handlings.start_ns[own])]
+        # A member that stood still could not know before it went on.
+        lost_ns = np.maximum(columns.lives.happened_at(handlings.journal[own], lost_ns), handlings.start_ns[own])
+        ran_on = lost_ns < handlings.done_ns[own]
+        yield from zip(own[ran_on].tolist(), lost_ns[ran_on].tolist(), strict=True)
+
+
+def _given_again_ns(handlings: Handlings, row: int, others: Ints) -> int:
+    """From when on others of its key were given what this member had not settled; `FAR_FUTURE` where they were not."""
+    is_numbered = bool(handlings.numbered[row])
+    start_ns, seq = handlings.start_ns[others], handlings.seq[others]
+    of_publisher = handlings.numbered[others] & (handlings.publisher[others] == handlings.publisher[row])
+    if is_numbered:
+        same = of_publisher & (seq == handlings.seq[row])
+    else:
+        # Which message it is cannot be told; that somebody had it before, by the flag.
+        same = ~handlings.numbered[others] & handlings.redelivered[others]
+    again_ns = int(np.min(start_ns[same], initial=FAR_FUTURE))
+    came_before = start_ns < again_ns
+    is_newer = of_publisher & (seq > handlings.seq[row]) & is_numbered
+    if same.any() and not (came_before & (is_newer | ~handlings.redelivered[others])).any():
+        again_ns = int(np.min(start_ns[came_before], initial=again_ns))
+    return again_ns
 
 
 def check_settlements(book: Book, handlings: Handlings, epochs: Epochs, until_ns: int) -> Flags:

@@ -20,6 +20,7 @@ def as_object(verdict: Verdict) -> dict[str, object]:
         "lost": counts[Law.LOSS],
         "out_of_order": counts[Law.ORDER],
         "overlaps": counts[Law.OVERLAP_IN_PROCESS] + counts[Law.OVERLAP_ACROSS_PROCESSES],
+        "overlaps_after_loss": accounts.overlaps_after_loss,
         "duplicates": accounts.duplicates,
         "duplicate_bound": accounts.duplicate_bound,
         "duplicates_flagged": accounts.duplicates_flagged,
@@ -46,7 +47,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield f"verdict: {verdict.kind.value}"
     yield f"  published {accounts.published}, handled {accounts.handled_first}, lost {counts[Law.LOSS]}"
     overlaps = counts[Law.OVERLAP_IN_PROCESS] + counts[Law.OVERLAP_ACROSS_PROCESSES]
-    yield f"  out of order {counts[Law.ORDER]}, overlaps {overlaps}"
+    ran_on = f", and {accounts.overlaps_after_loss} with what ran on where the queue was lost"
+    yield f"  out of order {counts[Law.ORDER]}, overlaps {overlaps}{ran_on if accounts.overlaps_after_loss else ''}"
     yield (
         f"  duplicates {accounts.duplicates} (allowed {accounts.duplicate_bound}: handlings that a crash, "
         "a disconnect or a second sending may have hidden from the broker)"

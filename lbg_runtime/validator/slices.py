@@ -96,6 +96,7 @@ class SlicedExamination:
         self._findings: tuple[Finding, ...] = ()
         self._doubtful = 0
         self._unnumbered = 0
+        self._ran_on = 0
         self._late = 0
         self._standing = NOTHING_YET
         self._told: set[tuple[Law, Witness]] = set()
@@ -149,7 +150,7 @@ class SlicedExamination:
         self._take_notes(step)
         published, unhandled, unlisted = compare_with_ledgers(tables, columns, step.ledgers, step.handled, holes)
         accounts = count_messages(
-            tables, columns, messages, step.handled, step.exposed, resent, published, self._unnumbered
+            tables, columns, messages, step.handled, step.exposed, resent, published, self._unnumbered, self._ran_on
         )
         return Examination(
             counts=self._counts,
@@ -188,7 +189,7 @@ class SlicedExamination:
         self._unnumbered += int(np.count_nonzero(handlings.new & ~handlings.numbered))
         epochs = read_epochs(handlings, tables.flows, lives)
         book = Book(columns, epochs)
-        check_overlaps(book, handlings)
+        self._ran_on += check_overlaps(book, columns, epochs, tables.flows)
         checked = check_settlements(book, handlings, epochs, until_ns)
         check_outcomes(book, handlings)
         check_starts(book, handlings, epochs, tables.flows)
@@ -364,6 +365,9 @@ def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
     ):
         kept[_one_of_each(tenures.of_handling, moments == extreme[tenures.of_handling])] = True
     lane = dense(handlings.part, handlings.key - NONE)
+    # Who was given what still runs where its flow was lost.
+    runs_on = (handlings.done_ns > step.until_ns) & step.epochs.broken[step.epochs.of_handling]
+    kept |= np.isin(lane, lane[runs_on])
     last = np.full(int(lane.max(initial=-1)) + 1, FAR_PAST)
     np.maximum.at(last, lane, handlings.done_ns)
     kept[_one_of_each(lane, handlings.done_ns == last[lane])] = True

@@ -126,10 +126,12 @@ def run_into_next(run: Run) -> bool:
 
 
 def outlive_flow(run: Run) -> bool:
-    """A cut-off member's handler still runs when the next owner handles the key."""
-    for (journal, place, first), (other, _, second) in _neighbours(all_handlings(run)):
+    """A cut-off member's handler still runs when the next owner handles the key, and its message never comes again."""
+    every = all_handlings(run)
+    for (journal, place, first), (other, _, second) in _neighbours(every):
         broken = {"inactive", "down"} & set(_events(journal, first))
-        if journal is not other and broken and journal.close is not None:
+        comes_again = any(each is not journal and _message(record) == _message(first) for each, _, record in every)
+        if journal is not other and broken and journal.close is not None and not comes_again:
             done = second.start_mono_ns + 1
             journal.records[place] = replace(first, done_mono_ns=done, t_done=wall_us(done), t_settle=None)
             return True

@@ -89,7 +89,7 @@ def count(run: Run) -> dict[str, int]:
         "fenced": sum(h.is_complete and h.settle is None for h in handlings),
         "unnumbered": sum(h.message is None for h in handlings),
     }
-    found |= _count_overlaps(handlings, part_of)
+    found |= _count_overlaps(run, handlings, part_of, by_epoch)
     found |= _count_duplicates(run, by_message, is_exposed)
     return found
 
@@ -181,20 +181,57 @@ def _count_late(by_message: dict[tuple[int, tuple[str, str, int]], list[Handling
     return late
 
 
-def _count_overlaps(handlings: list[Handling], part_of: Callable[[int], int]) -> dict[str, int]:
+def _count_overlaps(
+    run: Run,
+    handlings: list[Handling],
+    part_of: Callable[[int], int],
+    by_epoch: dict[tuple[int, int, int], list[FlowRecord]],
+) -> dict[str, int]:
     lanes: dict[tuple[int, str], list[Handling]] = defaultdict(list)
     for handling in sorted(handlings, key=lambda h: (h.start, h.done)):
         if handling.record.key is not None:
             lanes[part_of(handling.record.queue), handling.record.key].append(handling)
-    in_process = across = 0
+    in_process = across = after_loss = 0
     for lane in lanes.values():
         for place, later in enumerate(lane):
             inside = [earlier for earlier in lane[:place] if earlier.done > later.start]
             if any(earlier.life == later.life for earlier in inside):
                 in_process += 1
-            elif inside:
+            elif any(
+                _end_for_others(run.journals[earlier.life], earlier, lane, by_epoch.get(earlier.epoch, []))
+                > later.start
+                for earlier in inside
+            ):
                 across += 1
-    return {"overlap_in_process": in_process, "overlap_across_processes": across}
+            elif inside:
+                after_loss += 1
+    return {
+        "overlap_in_process": in_process,
+        "overlap_across_processes": across,
+        "overlaps_after_loss": after_loss,
+    }
+
+
+def _end_for_others(journal: Journal, handling: Handling, lane: list[Handling], flows: list[FlowRecord]) -> float:
+    losses = [flow.mono_ns for flow in flows if flow.event in ("inactive", "down") and flow.mono_ns >= handling.start]
+    lost = max(handling.start, min([_earliest(journal, loss) for loss in losses], default=inf))
+    if lost >= handling.done:
+        return handling.done
+    others = [other for other in lane if other.life != handling.life and other.start >= lost]
+    if handling.message is not None:
+        again = [other.start for other in others if other.message == handling.message]
+    else:
+        again = [other.start for other in others if other.message is None and other.record.redelivered]
+    before = [other for other in others if again and other.start < min(again)]
+    if all(other.record.redelivered and not _is_newer(other, handling) for other in before):
+        again += [other.start for other in before]
+    return min([handling.done, *again])
+
+
+def _is_newer(one: Handling, than: Handling) -> bool:
+    if one.message is None or than.message is None:
+        return False
+    return one.record.publisher == than.record.publisher and one.message[2] > than.message[2]
 
 
 def _pauses(journal: Journal) -> list[tuple[int, int]]:
@@ -215,7 +252,11 @@ def _before(journal: Journal, moment: float, span_ns: int) -> float:
 
 def _fed(journal: Journal, handling: Handling) -> int:
     """When its message was sent at the latest, as far as is certain."""
-    moment = handling.record.receive_mono_ns
+    return _earliest(journal, handling.record.receive_mono_ns)
+
+
+def _earliest(journal: Journal, moment: int) -> int:
+    """When that may have happened which was noticed then."""
     for begin, end in _pauses(journal):
         if begin < moment <= end + 2000 * MS:
             moment = begin

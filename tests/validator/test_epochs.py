@@ -8,6 +8,7 @@ import pytest
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
+from lbg_runtime.validator.report import as_text
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.run_files import Run
@@ -274,6 +275,54 @@ def test_what_a_member_receives_when_it_goes_on_may_have_been_sent_long_before(
 
     # That it is handled again is what a member that was cut off cannot help.
     assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
+
+
+def run_on(loss_ms: float, *again_ms: tuple[int, float]) -> Run:
+    """Message 2 runs at "a" until 3,000 ms, whose flow is lost meanwhile; what "b" is given from 1,100 on, up to 2
+    flagged."""
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 2, 8, 8).flow("inactive", loss_ms).handle(2, 10, 3_000, None)
+    life.flow("released", 3_001).close(9_000)
+    other = Life(run, "b").flow("active", 1_100)
+    for seq, start_ms in again_ms:
+        other.handle(seq, start_ms, start_ms + 50, start_ms + 50, redelivered=seq <= 2)
+    other.flow("released", 8_000).close(9_000)
+    return run
+
+
+def test_what_runs_on_where_its_flow_is_lost_overlaps_with_what_comes_again_and_is_no_violation() -> None:
+    verdict = judged(run_on(1_000, (2, 1_200), (3, 1_300)), 3)
+    assert (verdict.kind, broken(verdict)) == (VerdictKind.VALID, set())
+    assert verdict.accounts.overlaps_after_loss == 2
+    assert "overlaps 0, and 2 with what ran on where the queue was lost" in as_text(verdict)
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        # Its message never comes again, or behind its successor.
+        (run_on(1_000, (3, 1_300)), 1),
+        (run_on(1_000, (3, 1_200), (2, 1_300)), 1),
+        # What was handled before may come again in front of it, and what was not may not.
+        (run_on(1_000, (1, 1_150), (2, 1_200)), 0),
+        (run_on(1_000, (1, 1_100), (3, 1_150), (2, 1_200)), 2),
+        # Nobody had told "a" yet.
+        (run_on(1_250, (2, 1_200), (3, 1_300)), 2),
+    ],
+)
+def test_a_lost_flow_explains_no_more_than_that_its_message_is_handled_again(run: Run, found: int) -> None:
+    assert judged(run).counts[Law.OVERLAP_ACROSS_PROCESSES] == found
+
+
+@pytest.mark.parametrize(("loss_ms", "found"), [(AWAKE_MS + 1_999, 0), (AWAKE_MS + 2_001, 1)])
+def test_a_member_that_stands_still_is_told_of_the_loss_when_it_goes_on(loss_ms: float, found: int) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).pause(STOPPED_MS, AWAKE_MS).flow("inactive", loss_ms)
+    life.handle(1, STOPPED_MS - 10, loss_ms + 10, None).flow("released", loss_ms + 11).close(60_000)
+    other = Life(run, "b").flow("active", 15_000).handle(1, 15_100, 15_200, 15_200, redelivered=True)
+    other.flow("released", 50_000, cause="stop").close(60_000)
+
+    assert judged(run).counts[Law.OVERLAP_ACROSS_PROCESSES] == found
 
 
 @pytest.mark.parametrize(("redelivered", "laws"), [(True, set()), (False, {Law.TWO_ACTIVE})])

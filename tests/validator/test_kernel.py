@@ -38,6 +38,7 @@ def counts_of(verdict: Verdict) -> dict[str, int]:
         "duplicate_bound": accounts.duplicate_bound,
         "fenced": accounts.fenced,
         "unnumbered": accounts.unnumbered,
+        "overlaps_after_loss": accounts.overlaps_after_loss,
     }
 
 
