@@ -14,6 +14,7 @@ from lbg_runtime.admin.problems import (
     find_missing_rights,
     find_problems,
     find_taken_names,
+    is_of_restriping,
     stored_group,
     surplus_queues,
 )
@@ -39,6 +40,8 @@ from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
 UNDO_TIMEOUT_S = 60.0
+_LOOKS = 5
+"""At a group that somebody else deletes at the same time."""
 
 _log = structlog.get_logger(__name__)
 
@@ -83,7 +86,9 @@ class GroupAdmin:
         """Compare; changes nothing. `is_new` refuses whatever has a name of the group's already."""
         actual = await read_state(self._client, self._vpn, spec)
         rights = await read_rights(self._client, self._vpn)
-        steps = plan_apply(desired_state(spec), actual)
+        control_topic = spec.topics.control
+        settled = {ref: found for ref, found in actual.items() if not is_of_restriping(ref, control_topic)}
+        steps = plan_apply(desired_state(spec), settled)
         problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
             problems += find_taken_names(spec, actual)
@@ -128,8 +133,19 @@ class GroupAdmin:
         """Delete everything that has a name of the group's; answers what this administrator may not delete.
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was.
-        Raises `GroupMissing` where there is nothing. A deletion that was interrupted is gone on with by the next one.
+        Raises `GroupMissing` where there is nothing, also where another one has deleted it meanwhile. A deletion that
+        was interrupted is gone on with by the next one.
         """
+        for looks_left in reversed(range(_LOOKS)):
+            try:
+                return await self._delete_what_is_there(spec, force=force, on_step=on_step)
+            except SempRefused as refused:
+                # Gone since it was looked at. What is left is looked at anew, and is still to be deleted.
+                if not (_is_gone(refused) and looks_left):
+                    raise
+        raise AssertionError("the last look raises or returns")
+
+    async def _delete_what_is_there(self, spec: GroupSpec, *, force: bool, on_step: OnStep) -> list[Ref]:
         actual = _owned(spec, await read_state(self._client, self._vpn, spec))
         if not actual:
             raise GroupMissing(spec.shape.name)
@@ -149,7 +165,7 @@ class GroupAdmin:
                 on_step(step)
                 await self._executor.do(step)
         except (SempError, asyncio.CancelledError) as error:
-            if not isinstance(error, GroupInUse):
+            if not (isinstance(error, GroupInUse) or _is_gone(error)):
                 expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
                 _log.error("group_deletion_interrupted", reason=str(error) or "interrupted", expected=expected)
             raise
@@ -241,6 +257,11 @@ def _login(account: AccountSettings | None) -> Login | None:
 def _refuse(problems: tuple[UserError, ...]) -> None:
     if problems:
         raise GroupRefused(problems)
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether it says that what was looked at before is not there any more."""
+    return isinstance(error, SempRefused) and error.code == SempCode.NOT_FOUND
 
 
 def _may_be_ours(refused: SempRefused) -> bool:

@@ -1,7 +1,7 @@
 """What no step may mend: somebody has to decide. Pure."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.objects import PARTS, ObjectKind, Ref, State, desired_state, marker_ref
 from lbg_runtime.admin.plan import Step
@@ -36,7 +36,7 @@ def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
     if stored is not None:
         yield from _changed_for_good(spec, stored)
     yield from _restriping(actual, spec.topics.control)
-    yield from _misplaced_shards(spec, actual)
+    yield from _misplaced_shards(spec, stored, actual)
     for ref, attributes in actual.items():
         if ref.kind is ObjectKind.QUEUE and attributes.get("partitionCount"):
             yield UserError(str(ref), "a partitioned queue", "one without partitions, which keep no order between them")
@@ -66,6 +66,11 @@ def find_missing_rights(steps: Iterable[Step], rights: Rights) -> Iterator[UserE
     elif ObjectKind.CLIENT_PROFILE in kinds and not rights.may_write_broker:
         found = f"not set, and {rights.username} may not change client profiles"
         yield UserError("semp.client_profile", found, "the name of an existing client profile")
+
+
+def is_of_restriping(ref: Ref, control_topic: str) -> bool:
+    """Whether it is a subscription to the records of a re-striping: its conductor's, and with a secret in its name."""
+    return ref.kind is ObjectKind.SUBSCRIPTION and plan_of_topic(control_topic, ref.name) is not None
 
 
 def surplus_queues(spec: GroupSpec, actual: State) -> tuple[str, ...]:
@@ -100,25 +105,57 @@ def _accounts(spec: GroupSpec, stored: StoredGroup) -> Iterator[tuple[str, objec
 
 def _restriping(actual: State, control_topic: str) -> Iterator[UserError]:
     for ref in actual:
-        if ref.kind is ObjectKind.SUBSCRIPTION and plan_of_topic(control_topic, ref.name) is not None:
+        if is_of_restriping(ref, control_topic):
             yield UserError(f"queue {ref.queue}", "the group is being re-striped", "`lbg group restripe` to end first")
             return
 
 
-def _misplaced_shards(spec: GroupSpec, actual: State) -> Iterator[UserError]:
+def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State) -> Iterator[UserError]:
     shape = spec.shape
     home = {
         shape.subscription(shard): shape.queue_name(shape.queue_index_of_shard(shard))
         for shard in range(shape.hash_count)
     }
-    misplaced = [
-        ref for ref in actual if ref.kind is ObjectKind.SUBSCRIPTION and home.get(ref.name, ref.queue) != ref.queue
-    ]
-    if misplaced:
-        first = misplaced[0]
-        more = f", and {len(misplaced) - 1} more like it" if len(misplaced) > 1 else ""
-        found = f"subscribes to {first.name}, which belongs to {home[first.name]}{more}"
-        yield UserError(f"queue {first.queue}", found, "`lbg group restripe`, which moves shards without a loss")
+    placed = [ref for ref in actual if ref.kind is ObjectKind.SUBSCRIPTION and ref.name in home]
+    misplaced = [ref for ref in placed if home[ref.name] != ref.queue]
+    if not misplaced:
+        return
+    first = misplaced[0]
+    where, more = f"queue {first.queue}", f", and {len(misplaced) - 1} more like it" if len(misplaced) > 1 else ""
+    found = f"subscribes to {first.name}, which belongs to {home[first.name]}{more}"
+    if _is_re_striped(spec, actual, placed):
+        yield UserError(where, found, "`lbg group restripe`, which moves shards without a loss")
+        return
+    if stored is not None and stored.shape.queue_count != shape.queue_count:
+        # Where the shards belong is not known before the count is.
+        there = stored.shape.queue_count
+        found = f"{shape.queue_count}, and the group on the broker has {there}, with shards in queues of neither"
+        yield UserError("group.queue_count", found, f"{there}, until `lbg group verify` is content with that")
+        return
+    # Moved while messages of the shard lie in this queue, it would have later ones handled from its own queue before.
+    expected = (
+        f"by hand: publishers stopped until {first.queue} is empty, then the subscription taken from it, then "
+        "`lbg group apply`"
+    )
+    yield UserError(where, found, expected)
+    # What no queue gets is confirmed and lost, and the way above may take its time.
+    if lost := sorted(set(home) - {ref.name for ref in placed}, key=lambda topic: (home[topic], topic)):
+        more = f", and {len(lost) - 1} more like it" if len(lost) > 1 else ""
+        found = f"no subscription {lost[0]}{more}, and no other queue has it: what is published there is lost"
+        yield UserError(f"queue {home[lost[0]]}", found, "at once and by hand: the subscription added to this queue")
+
+
+def _is_re_striped(spec: GroupSpec, actual: State, placed: Iterable[Ref]) -> bool:
+    """Whether the shards lie as for another number of queues, or are on the way: `lbg group restripe` takes nothing
+    else."""
+    if any(is_of_restriping(ref, spec.topics.control) for ref in actual):
+        return True
+    count = len({ref.queue for ref in placed})
+    if count > spec.shape.hash_count:
+        return False
+    shape = replace(spec.shape, queue_count=count)
+    wanted = {(name, topic) for index, name in enumerate(shape.queue_names()) for topic in shape.subscriptions(index)}
+    return {(ref.queue, ref.name) for ref in placed} == wanted
 
 
 def _profile_ref(spec: GroupSpec) -> Ref:

@@ -38,15 +38,21 @@ async def read_sights(client: SempClient, vpn: str, queues: Iterable[QueueName])
     return sights
 
 
-async def disconnect(client: SempClient, vpn: str, pattern: str) -> list[str]:
-    """End the connections of the clients of this name, or whose names begin so, if it ends in `*`; answers the names.
+async def disconnect(client: SempClient, vpn: str, group: str, member: str) -> list[str]:
+    """End the connections of a member, wherever it runs, and of nobody else; answers the names of the clients.
 
     The clients may come back by themselves; what they held goes to whoever stands by. Raises `SempError`.
     """
+    # As config/broker_names.py names it.
+    prefix = f"{group}/{member}/"
     clients = ("msgVpns", vpn, "clients")
-    found = await client.find_all(SempApi.MONITOR, clients, where=(f"clientName=={pattern}",))
+    found = await client.find_all(SempApi.MONITOR, clients, where=(f"clientName=={prefix}*",))
     ended = []
     for name in sorted({each.text("clientName") for each in found}):
+        # Names of groups may have levels: `a/b/x/HOST/PROCESS` is `x` of group `a/b`, and not `b` of group `a`.
+        host, _, process = name.removeprefix(prefix).partition("/")
+        if not (name.startswith(prefix) and host and process.isdecimal()):
+            continue
         try:
             await client.act((*clients, name, "disconnect"))
         except SempRefused as refused:

@@ -1,7 +1,9 @@
 """Starting from the settings of a group that are stored on the broker, and noticing when they become others."""
 
 import asyncio
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import structlog
 
 from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with_queue_count
@@ -20,6 +23,9 @@ from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable
 LOOK_S = 30.0
 """Between two looks at the stored settings, half of it more or less."""
 
+_LARGEST_CACHE_BYTES = 64 * 1024
+"""Many times what the name of a group, that of a VPN and a marker can take."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -29,7 +35,10 @@ def load_group_settings(path: Path, environ: Mapping[str, str] = os.environ) -> 
 
 
 def ask_broker(settings: Settings) -> Mapping[str, object]:
-    """An `AskBroker`. What is read is kept in `group.cache`, which answers where the broker does not."""
+    """An `AskBroker`. What is read is kept in `group.cache`, which answers where the broker does not.
+
+    Never with the settings of another group, or of one in another VPN, that has the same file.
+    """
     name, cache = settings.group.name, settings.group.cache
     path = None if cache is None else Path(cache)
     try:
@@ -37,22 +46,28 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
         with ThreadPoolExecutor(1) as thread:
             text = thread.submit(asyncio.run, _read_text(settings)).result()
     except SempUnreachable as error:
-        text = None if path is None else _read_cache(path)
-        if path is None or text is None:
+        if path is None:
             expected = "a broker that answers, or a group.cache of an earlier start"
             raise ConfigError("semp.url", str(error), expected) from None
+        try:
+            stored = _read_cache(path, settings)
+        except _CacheUnfit as unfit:
+            expected = f"a broker that answers, or what an earlier start of group {name} has kept"
+            raise ConfigError("group.cache", f"{path} {unfit}, and {error}", expected) from None
         _log.warning("group_settings_from_cache", path=str(path), reason=error.reason)
     except SempError as error:
         raise ConfigError("semp", str(error), "an account that may read the VPN") from None
     else:
-        if path is not None and text is not None:
-            _write_cache(path, text)
-    if text is None:
-        raise ConfigError("group.name", f"no group {name} is stored on the broker", "one that `lbg group create` made")
-    stored = read_marker(MARKER_PREFIX + name, text)
-    if stored is None:
-        where = "group.name" if path is None else "group.name, group.cache"
-        raise ConfigError(where, "what is stored of it cannot be read", "settings of this version of lbg")
+        if text is None:
+            expected = "one that `lbg group create` made"
+            raise ConfigError("group.name", f"no group {name} is stored on the broker", expected)
+        read = read_marker(MARKER_PREFIX + name, text)
+        if read is None:
+            raise ConfigError("group.name", "what is stored of it cannot be read", "settings of this version of lbg")
+        stored = read
+        if path is not None:
+            # Only what can be read: it takes the place of what an earlier start could.
+            _write_cache(path, settings, text)
     return {
         "hash_prefix": stored.shape.hash_prefix,
         "hash_count": stored.shape.hash_count,
@@ -169,25 +184,67 @@ async def _read_text(settings: Settings) -> str | None:
         return await read_stored(client, settings.connection.vpn, settings.group.name)
 
 
-def _read_cache(path: Path) -> str | None:
+class _CacheUnfit(Exception):
+    """The words say of the file what is wrong with it."""
+
+
+def _read_cache(path: Path, settings: Settings) -> StoredGroup:
+    """What an earlier start of this very group has kept; raises `_CacheUnfit` for anything else."""
+    name, vpn = settings.group.name, settings.connection.vpn
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
+        content = _read_regular(path)
+    except OSError as error:
+        raise _CacheUnfit(f"cannot be read ({error.strerror})") from None
+    try:
+        kept = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        kept = None
+    match kept:
+        case {"group": str(kept_name), "vpn": str(kept_vpn), "marker": str(text)}:
+            if (kept_name, kept_vpn) != (name, vpn):
+                raise _CacheUnfit(f"is of group {kept_name} in VPN {kept_vpn}, not of {name} in {vpn}")
+            if (stored := read_marker(MARKER_PREFIX + name, text)) is not None:
+                return stored
+        case {"V": _}:
+            raise _CacheUnfit("has no name of a group in it, as an earlier version of lbg wrote it")
+    raise _CacheUnfit("holds nothing that this version of lbg can read")
 
 
-def _write_cache(path: Path, text: str) -> None:
+def _read_regular(path: Path) -> bytes:
+    """A regular file of no more than a cache can have; raises `OSError`, also for a pipe, which nobody may write to."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file")
+        content = file.read(_LARGEST_CACHE_BYTES + 1)
+    if len(content) > _LARGEST_CACHE_BYTES:
+        raise OSError(errno.EFBIG, f"more than {_LARGEST_CACHE_BYTES} bytes")
+    return content
+
+
+def _write_cache(path: Path, settings: Settings, text: str) -> None:
     """Whole or not at all; where it cannot be written the start goes on."""
+    content = orjson.dumps({"group": settings.group.name, "vpn": settings.connection.vpn, "marker": text})
+    if _is_no_file(path):
+        _log.warning("group_cache_not_written", path=str(path), reason="no regular file")
+        return
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     except OSError as error:
         _log.warning("group_cache_not_written", path=str(path), reason=error.strerror)
         return
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         Path(name).replace(path)
     except OSError as error:
         _log.warning("group_cache_not_written", path=str(path), reason=error.strerror)
         with suppress(OSError):
             Path(name).unlink()
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether something else is there, such as a device: to put a file in its place would take it from others."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

@@ -140,15 +140,14 @@ def evict(
     if (client_name := settings.connection.client_name) is not None:
         expected = "none: it is not known which member has it, and the broker's administration can end that client"
         raise ConfigError("connection.client_name", client_name, expected)
-    # As config/broker_names.py names it: group, member, host, process.
-    pattern = f"{settings.group.name}/{member}/*"
-    ended = _run(settings, lambda _, client: disconnect(client, settings.connection.vpn, pattern))
+    group = settings.group.name
+    ended = _run(settings, lambda _, client: disconnect(client, settings.connection.vpn, group, member))
     if json:
         _print_json({"member": member, "disconnected": ended})
     for name in ended if not json else ():
         print(printable(f"disconnected {name}"))
     if not ended:
-        print(f"lbg: no client {pattern} is connected", file=sys.stderr)
+        print(printable(f"lbg: no client {group}/{member}/HOST/PROCESS is connected"), file=sys.stderr)
         raise typer.Exit(1)
 
 

@@ -13,9 +13,10 @@ MAX_LINE_BYTES = 10_000_000
 
 
 async def read_lines(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """The lines without their line feed, the last one also where it has none. Raises `UserError` for an endless line.
+    """The lines without their line feed, the last one also where it has none.
 
-    Reads only as much as is asked for, so that back-pressure reaches whoever writes to a pipe.
+    Reads only as much as is asked for, so that back-pressure reaches whoever writes to a pipe. Raises `UserError` for
+    an endless line, and for a descriptor that cannot be read.
     """
     rest = b""
     async with aclosing(_chunks(descriptor)) as chunks:
@@ -36,7 +37,7 @@ async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
         loop.add_reader(descriptor, readable.set)
     except PermissionError:
         # A regular file: the system has nothing to wait for there, and reading does not block for long.
-        while chunk := os.read(descriptor, _CHUNK_BYTES):
+        while chunk := _read(descriptor):
             yield chunk
             await asyncio.sleep(0)
         return
@@ -46,9 +47,17 @@ async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
             readable.clear()
             # The descriptor stays in blocking mode, as it may be shared with other processes; after the loop found it
             # readable, one read does not block.
-            chunk = os.read(descriptor, _CHUNK_BYTES)
+            chunk = _read(descriptor)
             if not chunk:
                 return
             yield chunk
     finally:
         loop.remove_reader(descriptor)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK_BYTES)
+    except OSError as error:
+        expected = "a file, a pipe or a terminal that can be read"
+        raise UserError("standard input", str(error.strerror), expected) from None

@@ -18,6 +18,7 @@ from lbg_runtime.cli.lines import read_lines
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
+from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ class PublishSummary:
     """Lines that the disk refused."""
     stopped_by: str | None
     """SIGTERM, SIGINT or `parent gone`; null where everything asked for was sent."""
+    failure: str | None
+    """Why the sending ended early: a line that cannot be sent, or settings of the group that are others now."""
 
     @property
     def exit_code(self) -> int:
-        """0 where every message sent is confirmed and on the ledger."""
+        """0 where every message sent is confirmed and on the ledger; 2 where the sending ended early."""
+        if self.failure is not None:
+            return 2
         if self.confirmed != self.sent or self.ledger_dropped:
             return 1
         return 130 if self.stopped_by == StopCause.SIGINT.value else 0
@@ -91,7 +96,8 @@ def publish(
     """Publish to a load-balanced group, in order per key, each message confirmed by the broker.
 
     Without --count, --rate, --keys and --duration each line of standard input is the payload of a message. SIGTERM and
-    SIGINT stop the sending; what was sent is still confirmed. Exit 1 where a message was refused, or may be lost.
+    SIGINT stop the sending; what was sent is still confirmed. So does a line that cannot be sent, with exit 2. Exit 1
+    where a message was refused, or may be lost.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
@@ -100,6 +106,7 @@ def publish(
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.publisher.load import LoadPlan, numbered_keys
+    from lbg_runtime.publisher.pace import insist_on_finite
 
     is_load = any(option is not None for option in (count, rate, keys, duration))
     if key is not None and key_from is not None:
@@ -110,6 +117,8 @@ def publish(
         raise UserError("--key", ascii(key), "text that UTF-8 can carry")
     if key is not None and keys is not None:
         raise UserError("--keys", f"given with --key {key}", "one of the two")
+    insist_on_finite("--rate", rate)
+    insist_on_finite("--duration", duration)
     settings = load_group_settings(config)
     configure_log()
     plan = None
@@ -118,6 +127,8 @@ def publish(
     lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))
     summary = uvloop.run(_publish(settings, plan or lines, ledger, parent_pid=parent_pid))
     print(orjson.dumps(asdict(summary)).decode() if json else summary.as_text())
+    if summary.failure is not None:
+        print(printable(f"lbg: {summary.failure}"), file=sys.stderr)
     raise typer.Exit(summary.exit_code)
 
 
@@ -159,6 +170,7 @@ async def _publish(
     connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
     causes: list[StopCause] = []
     changed: list[Difference] = []
+    failure: UserError | None = None
     sending = anyio.CancelScope()
 
     def stop(cause: StopCause) -> None:
@@ -184,12 +196,17 @@ async def _publish(
                                 await run_load(publisher, source, random.Random())
                             else:
                                 await _publish_lines(publisher, source)
+                except UserError as error:
+                    failure = error
                 finally:
                     counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
     if changed:
         first = changed[0]
         found = f"{first.ours}, and the group on the broker has {first.theirs} now"
-        raise UserError(first.setting, found, "a new start, by which every publisher has the new value")
+        failure = UserError(first.setting, found, "a new start, by which every publisher has the new value")
+    if failure is not None and not counts.sent:
+        raise failure
+    # Else whoever goes on from here must know how far it came.
     seconds = time.monotonic() - began_s
     return PublishSummary(
         publisher=publisher_id,
@@ -202,6 +219,7 @@ async def _publish(
         ledger=None if ledger is None else str(ledger.path),
         ledger_dropped=0 if ledger is None else ledger.dropped,
         stopped_by=causes[0].value if causes else None,
+        failure=None if failure is None else str(failure),
     )
 
 

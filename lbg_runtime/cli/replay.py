@@ -15,6 +15,7 @@ from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.printable import printable
 from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.publisher.pace import insist_on_finite
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def replay(
         raise UserError("--key", ascii(key), "text that UTF-8 can carry")
     if not is_valid_topic(to_topic):
         raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
+    insist_on_finite("--rate", rate)
     try:
         import pyarrow as _  # noqa: F401
     except ImportError:

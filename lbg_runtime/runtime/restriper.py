@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import assert_never
 
 import structlog
 
@@ -31,9 +32,18 @@ from lbg_runtime.core.restripe.conductor import (
     Wait,
     plan_under_way,
 )
-from lbg_runtime.core.restripe.records import StripePlan, encode_record
+from lbg_runtime.core.restripe.records import StripePlan, encode_record, plan_of_topic, without_secret
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.errors import ConfigError, ConnectFailed, QueueInUse, UserError
+from lbg_runtime.model.errors import (
+    ConfigError,
+    ConnectFailed,
+    LbgError,
+    PublishFailed,
+    QueueInUse,
+    SempRefused,
+    SempUnreachable,
+    UserError,
+)
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
@@ -192,7 +202,7 @@ class Restriper:
                 raise UserError(
                     shape.queue_name(index),
                     f"{'no ' if odd in expected else ''}subscription {odd}",
-                    f"what it has as one of {count} queues",
+                    f"what it has as one of {count} queues; `lbg group plan` says what to do",
                 )
         return count
 
@@ -218,6 +228,17 @@ class Restriper:
     async def _take(self, step: Step, conductor: Conductor) -> None:
         if self._is_cut_off:
             raise _cut_off()
+        try:
+            is_done = await self._do(step, conductor)
+        except (SempRefused, SempUnreachable, PublishFailed) as error:
+            raise _without(_secret_of(step, conductor), error) from None
+        self._depths = {}
+        if is_done:
+            conductor.did(step)
+            _log.info("restripe_step_done", step=type(step).__name__, **_facts(step, self._topic))
+
+    async def _do(self, step: Step, conductor: Conductor) -> bool:
+        """Whether something is done now that was not before."""
         match step:
             case CreateQueue(index):
                 await self._queues.create_queue(self._shape.queue_name(index))
@@ -233,15 +254,13 @@ class Restriper:
             case Publish(record):
                 await self._session.send(encode_record(record, conductor.topic))
             case DeleteQueue(index):
-                if not await self._delete(index):
-                    return
+                return await self._delete(index)
             case Wait() | Done():
                 await self._wait()
-                self._depths = {}
-                return
-        conductor.did(step)
-        self._depths = {}
-        _log.info("restripe_step_done", step=str(step))
+                return False
+            case _:
+                assert_never(step)
+        return True
 
     async def _delete(self, index: int) -> bool:
         try:
@@ -289,6 +308,42 @@ class Restriper:
     def _connection_changed(self, is_up: bool) -> None:
         if not is_up:
             self._is_cut_off = True
+
+
+def _facts(step: Step, control_topic: str) -> Mapping[str, object]:
+    """What the log says of a step: what it is about, without the secret of the re-striping."""
+    match step:
+        case Subscribe(index, topic) | Unsubscribe(index, topic):
+            return {"queue_index": index, "topic": without_secret(control_topic, topic)}
+        case CreateQueue(index) | DeleteQueue(index):
+            return {"queue_index": index}
+        case Publish(record):
+            return {"record": str(record)}
+        case Wait() | Done():
+            return {}
+        case _:
+            assert_never(step)
+
+
+def _without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -> LbgError:
+    """The same error where it quotes the topic of the records, or a request that names it."""
+
+    def hide(text: str) -> str:
+        return text.replace(secret, "***")
+
+    match error:
+        case SempRefused(request=request, http_status=status, code=code, is_repeated=again):
+            return SempRefused(hide(request), status, code, error.status, hide(error.description), is_repeated=again)
+        case SempUnreachable():
+            return SempUnreachable(error.url, hide(error.reason))
+        case PublishFailed():
+            return type(error)(hide(error.topic), hide(error.reason))
+
+
+def _secret_of(step: Step, conductor: Conductor) -> str:
+    """That of the plan that the step is about; it may be an older one than is conducted."""
+    topic = step.topic if isinstance(step, Subscribe | Unsubscribe) else conductor.topic
+    return (plan_of_topic(conductor.control_topic, topic) or conductor.plan).secret
 
 
 def _cut_off() -> ConnectFailed:

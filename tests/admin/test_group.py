@@ -1,6 +1,7 @@
 """What an administrator does with a group, command by command; over 400 lines, as the commands share their steps."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import httpx
@@ -16,6 +17,7 @@ from lbg_runtime.admin.spec import GroupSpec
 from lbg_runtime.admin.state import read_rights, read_state
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.broker.engine.engine import QueueSettings
+from lbg_runtime.cli.admin_text import plan_as_object, plan_lines
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import (
     BrokerRefusal,
@@ -364,12 +366,67 @@ async def test_another_number_of_queues_is_stored_once_the_shards_lie_there(brok
     assert stored.shape.queue_count == 3
 
 
-async def test_a_group_that_is_being_re_striped_is_left_alone(broker, client):
+async def test_a_group_that_is_being_re_striped_is_left_alone_and_its_secret_not_shown(broker, client):
     admin = await create(client)
-    topic = f"{CONTROL}/restripe/1/2/3/secret"
+    topic = f"{CONTROL}/restripe/1/2/3/5ec7e7"
     broker.engine.add_queue_subscription("default", QueueName("orders/0"), topic)
     plan = await admin.plan(SPEC)
     assert "re-striped" in str(plan.problems[0])
+    assert plan.steps == ()
+    assert "5ec7e7" not in f"{plan_as_object(plan)} {list(plan_lines(plan))}"
+    move(broker, 2, 0, 1)
+    assert [problem.expected for problem in (await admin.plan(SPEC)).problems] == [
+        "`lbg group restripe` to end first",
+        "`lbg group restripe`, which moves shards without a loss",
+    ]
+
+
+def move(broker, shard, old, new):
+    """What somebody does by hand; None where no queue had it, or none gets it."""
+    for index, change in (
+        (old, broker.engine.remove_queue_subscription),
+        (new, broker.engine.add_queue_subscription),
+    ):
+        if index is not None:
+            change("default", QueueName(f"orders/{index}"), f"orders-hash/{shard}/>")
+
+
+async def test_shards_that_were_moved_by_hand_go_back_by_hand(broker, client):
+    admin = await create(client)
+    move(broker, 2, 0, 1)
+    move(broker, 0, 0, None)
+    move(broker, 3, 1, None)
+    plan = await admin.plan(SPEC)
+    assert list(map(str, plan.problems)) == [
+        "queue orders/1: subscribes to orders-hash/2/>, which belongs to orders/0; expected by hand: publishers "
+        "stopped until orders/1 is empty, then the subscription taken from it, then `lbg group apply`",
+        "queue orders/0: no subscription orders-hash/0/>, and 1 more like it, and no other queue has it: what is "
+        "published there is lost; expected at once and by hand: the subscription added to this queue",
+    ]
+    move(broker, 2, 1, None)
+    await admin.apply(await admin.plan(SPEC))
+    assert (await admin.plan(SPEC)).is_clean
+
+
+async def test_with_another_count_than_is_stored_nobody_is_told_to_move_shards(broker, client):
+    admin = await create(client)
+    move(broker, 2, 0, 1)
+    wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
+    (problem,) = (await admin.plan(wider)).problems
+    assert str(problem) == (
+        "group.queue_count: 3, and the group on the broker has 2, with shards in queues of neither; expected 2, until "
+        "`lbg group verify` is content with that"
+    )
+
+
+async def test_a_shard_in_more_queues_than_there_are_shards_is_told(client):
+    await create(client)
+    state = await read_state(client, "default", SPEC)
+    for index in range(2, 9):
+        state[Ref(ObjectKind.SUBSCRIPTION, "orders-hash/1/>", QueueName(f"orders/{index}"))] = {}
+    (problem,) = find_problems(SPEC, state)
+    assert problem.found == "subscribes to orders-hash/1/>, which belongs to orders/1, and 6 more like it"
+    assert "by hand" in problem.expected
 
 
 async def test_a_partitioned_queue_keeps_no_order(client):
@@ -482,6 +539,29 @@ async def test_a_deletion_that_is_killed_is_finished_by_the_next(broker, client,
         await GroupAdmin(client, "default").delete(SPEC)
     except GroupMissing:
         assert (number, after) == (DELETIONS, True)
+    assert await everything(client) == before
+
+
+@pytest.mark.parametrize("number", range(1, 40))
+async def test_who_deletes_what_another_one_deletes_is_told_that_it_is_gone(broker, client, number):
+    """The other one does it all at once, before any of our requests."""
+    before = await everything(client)
+    await create(client)
+    requests = 0
+
+    class Overtaken(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            nonlocal requests
+            requests += 1
+            if requests == number:
+                await GroupAdmin(client, "default").delete(SPEC)
+            return await inner.handle_async_request(request)
+
+    inner, broker.transport = broker.transport, Overtaken()
+    async with broker.client() as late:
+        with capture_logs() as told, suppress(GroupMissing):
+            await GroupAdmin(late, "default").delete(SPEC)
+    assert [each["event"] for each in told if each["event"] != "semp_changed"] == []
     assert await everything(client) == before
 
 

@@ -137,12 +137,12 @@ async def test_the_documents_accept_every_request(broker: Broker, recorder: Reco
     publisher = log_in(broker, "default", "", "publisher")
     flow = broker.engine.open_publisher(publisher, "").flow
     broker.engine.publish(flow, 1, Published("orders-hash/3/new", 1, 1, spooled_at_s=1_000))
-    member = log_in(broker)
+    member = log_in(broker, name="orders/ann/host/1")
     broker.engine.bind(member, queue)
     await read_sights(client, "default", SPEC.shape.queue_names())
     await read_depths(client, "default", "orders")
     await read_backlog(client, "default", "orders")
-    assert await disconnect(client, "default", "an*") == ["ann"]
+    assert await disconnect(client, "default", "orders", "ann") == ["orders/ann/host/1"]
     # What a re-striping does to queues.
     queues = SempQueueAdmin(client, "default", QueueAccess("members"), 100)
     await queues.create_queue(fresh)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,59 @@ async def test_who_may_read_the_vpn_starts_from_what_was_stored(tmp_path: Path) 
     assert (await ask(document(url, cache=str(cache)))).group == settings.group
     with pytest.raises(ConfigError, match=r"semp\.url: no SEMP answer from .*or a group\.cache of an earlier start"):
         await ask(document(url))
-    cache.write_text("{}")
-    with pytest.raises(ConfigError, match="what is stored of it cannot be read"):
-        await ask(document(url, cache=str(cache)))
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(20)
+async def test_what_was_kept_of_another_group_or_cannot_be_read_is_not_taken(tmp_path: Path) -> None:
+    cache = tmp_path / "shared.json"
+    async with serve() as server:
+        await made_on(server)
+        await ask(document(server.url, cache=str(cache)))
+        url = server.url
+    kept = json.loads(cache.read_bytes())
+    assert {**kept, "marker": None} == {"group": "orders", "vpn": "default", "marker": None}
+
+    async def refused(path: Path, **more: Any) -> str:
+        with pytest.raises(
+            ConfigError, match=rf"^group\.cache: {path} .*no SEMP answer from .*; expected a broker"
+        ) as no:
+            await ask(document(url, cache=str(path), **more))
+        return str(no.value)
+
+    assert "is of group orders in VPN default, not of pay in default" in await refused(cache, name="pay")
+    for content, words in (
+        (json.dumps({**kept, "vpn": "other"}), "is of group orders in VPN other"),
+        (kept["marker"], "has no name of a group in it, as an earlier version of lbg wrote it"),
+        (json.dumps({**kept, "marker": "{}"}), "holds nothing that this version of lbg can read"),
+        (json.dumps({**kept, "marker": 1}), "holds nothing"),
+        ("{", "holds nothing"),
+        (" " * 100_000, "cannot be read (more than 65536 bytes)"),
+    ):
+        cache.write_text(content)
+        assert words in await refused(cache)
+    os.mkfifo(tmp_path / "pipe")
+    assert "cannot be read (no regular file)" in await refused(tmp_path / "pipe")
+    assert "cannot be read (no regular file)" in await refused(Path("/dev/zero"))
+    assert "cannot be read (No such file or directory)" in await refused(tmp_path / "none")
+
+
+@pytest.mark.real_time
+async def test_only_what_can_be_read_is_kept_and_only_in_a_file(tmp_path: Path) -> None:
+    cache, pipe = tmp_path / "orders.json", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with serve() as server:
+        await made_on(server)
+        await ask(document(server.url, cache=str(cache)))
+        await ask(document(server.url, cache=str(pipe)))
+        assert pipe.is_fifo()
+        kept = cache.read_bytes()
+        administrator = {"group": GROUP, "semp": {"url": server.url, "password": "admin"}}
+        async with open_semp(parse_settings(administrator, "test", {})) as client:
+            await client.update(("msgVpns", "default", "jndiQueues", "lbg/orders"), {"physicalName": "else"})
+        with pytest.raises(ConfigError, match=r"^group\.name: what is stored of it cannot be read"):
+            await ask(document(server.url, cache=str(cache)))
+        assert cache.read_bytes() == kept
 
 
 @pytest.mark.real_time

@@ -71,6 +71,12 @@ async def test_cancelled_while_it_waits_it_leaves_nothing_behind(pipe: tuple[int
     os.close(pipe[1])
 
 
+async def test_a_descriptor_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    words = r"^standard input: Bad file descriptor; expected a file, a pipe or"
+    with (tmp_path / "written").open("wb") as file, pytest.raises(UserError, match=words):
+        await _all_lines(file.fileno())
+
+
 async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100_000)
     path = tmp_path / "line"

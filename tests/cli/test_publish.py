@@ -106,10 +106,13 @@ class TestProcess:
         self, broker: BrokerServer, tmp_path: Path
     ) -> None:
         config = _write_config(tmp_path, broker.port, key="json:/id")
-        process = await _start(config, "--ledger", str(tmp_path))
-        code, _, errors = await _end(process, b'{"id": 1}\n{}\n{"id": 3}\n')
+        process = await _start(config, "--ledger", str(tmp_path), "--json")
+        code, output, errors = await _end(process, b'{"id": 1}\n{}\n{"id": 3}\n')
         assert code == 2
-        assert b"standard input, line 2: no key" in errors
+        assert errors.splitlines()[-1].startswith(b"lbg: standard input, line 2: no key")
+        summary = orjson.loads(output)
+        assert (summary["sent"], summary["confirmed"], summary["unknown"]) == (1, 1, 0)
+        assert summary["failure"].startswith("standard input, line 2: no key")
         assert b"Traceback" not in errors
         assert _confirmed(tmp_path) == 1
 
@@ -177,6 +180,8 @@ class TestProcess:
             (("--key", "k", "--keys", "3"), b"--keys"),
             (("--count", "3", "--key-from", "topic"), b"--key-from"),
             (("--key-from", "nonsense"), b"--key-from"),
+            (("--rate", "inf"), b"--rate"),
+            (("--duration", "inf"), b"--duration"),
         ],
     )
     async def test_options_that_contradict_each_other_are_a_usage_error(
@@ -223,6 +228,7 @@ def _summary(**facts: object) -> PublishSummary:
         "ledger": None,
         "ledger_dropped": 0,
         "stopped_by": None,
+        "failure": None,
     }
     return PublishSummary(**{**values, **facts})  # type: ignore[arg-type]  # facts of a test
 
@@ -236,6 +242,7 @@ def _summary(**facts: object) -> PublishSummary:
         (_summary(confirmed=2, refused=1), 1),
         (_summary(confirmed=2, unknown=1, stopped_by="SIGINT"), 1),
         (_summary(ledger_dropped=1), 1),
+        (_summary(failure="standard input, line 4: no key"), 2),
     ],
 )
 def test_the_exit_code_is_0_only_where_every_message_is_confirmed(summary: PublishSummary, code: int) -> None:

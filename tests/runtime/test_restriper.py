@@ -4,9 +4,21 @@ import asyncio
 import itertools
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
-from lbg_runtime.model.errors import ConfigError, ConnectFailed, QueueInUse, QueueMissing, QueueUnfit, UserError
+from lbg_runtime.model.errors import (
+    ConfigError,
+    ConnectFailed,
+    PublishRefused,
+    QueueInUse,
+    QueueMissing,
+    QueueUnfit,
+    SempError,
+    SempRefused,
+    SempUnreachable,
+    UserError,
+)
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime import restriper as restriper_module
 from lbg_runtime.runtime.clock import wall_us
@@ -14,6 +26,7 @@ from lbg_runtime.runtime.restriper import Restriper, open_restriper
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 CONTROL_TOPIC = "lbg-control/orders"
+SECRET = "5ec7e7"
 
 
 class EngineQueues:
@@ -252,6 +265,41 @@ async def test_a_plan_under_way_that_members_take_for_old_is_renewed_and_goes_on
         await publishing
         await trial.until(lambda: handled(trial) >= 20 * 20 * 8)
     assert in_order_and_once(trial)
+
+
+async def test_the_secret_is_in_no_log_and_no_error(trial, settings, queues, monkeypatch) -> None:
+    """It is in the topic of the records, which a request for a subscription names, and a broker's refusal quotes."""
+    monkeypatch.setattr(restriper_module.secrets, "token_hex", lambda _: SECRET)
+    subscribe = queues.subscribe
+    refusing = []
+
+    async def refuse(queue, topic):
+        if refusing:
+            raise refusing.pop()(topic)
+        await subscribe(queue, topic)
+
+    queues.subscribe = refuse
+    errors = (
+        lambda topic: SempRefused(f"POST {topic}", 400, 11, "NOT_ALLOWED", f"no {topic}"),
+        lambda topic: SempUnreachable("http://broker", f"HTTP 500 without an answer to {topic}"),
+        lambda topic: PublishRefused(topic, "no room"),
+    )
+    with capture_logs() as told:
+        async with trial.running(trial.discovered("a", group=GROUP)):
+            await trial.until(lambda: len(trial.active()) == 4)
+            for error in errors:
+                refusing.append(error)
+                with pytest.raises((SempError, PublishRefused)) as caught:
+                    await restripe(trial, settings, queues, 6)
+                assert SECRET not in f"{caught.value} {vars(caught.value)}"
+                assert "restripe/" in str(caught.value)
+                assert caught.value.__cause__ is None
+            assert (await restripe(trial, settings, queues, 6)).moving == 4
+    steps = [each for each in told if each["event"] == "restripe_step_done"]
+    assert {each["step"] for each in steps} == {"CreateQueue", "Subscribe", "Unsubscribe", "Publish"}
+    assert any("StripePlan(generation=" in each.get("record", "") for each in steps)
+    assert any(each.get("topic", "").startswith(f"{CONTROL_TOPIC}/restripe/") for each in steps)
+    assert SECRET not in str(told)
 
 
 async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, settings, queues) -> None:

@@ -6,7 +6,7 @@ gate.py), so whoever binds a queue in mid-move is told everything again, before 
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lbg_runtime.model.errors import RestripeRecordRefused
 from lbg_runtime.model.message import Message
@@ -14,6 +14,8 @@ from lbg_runtime.model.message import Message
 RECORD_VERSION = 1
 MAX_SECRET_LENGTH = 64
 _MAX_NUMBER = 2**63 - 1
+_SHOWN_BYTES = 16
+"""Of what is no record: its version and kind, and nothing of a secret, which would lie behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class StripePlan:
     """Names the re-striping; larger than that of every earlier one of the group."""
     from_count: int
     to_count: int
-    secret: str
+    secret: str = field(repr=False)
     """Known to those who can read the group's queues or their subscriptions; proves what is said of the re-striping on
-    the control topic. Letters and digits."""
+    the control topic. Letters and digits. In no representation, as that gets into logs."""
 
     @property
     def queue_total(self) -> int:
@@ -93,6 +95,11 @@ def plan_of_topic(control_topic: str, topic: str) -> StripePlan | None:
     return plan_with_prefix(record_prefix(control_topic), topic)
 
 
+def without_secret(control_topic: str, topic: str) -> str:
+    """A topic of a queue as it may be shown: that of records without its last level."""
+    return topic.rpartition("/")[0] if plan_of_topic(control_topic, topic) is not None else topic
+
+
 def plan_with_prefix(prefix: str, topic: str) -> StripePlan | None:
     """The same, for a group whose records' topics begin with `prefix`."""
     parts = topic[len(prefix) :].split("/") if topic.startswith(prefix) else []
@@ -149,7 +156,7 @@ def decode_record(payload: bytes) -> StripeRecord:
         ):
             return StripeEnd(generation, to_count)
         case _:
-            raise RestripeRecordRefused(payload[:80])
+            raise RestripeRecordRefused(payload[:_SHOWN_BYTES])
 
 
 def _are_numbers(*items: object) -> bool:

@@ -19,6 +19,7 @@ from lbg_runtime.core.restripe.records import (
     plan_of_topic,
     record_prefix,
     record_topic,
+    without_secret,
 )
 from lbg_runtime.core.restripe.striping import Striping, proof_of
 from lbg_runtime.model.errors import RestripeRecordRefused
@@ -107,6 +108,17 @@ def test_a_topic_names_its_plan(plan: StripePlan) -> None:
     assert topic.startswith(record_prefix(CONTROL_TOPIC))
     assert plan_of_topic(CONTROL_TOPIC, topic) == plan
     assert plan_of_topic("lbg-control/bills", topic) is None
+
+
+def test_no_secret_is_in_what_is_shown_of_a_plan() -> None:
+    plan = StripePlan(1, 2, 3, "s3cr3t")
+    topic = record_topic(CONTROL_TOPIC, plan)
+    assert without_secret(CONTROL_TOPIC, topic) == f"{CONTROL_TOPIC}/restripe/1/2/3"
+    assert without_secret(CONTROL_TOPIC, "h/3/>") == "h/3/>"
+    assert repr(plan) == "StripePlan(generation=1, from_count=2, to_count=3)"
+    with pytest.raises(RestripeRecordRefused) as refused:
+        decode_record(encode_record(plan, topic).payload.replace(b"[1,", b"[2,", 1))
+    assert "b'[2,\"plan\",1,2,3,'" in str(refused.value)
 
 
 @given(st.text(), st.booleans())
