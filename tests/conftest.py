@@ -97,6 +97,17 @@ def own_log() -> Generator[None]:
     sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
+@pytest.fixture(autouse=True)
+def own_signals() -> Generator[None]:
+    """A command called in this process leaves signals ignored, as what follows it is the end: not so here, nor in
+    processes that later tests start."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """At the gate a skipped test is a failed one: what a test needs is installed there."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME, client_name
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME_BYTES, client_name
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
@@ -90,14 +90,17 @@ def _examine(
 def check_client_name(settings: "Settings", member: str) -> None:
     """Raise `ConfigError` where the broker would refuse the name that a member's client gets."""
     name = settings.group.name
-    length = len(client_name(name, member))
-    if settings.connection.client_name is None and length > LARGEST_CLIENT_NAME:
-        largest = max(0, LARGEST_CLIENT_NAME - length + len(name))
+    size = len(client_name(name, member).encode(errors="surrogateescape"))
+    if settings.connection.client_name is None and size > LARGEST_CLIENT_NAME_BYTES:
+        too_much = size - LARGEST_CLIENT_NAME_BYTES
+        where, taken, others = "group.name", len(name.encode()), "member"
+        if taken <= too_much:
+            where, taken, others = "membership.id", len(member.encode(errors="surrogateescape")), "group"
         raise ConfigError(
-            "group.name",
-            f"{len(name)} characters",
-            f"at most {largest}, as with member, host and process it names the client, which takes "
-            f"{LARGEST_CLIENT_NAME}; or a connection.client_name",
+            where,
+            f"{taken} bytes",
+            f"at most {max(0, taken - too_much)}, as with {others}, host and process it names the client, which takes "
+            f"{LARGEST_CLIENT_NAME_BYTES}; or a connection.client_name",
         )
 
 

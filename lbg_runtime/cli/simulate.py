@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 BOTH = "both"
 
+LARGEST_SEED = 10**15
+"""Of `--first`, so that all of them are numbers in JSON."""
+
 
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 200,
-    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    first: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The first of them.")] = 0,
     mode: Annotated[str, typer.Option(help="cooperative, cycle, or both side by side.")] = BOTH,
     members: Annotated[int | None, typer.Option(min=3, max=50, help="Planned members; drawn without it.")] = None,
     queues: Annotated[int | None, typer.Option(min=1, max=200, help="Queues; drawn without it.")] = None,

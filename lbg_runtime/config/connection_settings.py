@@ -5,8 +5,17 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME, LARGEST_PASSWORD_BYTES
-from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, split_hosts, without_controls
+from lbg_runtime.config.broker_names import (
+    LARGEST_CLIENT_NAME_BYTES,
+    LARGEST_PASSWORD_BYTES,
+    LARGEST_USERNAME_BYTES,
+    LARGEST_VPN_BYTES,
+)
+from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, no_longer_than, split_hosts
+
+ClientUsername = Annotated[Text, AfterValidator(no_longer_than(LARGEST_USERNAME_BYTES))]
+# Of a longer one the client would say what it is.
+ClientPassword = Annotated[Secret, AfterValidator(no_longer_than(LARGEST_PASSWORD_BYTES))]
 
 
 class TransportKind(Enum):
@@ -33,22 +42,6 @@ LARGEST_KEY_PASSWORD_BYTES = 1_024
 """The library for TLS takes no longer one."""
 
 
-def _takable(password: SecretStr) -> SecretStr:
-    # Of a longer one the client would say what it is.
-    return _of_bytes(password, LARGEST_PASSWORD_BYTES)
-
-
-def _takable_of_key(password: SecretStr) -> SecretStr:
-    return _of_bytes(password, LARGEST_KEY_PASSWORD_BYTES)
-
-
-def _of_bytes(password: SecretStr, largest: int) -> SecretStr:
-    size = len(password.get_secret_value().encode(errors="surrogatepass"))
-    if size > largest:
-        raise SettingProblem((), f"{size} bytes", f"at most {largest}")
-    return password
-
-
 class ClientCertificateSettings(Section):
     """By what this client shows who it is, instead of a password; its username is the common name in there."""
 
@@ -56,7 +49,7 @@ class ClientCertificateSettings(Section):
     """File in PEM: the certificate, and those between it and its authority."""
     key: Text | None = None
     """File in PEM; None where the key is in the same file."""
-    key_password: Annotated[Secret, AfterValidator(_takable_of_key)] = SecretStr("")
+    key_password: Annotated[Secret, AfterValidator(no_longer_than(LARGEST_KEY_PASSWORD_BYTES))] = SecretStr("")
     """Of a key that is encrypted; at most 1,024 bytes."""
 
 
@@ -75,16 +68,14 @@ class ConnectionSettings(Section):
     transport: TransportKind = TransportKind.EMBEDDED
     host: Annotated[tuple[Host, ...], BeforeValidator(split_hosts), Field(min_length=1)] = ("tcp://127.0.0.1:55555",)
     """Where the broker listens, in order of preference; for `embedded` the one address to listen on."""
-    vpn: Text = "default"
-    """Message VPN of the broker."""
-    username: Text = "default"
+    vpn: Annotated[Text, AfterValidator(no_longer_than(LARGEST_VPN_BYTES))] = "default"
+    """Message VPN of the broker; at most 32 bytes."""
+    username: ClientUsername = "default"
     """Client username; the one that the group's queues belong to, where the group has its own."""
-    password: Annotated[Secret, AfterValidator(_takable)] = SecretStr("")
+    password: ClientPassword = SecretStr("")
     """Of the client username; at most 128 bytes."""
-    client_name: (
-        Annotated[str, Field(min_length=1, max_length=LARGEST_CLIENT_NAME), AfterValidator(without_controls)] | None
-    ) = None
-    """Unique on the broker; made from group, member, host and process where it is not given."""
+    client_name: Annotated[Text, AfterValidator(no_longer_than(LARGEST_CLIENT_NAME_BYTES))] | None = None
+    """Unique on the broker, at most 159 bytes; made from group, member, host and process where it is not given."""
     tls: TlsSettings = TlsSettings()
     client_certificate: ClientCertificateSettings | None = None
     oauth: OAuthSettings | None = None

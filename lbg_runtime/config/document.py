@@ -11,6 +11,9 @@ from lbg_runtime.model.errors import ConfigError
 _NAMED = re.compile(r"(alias|tag|tag handle) (['\"]).*\2", re.DOTALL)
 """Of a problem that the parser tells of. A password without quotes may begin with one of `*`, `&` and `!`."""
 
+MAX_MERGED = 10_000
+"""Keys of one mapping, with those merged into it by `<<`."""
+
 _AS_TEXT = "valid YAML, with quotes around what is meant as a text"
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
@@ -37,9 +40,16 @@ class _UniqueKeysLoader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} given twice", key.start_mark)
+                # Which one is not told: it may be a secret, with braces that were meant as a part of it.
+                raise yaml.constructor.ConstructorError(None, None, "a key given twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        # What was merged is merged again by others.
+        if len(node.value) > MAX_MERGED:
+            raise yaml.constructor.ConstructorError(None, None, "too much is merged", node.start_mark)
 
 
 def read_document(path: Path) -> dict[str, object]:

@@ -5,7 +5,7 @@ The functions are validators: they return the value, and raise `ValueError` with
 
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
@@ -15,6 +15,8 @@ from lbg_runtime.config.secret import read_secret
 from lbg_runtime.model.errors import UserError
 
 MAX_INTERVAL_MS = 7 * 24 * 3_600_000
+
+_Word = TypeVar("_Word", bound=str | SecretStr)
 
 
 class SettingProblem(ValueError):
@@ -101,6 +103,18 @@ def unbroken_secret(value: SecretStr) -> SecretStr:
     if "\0" in value.get_secret_value():
         raise ValueError("a secret without zero characters")
     return value
+
+
+def no_longer_than(largest_bytes: int) -> Callable[[_Word], _Word]:
+    """A validator of texts and secrets that takes so many bytes of UTF-8."""
+
+    def checked(value: _Word) -> _Word:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if (size := len(text.encode(errors="surrogatepass"))) > largest_bytes:
+            raise SettingProblem((), f"{size} bytes", f"at most {largest_bytes}")
+        return value
+
+    return checked
 
 
 def management_url(value: object) -> object:

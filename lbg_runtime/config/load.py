@@ -21,8 +21,14 @@ from lbg_runtime.model.keys import KEY_RULES
 
 SECRET_KEYS = frozenset({"password", "key_password", "status_token", "token", "application_token"})
 
+_NAME_END = re.compile(r"[\s:=]")
+"""In a key: no setting's name has one, and behind it may be a secret, where a space is missing behind the colon."""
+
 MAX_DEPTH = 6
 """Of nested sections; the deepest setting lies three deep."""
+
+MAX_VALUES = 10_000
+"""Of a file. With aliases of aliases few lines of YAML say more than a memory can hold."""
 
 _EXPECTED_TYPES = {
     "int_parsing": "a whole number",
@@ -78,7 +84,7 @@ def parse_settings(
 ) -> Settings:
     """The same for sections already read; `source` is what messages call them. Raises `ConfigError`."""
     problems: list[ConfigError] = []
-    values = _interpolated(document, source, (), environ, problems)
+    values = _Interpolation(source, environ, problems).of(document)
     if problems:
         raise problems[0] if len(problems) == 1 else ConfigErrors(problems)
     if isinstance(values, Mapping):
@@ -114,47 +120,62 @@ def _with_stored(
     return {**values, "group": {**group, **ask(draft)}}
 
 
-def _interpolated(
-    value: object, source: str, path: tuple[str, ...], environ: Mapping[str, str], problems: list[ConfigError]
-) -> object:
-    if len(path) > MAX_DEPTH:  # YAML can hold a section that contains itself
-        problems.append(ConfigError(_where(source, path), "nested too deep", f"at most {MAX_DEPTH} levels"))
-        return None
-    match value:
-        case str():
-            try:
-                text = interpolate(value, environ)
-                text.encode()
-            except UnicodeEncodeError:  # what is no UTF-8 in the environment comes as halves of characters
-                problems.append(ConfigError(_where(source, path), "bytes that are not UTF-8", "a text in UTF-8"))
+class _Interpolation:
+    """Replaces what the texts of one document take from the environment; what is wrong goes to `problems`."""
+
+    def __init__(self, source: str, environ: Mapping[str, str], problems: list[ConfigError]) -> None:
+        self._source = source
+        self._environ = environ
+        self._problems = problems
+        self._value_count = 0
+
+    def of(self, value: object, path: tuple[str, ...] = ()) -> object:
+        """The value with its texts replaced; raises `ConfigError` for more than `MAX_VALUES`."""
+        self._value_count += 1
+        if self._value_count > MAX_VALUES:
+            raise ConfigError(self._source, f"more than {MAX_VALUES} values, with aliases", f"at most {MAX_VALUES}")
+        if len(path) > MAX_DEPTH:  # YAML can hold a section that contains itself
+            self._add(path, "nested too deep", f"at most {MAX_DEPTH} levels")
+            return None
+        match value:
+            case str():
+                return self._of_text(value, path)
+            case Mapping():
+                return {str(key): self.of(item, (*path, str(key))) for key, item in value.items()}
+            case list():
+                return [self.of(item, (*path, str(position))) for position, item in enumerate(value)]
+            case _:
                 return value
-            except UnsetVariable as unset:
-                name = unset.name
-                problems.append(
-                    ConfigError(
-                        _where(source, path),
-                        f"the environment has no {name}",
-                        f"the variable {name} set, or a default: ${{{name}:default}}",
-                    )
-                )
-                return value
+
+    def _of_text(self, value: str, path: tuple[str, ...]) -> str:
+        try:
+            text = interpolate(value, self._environ)
+            text.encode()
+        except UnicodeEncodeError:  # what is no UTF-8 in the environment comes as halves of characters
+            self._add(path, "bytes that are not UTF-8", "a text in UTF-8")
+        except UnsetVariable as unset:
+            name = unset.name
+            expected = f"the variable {name} set, or a default: ${{{name}:default}}"
+            self._add(path, f"the environment has no {name}", expected)
+        else:
             return text
-        case Mapping():
-            return {
-                str(key): _interpolated(item, source, (*path, str(key)), environ, problems)
-                for key, item in value.items()
-            }
-        case list():
-            return [
-                _interpolated(item, source, (*path, str(position)), environ, problems)
-                for position, item in enumerate(value)
-            ]
-        case _:
-            return value
+        return value
+
+    def _add(self, path: tuple[str, ...], found: str, expected: str) -> None:
+        self._problems.append(ConfigError(_where(self._source, path), found, expected))
 
 
 def _where(source: str, path: Sequence[str | int]) -> str:
-    return f"{source}: {'.'.join(str(step) for step in path)}" if path else source
+    return f"{source}: {'.'.join(_told(path))}" if path else source
+
+
+def _told(path: Sequence[str | int]) -> Iterator[str]:
+    """What of a path is no secret: not what is below a secret's name, and of a key no more than can be a name."""
+    for step in path:
+        name, *rest = _NAME_END.split(str(step), maxsplit=1)
+        yield f"{name}..." if rest else name
+        if step in SECRET_KEYS:
+            return
 
 
 def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
@@ -167,7 +188,7 @@ def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
             return ConfigError(_where(source, path), "not set", "a value, it has no default")
         case "extra_forbidden":
             return ConfigError(_where(source, path), "unknown setting", _known_keys(path))
-    return ConfigError(_where(source, path), _shown(path, details["input"]), expected_by(details))
+    return ConfigError(_where(source, path), _shown(path, details["type"], details["input"]), expected_by(details))
 
 
 def expected_by(details: ErrorDetails) -> str:
@@ -195,13 +216,16 @@ def _bound(written: object, limit: float) -> str:
     return f"{limit:.15g}"
 
 
-def _shown(path: Sequence[str | int], value: object) -> str:
+def _shown(path: Sequence[str | int], kind: str, value: object) -> str:
     if any(step in SECRET_KEYS for step in path):
         return "a value that is not shown"
     if value is None:
         return "nothing"
     if isinstance(value, Mapping | list):
         return "a section" if isinstance(value, Mapping) else "a list"
+    if kind == "model_type":
+        # It may be a password, and its name, where a space is missing behind the colon.
+        return "a text" if isinstance(value, str) else "a single value"
     return _without_credentials(repr(value))
 
 

@@ -4,16 +4,16 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from lbg_runtime.config.connection_settings import TlsSettings
+from lbg_runtime.config.connection_settings import ClientPassword, ClientUsername, TlsSettings
 from lbg_runtime.config.fields import Count, Secret, Section, SettingProblem, Text, management_url, sendable_token
 
 
 class AccountSettings(Section):
     """A client username that a group gets."""
 
-    username: Text
+    username: ClientUsername
     """Of nobody else; not that of the members either."""
-    password: Secret = SecretStr("")
+    password: ClientPassword = SecretStr("")
     """That it gets."""
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from lbg_runtime.config.broker_names import check_names
+from lbg_runtime.config.broker_names import check_names, check_outside_topic
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.fields import (
     MAX_INTERVAL_MS,
@@ -111,7 +111,8 @@ class GroupSettings(Section):
     """Topic on which members talk to each other; `lbg-control/<name>` where it is not given."""
     source: Annotated[GroupSource, Field(alias="from")] = GroupSource.FILE
     cache: Text | None = None
-    """With `from: semp`: a file that keeps what was read, for a start at which the management API does not answer."""
+    """With `from: semp`: a file that keeps what was read, for a start at which the management API does not answer. Each
+    group has its own: that of another group, or of another VPN, is not taken."""
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
@@ -355,6 +356,12 @@ class Settings(Section):
             raise SettingProblem(
                 ("rebind", "mode"), "cycle", "cooperative, or membership.mode static or ordinal: a cycle counts members"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _notes_are_no_messages_of_the_group(self) -> Self:
+        if (topic := self.ops.journal.republish_topic) is not None:
+            check_outside_topic(self.group.shape(), ("ops", "journal", "republish_topic"), topic)
         return self
 
     @model_validator(mode="after")

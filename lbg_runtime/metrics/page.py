@@ -33,9 +33,10 @@ HashedPublisher(messenger, shape, hash_function, publisher_id=new_publisher_id()
 
 Names are those of the messaging conventions: `messaging.system` is `solace`, the destination the topic where it is
 published and the queue where it is handled, the partition the shard; `lbg.epoch`, `lbg.attempt` and `lbg.redelivered`
-are ours. The key is told, as `lbg.key`, with `ops.tracing: spans_with_keys` alone. Who keeps the spans is decided by
-the program that sets up a tracer provider: a module of handlers, or `opentelemetry-instrument lbg run`. Without the
-setting nothing of OpenTelemetry is imported; with it a published message costs some 20 us more, a handled one 30 us.
+are ours. The key is told, as `lbg.key`, with `ops.tracing: spans_with_keys` alone; without it, a topic with the key
+in it is told as `<hash prefix>/<shard>/{topic}`. Who keeps the spans is decided by the program that sets up a tracer
+provider: a module of handlers, or `opentelemetry-instrument lbg run`. Without the setting nothing of OpenTelemetry is
+imported; with it a published message costs some 20 us more, a handled one 30 us.
 
 Log lines that a handler writes with structlog, and those of tasks that it starts, have `queue`, `epoch` and `key` of
 its message. A program with a structlog configuration of its own adds the processor

@@ -19,6 +19,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from lbg_runtime.model.errors import PublishFailed
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import Message, PropertyValue
 
@@ -33,6 +34,7 @@ class MessageSpans:
     def __init__(self, shape: GroupShape, *, has_keys: bool, provider: TracerProvider | None = None) -> None:
         """`has_keys`: spans tell the key of a message, which may be a person's. `provider`: in place of the global."""
         self._group = shape.name
+        self._hashed_topic = shape.hashed_topic
         # Low in number, as names of spans must be: not the topic, but what topics have in common.
         self._template = f"{shape.hash_prefix}/{{shard}}/{{topic}}"
         self._has_keys = has_keys
@@ -50,14 +52,16 @@ class MessageSpans:
     ) -> Span:
         """A span of a message that is about to be sent, below the current one; its context is added to `properties`.
 
-        `topic` is the full one. Whoever begins it ends it with `end_publish`.
+        `topic` is the full one; what follows the shard is not told where the key is in it and must not be. Whoever
+        begins it ends it with `end_publish`.
         """
+        is_told = self._has_keys or key not in topic
         span = self._tracer.start_span(
             f"publish {self._template}",
             kind=SpanKind.PRODUCER,
             attributes={
                 **self._attributes("publish", "send", message_id, size_bytes, key, shard),
-                "messaging.destination.name": topic,
+                "messaging.destination.name": topic if is_told else self._hashed_topic(shard, "{topic}"),
                 "messaging.destination.template": self._template,
             },
         )
@@ -125,9 +129,18 @@ class MessageSpans:
 def end_publish(span: Span, error: BaseException | None) -> None:
     """The broker has answered, or never will: None where it has taken the message over."""
     if error is not None:
-        span.set_attribute("error.type", type(error).__qualname__)
-        span.set_status(Status(StatusCode.ERROR, str(error)))
+        name = type(error).__qualname__
+        span.set_attribute("error.type", name)
+        span.set_status(Status(StatusCode.ERROR, _reason(error) or name))
     span.end()
+
+
+def _reason(error: BaseException) -> str:
+    """Why a message was not taken; nothing where that quotes the topic, which may tell the key."""
+    if not isinstance(error, PublishFailed):
+        return ""
+    hashed = "/".join(error.topic.split("/")[:2])
+    return "" if hashed in error.reason else error.reason
 
 
 class _PropertiesGetter(Getter[Mapping[str, PropertyValue]]):

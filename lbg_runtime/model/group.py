@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import GroupName, QueueName
 
+LARGEST_HASH_COUNT = 100_000
+"""Of shards: each is a subscription of its queue, which a member or an administrator adds one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
     """The numbers that publishers, members and admins of one group must agree on.
 
     Source: "sticky load balancing" as Solace describes it: topic `<hash prefix>/<shard>/<topic>`, queue `<group>/<n>`
-    subscribes to every shard s with s mod queue count = n. Raises `UserError` where hash count < queue count.
+    subscribes to every shard s with s mod queue count = n.
+    Raises `UserError` where hash count < queue count, and for names that no broker takes as they are meant.
     """
 
     name: GroupName
@@ -26,6 +30,10 @@ class GroupShape:
             raise UserError("group.name", repr(self.name), "levels that are not empty, as a broker asks of queue names")
         if not self.hash_prefix or "/" in self.hash_prefix or any(c in self.hash_prefix for c in "*>"):
             raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
+        if is_reserved(self.hash_prefix):
+            # `#share/0/>` is a shared subscription to everything, and `!h/0/>` takes topics away.
+            expected = "a first letter other than # and !, with which a broker means something else"
+            raise UserError("group.hash_prefix", repr(self.hash_prefix), expected)
         if self.queue_count < 1:
             raise UserError("group.queue_count", str(self.queue_count), "at least 1")
         if self.hash_count < self.queue_count:
@@ -34,6 +42,8 @@ class GroupShape:
                 f"{self.hash_count} shards for {self.queue_count} queues",
                 "hash count >= queue count, or some queues stay empty",
             )
+        if self.hash_count > LARGEST_HASH_COUNT:
+            raise UserError("group.hash_count", str(self.hash_count), f"at most {LARGEST_HASH_COUNT}")
 
     @property
     def is_even(self) -> bool:
@@ -77,3 +87,8 @@ class GroupShape:
             return None
         number = int(shard)
         return (number, topic) if number < self.hash_count and str(number) == shard else None
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether a broker takes what begins so for something else: a shared subscription, an inbox, an exception."""
+    return topic.startswith(("#", "!"))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from types import TracebackType
 
 import structlog
@@ -12,6 +13,9 @@ _log = structlog.get_logger(__name__)
 
 EXIT_GRACE_S = 5.0
 """For what is left when all that has a bound of its own has ended: threads of the user's, functions for the exit."""
+
+
+_LOG_TIMEOUT_S = 2.0
 
 
 class ExitGuard:
@@ -32,7 +36,10 @@ class ExitGuard:
         return self._timer is not None
 
     def arm(self, after_s: float) -> None:
-        """Begin to count, anew if it has begun. Where no thread can be started, that is logged, and nobody counts."""
+        """Begin to count, anew if it has begun. Where no thread can be started, that is logged, and nobody counts.
+
+        The process ends after the time and what the last line of its log takes, which is not waited for beyond 2 s.
+        """
         self.disarm()
         timer = threading.Timer(after_s, self._exit)
         timer.daemon = True
@@ -50,14 +57,22 @@ class ExitGuard:
             self._timer = None
 
     def _exit(self) -> None:
-        _log.error(
-            "exit_forced",
-            reason="a handler, a lifespan or a thread of theirs had not ended in time",
-            threads=_threads_that_stay(),
-            exit_code=self._exit_code,
-        )
+        told = threading.Thread(target=_tell, args=(self._exit_code, _threads_that_stay()), daemon=True)
+        with suppress(RuntimeError):  # there are too many threads
+            told.start()
+            # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
+            told.join(_LOG_TIMEOUT_S)
         # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
         os._exit(self._exit_code)
+
+
+def _tell(exit_code: int, threads: list[str]) -> None:
+    _log.error(
+        "exit_forced",
+        reason="a handler, a lifespan or a thread of theirs had not ended in time",
+        threads=threads,
+        exit_code=exit_code,
+    )
 
 
 def _threads_that_stay() -> list[str]:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lbg_runtime.cli.check import check_client_name
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import ConfigError
+
 pytestmark = pytest.mark.real_time
 
 CONFIG = """
@@ -192,12 +196,20 @@ def test_a_sidecar_needs_no_handlers(folder):
 
 def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_both_commands(folder):
     path = folder() / "config.yaml"
-    path.write_text(path.read_text().replace("name: orders", f"name: {'n' * 160}"))
+    path.write_text(path.read_text().replace("name: orders", f"name: {'ä' * 80}"))
     for command in ("check", "run"):
         line = _only_line(_lbg(path.parent, command))
-        found = re.fullmatch(r"lbg: group\.name: 160 characters; expected at most ([0-9]+), as with member, .*", line)
+        found = re.fullmatch(r"lbg: group\.name: 160 bytes; expected at most ([0-9]+), as with member, .*", line)
         assert found is not None, line
         # Without "/member-0/", the host and the process.
-        assert int(found[1]) in range(150 - len(socket.gethostname()) - 8, 150 - len(socket.gethostname()) - 1)
+        assert int(found[1]) in range(149 - len(socket.gethostname()) - 8, 149 - len(socket.gethostname()) - 1)
     path.write_text(path.read_text().replace("connection: {", "connection: {client_name: c, "))
     assert _lbg(path.parent, "check").returncode == 0
+
+
+def test_a_member_that_makes_the_clients_name_too_long_is_one_line() -> None:
+    group = {"name": "orders", "hash_prefix": "h", "hash_count": 2, "queue_count": 1}
+    settings = parse_settings({"group": group}, "config.yaml", {})
+    with pytest.raises(ConfigError, match=r"^membership\.id: 200 bytes; expected at most [0-9]+, as with group, host"):
+        check_client_name(settings, "ä" * 100)
+    check_client_name(settings, "ä" * 10)

@@ -45,6 +45,12 @@ def test_json_is_one_object_with_the_figures_of_each_mode() -> None:
     assert (figures["seeds_failed"], figures["failures"]) == (0, [])
 
 
+def test_a_seed_that_is_no_number_in_json_is_refused() -> None:
+    replay = ("--seeds", "1", "--mode", "cycle", "--json")
+    assert lbg_simulate("--first", str(10**26), *replay, "--history").exit_code == 2
+    assert json.loads(lbg_simulate("--first", str(10**15), *replay).stdout)["modes"]
+
+
 def test_a_failing_seed_comes_with_one_line_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks_with_a_fault(scope: campaign.Scope, seed: int, numbers=None, parts=None) -> SimResult:  # type: ignore[no-untyped-def]
         result = run_seed(scope, seed, numbers, parts)

@@ -39,6 +39,43 @@ def test_members_talk_on_one_topic(topic):
     )
 
 
+RESERVED = "a first letter other than # and !, with which a broker means something else"
+
+
+@pytest.mark.parametrize("text", ["#share", "#noexport", "#P2P", "!h", "#"])
+def test_what_a_broker_takes_for_something_else_is_no_prefix_and_no_topic(text):
+    assert _problem(hash_prefix=text) == f"config.yaml: group.hash_prefix: {text!r}; expected {RESERVED}"
+    topic = f"{text}/orders/x"
+    assert _problem(control_topic=topic) == f"config.yaml: group.control_topic: {topic!r}; expected {RESERVED}"
+
+
+@pytest.mark.parametrize("topic", ["/", "a//b", "/a", "lbg-control/orders/"])
+def test_a_control_topic_has_no_empty_level(topic):
+    assert _problem(control_topic=topic) == (
+        f"config.yaml: group.control_topic: {topic!r}; expected levels that are not empty"
+    )
+
+
+# What is below a topic counts too: records of a re-striping lie below the control topic.
+@pytest.mark.parametrize("topic", ["h/0/x", "h/99/x/y", "h/0"])
+def test_no_word_of_the_groups_own_is_for_its_queues(topic):
+    expected = "a topic outside of h/<shard>/, which the group's queues take"
+    assert _problem(control_topic=topic) == f"config.yaml: group.control_topic: {topic!r}; expected {expected}"
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({"group": GROUP, "ops": {"journal": {"republish_topic": topic}}}, "config.yaml", {})
+    assert str(caught.value) == f"config.yaml: ops.journal.republish_topic: {topic!r}; expected {expected}"
+
+
+@pytest.mark.parametrize("topic", ["h", "h/100/x", "h/00/x", "h/x/0", "x/h/0", "lbg-control/h"])
+def test_other_topics_near_the_hash_prefix_are_taken(topic):
+    assert _parse(control_topic=topic).control_topic_name == topic
+
+
+def test_there_are_as_many_shards_as_can_be_subscribed_to():
+    assert _parse(hash_count=100_000).hash_count == 100_000
+    assert _problem(hash_count=10**20) == f"config.yaml: group.hash_count: {10**20}; expected at most 100000"
+
+
 def test_a_name_is_as_long_as_its_queues_may_be_named():
     # 200 characters with "/10".
     assert _parse(name="n" * 197).shape().queue_name(10) == "n" * 197 + "/10"

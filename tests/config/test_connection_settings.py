@@ -55,6 +55,11 @@ def test_a_password_a_certificate_or_a_token() -> None:
             "key_password: 1028 bytes; expected at most 1024",
         ),
         ({"password": "hush\0tail"}, "password: a value that is not shown; expected a secret without zero characters"),
+        ({"vpn": "ä" * 16 + "x"}, "vpn: 33 bytes; expected at most 32"),
+        ({"username": "ä" * 95}, "username: 190 bytes; expected at most 189"),
+        # With the zero behind it the broker's answer has 160, and the client takes no more.
+        ({"client_name": "x" * 160}, "client_name: 160 bytes; expected at most 159"),
+        ({"client_name": "ä" * 80}, "client_name: 160 bytes; expected at most 159"),
         ({"vpn": "a\0b"}, r"vpn: 'a\x00b'; expected a text without control characters"),
         ({"username": "a\nb"}, r"username: 'a\nb'; expected a text without control characters"),
         ({"client_name": "a\0b"}, r"client_name: 'a\x00b'; expected a text without control characters"),
@@ -68,3 +73,16 @@ def test_what_would_give_a_secret_away_or_means_nothing_is_refused(connection: d
         _parse(**connection)
     assert f"test: connection.{problem}" in str(caught.value).replace("client_certificate.key_pass", "key_pass")
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("account", "problem"),
+    [
+        ({"username": "u" * 190}, "username: 190 bytes; expected at most 189"),
+        ({"username": "u", "password": "hush" * 33}, "password: 132 bytes; expected at most 128"),
+    ],
+)
+def test_an_account_that_a_client_could_not_use_is_refused(account: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({"group": GROUP, "semp": {"url": "https://b:1", "publisher": account}}, "test", {})
+    assert str(caught.value) == f"test: semp.publisher.{problem}"

@@ -280,6 +280,19 @@ def test_the_environment_is_put_in_where_it_is_named():
     assert settings.dispatch.runners == 7
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("${DOLLAR:$}{NAME}", "${NAME}"),
+        ("${A:${B:x}}", "${B:x}"),
+        ("${B:x}y}", "y}"),
+        ("$B ${1} ${ B}", "$B ${1} ${ B}"),
+    ],
+)
+def test_a_default_ends_at_the_first_brace_and_all_else_is_text(written, read):
+    assert _parse({"B": ""}, connection={"vpn": written}).connection.vpn == read
+
+
 def test_what_the_environment_brings_is_not_read_again():
     assert _parse({"A": "${B}"}, connection={"vpn": "${A}"}).connection.vpn == "${B}"
 
@@ -341,6 +354,43 @@ def test_what_the_environment_has_in_other_bytes_than_utf_8_is_refused():
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("connection:\n  username:members\n  password:hush\n", "connection: a text; expected a section with keys"),
+        ("connection: {username: members, password:hush}\n", "connection.password...: unknown setting; expected "),
+        ("connection: {password=hush: }\n", "connection.password...: unknown setting"),
+        ("connection: ${HUSH}\n", "connection: a text; expected a section with keys"),
+        ("connection: {oauth: hush}\n", "connection.oauth: a text; expected a section with keys"),
+        ("semp: {url: 'http://a', publisher: 4711}\n", "semp.publisher: a single value; expected a section with keys"),
+        ("connection:\n  password: {hush1: 1, hush1: 2}\n", "config.yaml:2: a key given twice"),
+        ("connection: {password: {hush: '${NONE}'}}\n", "connection.password: the environment has no NONE"),
+    ],
+)
+def test_no_secret_is_told_where_a_space_or_a_quote_is_missing(config, text, problem):
+    head = "group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}\n"
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config(text + head), {"HUSH": "hush"})
+    assert problem in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "4711" not in str(caught.value)
+
+
+LAUGHS = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40))])
+MERGED = "\n".join(
+    ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 40))]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [(LAUGHS, "more than 10000 values, with aliases"), (MERGED, "too much is merged")]
+)
+def test_aliases_of_aliases_are_one_line(config, text, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load_settings(config(text))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_path_of_a_secret_that_no_file_can_have_is_refused():
     assert _problem(connection={"password": "file:a\0b"}) == (
         "config.yaml: connection.password: a value that is not shown; "
@@ -360,8 +410,8 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     [
         ("group: [\n", "config.yaml:2: "),
         ("group:\n\tname: x\n", "config.yaml:2: found character '\\t' that cannot start any token"),
-        ("group: {}\ngroup: {}\n", "config.yaml:2: key 'group' given twice"),
-        ("group:\n  name: a\n  name: b\n", "config.yaml:3: key 'name' given twice"),
+        ("group: {}\ngroup: {}\n", "config.yaml:2: a key given twice"),
+        ("group:\n  name: a\n  name: b\n", "config.yaml:3: a key given twice"),
         ("", "config.yaml: an empty file; expected sections"),
         ("- a\n", "config.yaml: a list; expected sections"),
         ("!!python/object:os.system {}\n", "config.yaml:1: could not determine a constructor"),

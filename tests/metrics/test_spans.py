@@ -14,9 +14,9 @@ from tests.metrics.kept_spans import KeptSpans
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def begun(spans, properties=None):
+def begun(spans, properties=None, topic="h/3/orders/new"):
     return spans.begin_publish(
-        "h/3/orders/new", key="k", shard=3, message_id="p-1", size_bytes=5,
+        topic, key="k", shard=3, message_id="p-1", size_bytes=5,
         properties={} if properties is None else properties,
     )  # fmt: skip
 
@@ -135,3 +135,20 @@ def test_a_refused_message_has_a_failed_span() -> None:
     assert span.status.status_code is StatusCode.ERROR
     assert "Spool Over Quota" in span.status.description
     assert span.attributes["error.type"] == "PublishRefused"
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_topic_with_the_key_in_it_is_told_only_where_keys_are(has_keys) -> None:
+    kept = KeptSpans()
+    end_publish(begun(kept.make(has_keys=has_keys), topic="h/3/orders/k"), None)
+    told = kept.ended[0].attributes["messaging.destination.name"]
+    assert told == ("h/3/orders/k" if has_keys else "h/3/{topic}")
+
+
+def test_nor_does_a_refusal_tell_the_topic() -> None:
+    kept = KeptSpans()
+    # The client's library keeps 255 bytes of a reason, so that not all of the topic may be in it.
+    for reason in ("Publish ACL Denied - Topic 'h/3/orders/k", "Spool Over Quota"):
+        end_publish(begun(kept.make(), topic="h/3/orders/k"), PublishRefused("h/3/orders/k", reason))
+    descriptions = [span.status.description for span in kept.ended]
+    assert descriptions == ["PublishRefused", "Spool Over Quota"]

@@ -20,7 +20,7 @@ from tests.processes import running
 pytestmark = pytest.mark.real_time
 
 MEMBER = """
-import asyncio, os, sys, time
+import asyncio, os, structlog, sys, time
 from lbg_runtime import App, Handlers, Message
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.runtime import app as app_module, supervisor
@@ -43,10 +43,15 @@ async def handle(message):
         return
     elif work.startswith("exit"):
         sys.exit(int(work.removeprefix("exit ")))
-    while work in ("long", "stubborn"):
+    while work in ("long", "stubborn", "unread log"):
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
+            if work == "unread log":
+                # This thread holds the lock of the log, as when nobody reads it.
+                structlog._output._get_lock_for_file(sys.stdout).acquire()
+                structlog._output._get_lock_for_file(sys.stderr).acquire()
+                time.sleep(60)
             if work == "long":
                 raise
     print("handled", flush=True)
@@ -133,6 +138,14 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 1, output
     assert "exit_forced" in output
+
+
+def test_a_log_that_nobody_reads_cannot_keep_the_process(member):
+    process = member("unread log", "200ms")
+    process.send_signal(signal.SIGTERM)
+    # Less than the watchdog takes.
+    process.communicate(timeout=12)
+    assert process.returncode == 1
 
 
 def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(member):

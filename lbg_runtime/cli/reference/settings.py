@@ -34,7 +34,9 @@ Made from `lbg_runtime/config/`; do not edit. `make docs` writes it anew. The fi
 
 - A *duration* is a number with its unit: `500ms`, `30s`, `2m`, `1h`.
 - A *secret* is the text itself, or `file:PATH` for a file that holds it. It is never shown.
-- In every text `${NAME}` and `${NAME:default}` are replaced from the environment.
+- In every text `${NAME}` and `${NAME:default}` are replaced from the environment. A default ends at the first `}` and
+  is taken as it stands, without references of its own; so is what the environment brings. A variable that is set to
+  nothing is set. All that has another form is text; for a `${NAME}` that is meant as a text write `${DOLLAR:$}{NAME}`.
 - An unknown setting stops the start, as a wrong one does, with its place, what was found, and what was expected.
 - Of [membership](#membership) the command line wins over the environment (`LBG_MEMBER_ID`, `LBG_MEMBER_INDEX`,
   `LBG_MEMBER_COUNT`), and that over the file.

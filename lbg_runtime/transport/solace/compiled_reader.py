@@ -61,6 +61,6 @@ def _fail(code: int, what: str) -> None:
 
 
 def _refuse(error: BaseException) -> None:
-    if isinstance(error, (*CLIENT_ERRORS, UnicodeDecodeError)):
+    if isinstance(error, CLIENT_ERRORS):
         raise UnreadableMessage(f"a message cannot be read: {error}") from error
     raise error

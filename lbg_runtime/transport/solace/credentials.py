@@ -2,6 +2,7 @@
 
 import re
 import ssl
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,6 +77,9 @@ def _is_authority(file: Path) -> bool:
 
 def _check_readable(where: str, path: Path, expected: str) -> bytes:
     try:
+        # What is none may never end, and the thread that reads it neither.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigError(where, f"{path}: not a regular file", expected)
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(where, f"{path}: {error.strerror}", expected) from None

@@ -71,7 +71,7 @@ _TEXT_REASON = re.compile(r"Error: \[(.*?)\]", re.DOTALL)
 
 
 def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
-    """The client's number, where there is one, and one line of words, out of the three shapes its exceptions have.
+    """The client's number, where there is one, and one line of words, out of the shapes its exceptions have.
 
     No secret is in it.
     """
@@ -79,6 +79,9 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
     content = error.args[0] if error.args else ""
     if isinstance(content, BaseException):
         return subcode_and_reason(content)
+    if isinstance(error, UnicodeDecodeError):
+        # An error's text, which ends within a character.
+        content = error.object.decode(errors="ignore")
     if isinstance(content, dict):
         subcode = subcode if subcode is not None else content.get("error_info_sub_code")
         content = content.get("error_info_contents") or content.get("sub_code") or content

@@ -18,7 +18,6 @@ from ctypes import (
     c_void_p,
     sizeof,
 )
-from typing import Any
 
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.message import (
@@ -174,5 +173,4 @@ def _name(name: str) -> bytes:
 
 
 def _failed(code: int, what: str) -> _Unsendable:
-    error: Any = get_last_error_info(code, what)
-    return _Unsendable(subcode_and_reason(error)[1])
+    return _Unsendable(subcode_and_reason(get_last_error_info(code, what))[1])

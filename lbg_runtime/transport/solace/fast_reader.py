@@ -104,9 +104,9 @@ def message_reader(calls: FastCalls) -> ReadMessage:
                     else:
                         add_property(properties, (name.value or b"").decode(), field)
                 if code != END:
-                    raise _failed(code, "read properties")
+                    raise get_last_error_info(code, "read properties")
             elif code != NOT_FOUND:
-                raise _failed(code, "read properties")
+                raise get_last_error_info(code, "read properties")
 
             code = get_payload(message, to_address, to_size)
             if not code and PUBLISHER_PROPERTY in properties:
@@ -120,30 +120,30 @@ def message_reader(calls: FastCalls) -> ReadMessage:
                 is_ours = PUBLISHER_PROPERTY in properties
                 draft.payload = read_foreign_payload(calls, message, attachment, is_ours=is_ours)
             else:
-                raise _failed(code, "read payload")
+                raise get_last_error_info(code, "read payload")
 
             if not (code := get_destination(message, to_destination, destination_bytes)):
                 draft.topic = (destination.name or b"").decode()
             elif code == NOT_FOUND:
                 draft.topic = ""
             else:
-                raise _failed(code, "read destination")
+                raise get_last_error_info(code, "read destination")
             if not (code := get_message_id(message, to_message_id)):
                 draft.message_id = (message_id.value or b"").decode()
             elif code == NOT_FOUND:
                 draft.message_id = None
             else:
-                raise _failed(code, "read application message id")
+                raise get_last_error_info(code, "read application message id")
             if not (code := get_sent_at(message, to_sent_at)):
                 draft.sent_at_ms = sent_at.value
             elif code == NOT_FOUND:
                 draft.sent_at_ms = None
             else:
-                raise _failed(code, "read sender timestamp")
+                raise get_last_error_info(code, "read sender timestamp")
             draft.is_first_of_key = False
 
             if code := get_delivery_id(message, to_delivery_id):
-                raise _failed(code, "read delivery id")
+                raise get_last_error_info(code, "read delivery id")
             delivery = _DeliveryDraft()
             delivery.queue = queue
             delivery.epoch = epoch
@@ -154,7 +154,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
             delivery.message = draft  # type: ignore[assignment]
             delivery.__class__ = Delivery  # type: ignore[assignment]
             return delivery  # type: ignore[return-value]
-        except (*CLIENT_ERRORS, UnicodeDecodeError) as error:
+        except CLIENT_ERRORS as error:
             raise UnreadableMessage(f"a message cannot be read: {error}") from error
         finally:
             free(to_message)
@@ -173,15 +173,10 @@ def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes 
     if code == NOT_FOUND:
         payload = attachment or b""
     elif code:
-        raise _failed(code, "read payload")
+        raise get_last_error_info(code, "read payload")
     elif attachment is not None:
         raise UnreadableMessage("a message cannot be read: it has two payloads")
     else:
         payload = calls.bytes_at(address, c_ssize_t(size.value))
     text = unwrap_text(payload)
     return text if text is payload or not is_ours or is_text(message) else payload
-
-
-def _failed(code: int, what: str) -> Exception:
-    error: Exception = get_last_error_info(code, what)
-    return error

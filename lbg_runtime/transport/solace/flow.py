@@ -19,7 +19,6 @@ from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
     IncompleteMessageDeliveryError,
-    PubSubPlusClientError,
     Queue,
 )
 from lbg_runtime.transport.solace.native import NativeFlowEvent
@@ -158,7 +157,7 @@ class SolaceFlow:
             receiver.terminate(grace_period=0)
         except IncompleteMessageDeliveryError:
             pass
-        except PubSubPlusClientError as error:
+        except CLIENT_ERRORS as error:
             _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
         # Where `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
         native.destroy(self._service, receiver)

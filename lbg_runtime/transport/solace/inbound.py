@@ -43,7 +43,7 @@ def read_message(inbound: Any) -> Message:
             message_id=inbound.get_application_message_id(),
             sent_at_ms=inbound.get_sender_timestamp(),
         )
-    except (*CLIENT_ERRORS, UnicodeDecodeError) as error:
+    except CLIENT_ERRORS as error:
         raise UnreadableMessage(f"a message cannot be read: {error}") from error
 
 

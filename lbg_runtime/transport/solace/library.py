@@ -79,13 +79,15 @@ with _without_logging_setup():
     from solace.messaging.resources.queue import Queue
     from solace.messaging.resources.topic import Topic
     from solace.messaging.resources.topic_subscription import TopicSubscription
-    from solace.messaging.utils._solace_utilities import _PubSubPlusQueue, get_last_error_info
+    from solace.messaging.utils._solace_utilities import _PubSubPlusQueue
+    from solace.messaging.utils._solace_utilities import get_last_error_info as _get_last_error_info
 
 CORE = solace.CORE_LIB
 """The C library, as the client's own Python layer calls it."""
 
-CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeError, SolaceSDTError)
-"""All that the client raises on purpose; they have no common root."""
+CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeError, SolaceSDTError, UnicodeDecodeError)
+"""All that the client raises on purpose, which have no common root; and what it raises in place of an error whose text
+its library has cut to 255 bytes within a character."""
 
 START_METHOD = "_PersistentMessageReceiver__do_start"
 """The part of a receiver's `start` that creates the flow and opens its window."""
@@ -109,6 +111,16 @@ _PARTS = (
         ),
     ),
 )
+
+
+def get_last_error_info(code: int, what: str) -> Exception:
+    """The error of the native call that has just returned `code` on this thread; raises nothing."""
+    try:
+        error: Exception = _get_last_error_info(code, what)
+    except UnicodeDecodeError as unreadable:
+        unreadable.sub_code = CORE.solClient_getLastErrorInfo().contents.subCode  # type: ignore[attr-defined]
+        return unreadable
+    return error
 
 
 def missing_parts() -> str | None:

@@ -24,7 +24,6 @@ from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
     MessageHandler,
     MessagingService,
-    PubSubPlusClientError,
     Queue,
     ReconnectionAttemptListener,
     ReconnectionListener,
@@ -62,6 +61,8 @@ class SolaceSession:
         self.transactions = transactions
         self.token = token
         """What is shown, where there is a file for it."""
+        self._token_fault = ""
+        """What was wrong with the file when it was last looked into."""
 
     @classmethod
     def connect(
@@ -108,15 +109,16 @@ class SolaceSession:
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()
-            except PubSubPlusClientError as error:
+            except CLIENT_ERRORS as error:
                 # Nobody needs the session any more; the broker finds out by the closed socket.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
 
     def follow_token(self, source: TokenFile) -> None:
         """Have the client show the token that is in the file now, if it is another, when it connects the next time.
 
-        What is wrong with the file is logged, and the former token kept.
+        What is wrong with the file is logged, once until it changes, and the former token kept.
         """
+        fault = ""
         try:
             token = source.read()
             if token != self.token:
@@ -124,9 +126,12 @@ class SolaceSession:
                 self.token = token
                 _log.info("token_renewed", file=source.path)
         except ConfigError as error:
-            _tell_of_token(source, str(error))
+            fault = str(error)
         except CLIENT_ERRORS as error:
-            _tell_of_token(source, subcode_and_reason(error)[1])
+            fault = subcode_and_reason(error)[1]
+        if fault and fault != self._token_fault:
+            _tell_of_token(source, fault)
+        self._token_fault = fault
 
     def is_heard(self) -> bool:
         """Whether the broker has answered to something sent now, and so has read what was sent before it."""

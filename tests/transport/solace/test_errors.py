@@ -1,4 +1,4 @@
-"""The client's three shapes of exceptions become the project's errors."""
+"""The shapes of the client's exceptions become the project's errors."""
 
 import pytest
 
@@ -41,9 +41,21 @@ TEXT = (
 )
 
 
+def unreadable(text: str) -> UnicodeDecodeError:
+    """What the client raises where its library has cut a text within the character that is its last."""
+    with pytest.raises(UnicodeDecodeError) as caught:
+        text.encode()[:-1].decode()
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
+        (unreadable("property 'SESSION_VPN_NAME' with value 'xä"), (None, "property 'SESSION_VPN_NAME' with value 'x")),
+        (
+            unreadable("property 'SESSION_PASSWORD' with value 'hushä"),
+            (None, "property 'SESSION_PASSWORD' has a value that the client does not take"),
+        ),
         (ClientError(facts(61, "Unknown Queue"), 61), (61, "Unknown Queue")),
         (ClientError(facts(71, "Spool Over Quota")), (71, "Spool Over Quota")),
         (ClientError(facts(10, "")), (10, "SOLCLIENT_SUBCODE_SOMETHING")),

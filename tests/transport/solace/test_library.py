@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
@@ -60,3 +62,26 @@ async def test_a_client_that_starts_flows_in_another_way_is_refused_at_the_openi
 
     monkeypatch.setitem(library.flow_props, library.SOLCLIENT_FLOW_PROP_START_STATE, "1")
     assert "lacks a start that opens the window by `resume`" in str(library.missing_parts())
+
+
+async def test_an_error_whose_text_ends_within_a_character_is_one_like_others(broker: BrokerServer) -> None:
+    # The client's library keeps 255 bytes of it.
+    address = f"tcp://{broker.host}:{broker.port}"
+    transport = SolaceTransport(SolaceSettings(hosts=(address,), client_name="first", vpn="x" + "ä" * 150))
+    with pytest.raises(ConnectFailed, match=r"'SESSION_VPN_NAME' with value 'xä+$"):
+        await transport.open()
+    await transport.close()
+
+
+def test_the_last_error_has_its_number_where_its_text_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lbg_runtime.transport.solace import library
+
+    def cut(*_: object) -> Exception:
+        raise UnicodeDecodeError("utf-8", "Unknown Queue ä".encode()[:-1], 14, 15, "unexpected end of data")
+
+    # No destination: refused by the library, which so has an error of its own on this thread.
+    assert library.CORE.solClient_session_sendMsg(None, None) != library.SOLCLIENT_OK
+    number = library.get_last_error_info(-1, "publish").sub_code
+    monkeypatch.setattr(library, "_get_last_error_info", cut)
+    assert subcode_and_reason(library.get_last_error_info(-1, "publish")) == (number, "Unknown Queue")
+    assert number

@@ -1,12 +1,14 @@
 """Sessions over TLS with the official client: both sides show who they are, and whoever cannot is told in one line."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.server.tls import TlsFiles
@@ -16,6 +18,7 @@ from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.session import Session, open_session
+from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.certificates import KEY_PASSWORD, Certificates
 
@@ -146,6 +149,7 @@ def odd_files(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.Mo
     Path("text").write_text("no certificate and no token")
     Path("long").write_text("t" * 65_001)
     Path("nothing").write_text("\n")
+    os.mkfifo("pipe")
     file = certificates.client("ann")
     Path("cert").write_bytes(file.read_bytes())
     Path("key").write_bytes(certificates.encrypted_key(file).read_bytes())
@@ -160,6 +164,8 @@ def odd_files(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.Mo
         ({"client_certificate": {"certificate": "text"}}, "connection.client_certificate: text, text: "),
         ({"client_certificate": {"certificate": "cert", "key": "key"}}, "connection.client_certificate: cert, key: "),
         ({"oauth": {"token_file": "gone"}}, "connection.oauth.token_file: gone: No such file"),
+        # Nobody ever writes to it.
+        ({"oauth": {"token_file": "pipe"}}, "connection.oauth.token_file: pipe: not a regular file"),
         ({"oauth": {"token_file": "nothing"}}, "connection.oauth.token_file: nothing is empty"),
         ({"oauth": {"token_file": "text"}}, "connection.oauth.token_file: text holds something else"),
         ({"oauth": {"token_file": "long"}}, "connection.oauth.token_file: long holds something else"),
@@ -249,6 +255,34 @@ async def test_a_new_session_shows_the_former_token_while_there_is_no_other(
             await until(lambda: session.is_connected)
             assert session._session is not former
             assert username_of(server) == "billing"
+
+
+class ServiceOfTokens:
+    """Takes tokens, as the client's service object does."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def update_property(self, _: str, token: str) -> None:
+        self.taken.append(token)
+
+
+def test_what_is_wrong_with_a_token_file_is_told_once_until_it_changes(token_file: Path) -> None:
+    from lbg_runtime.transport.solace.session import SolaceSession
+
+    service, source, unused = ServiceOfTokens(), TokenFile(str(token_file)), cast(Any, None)
+    session = SolaceSession(service, unused, unused, "first-token")
+    with capture_logs() as logged:
+        for text in ("", "", "no token", "no token", "first-token", "no token", "second-token", "second-token"):
+            token_file.write_text(text)
+            session.follow_token(source)
+    assert [(each["event"], each.get("reason", "").partition(";")[0].rpartition("token ")[2]) for each in logged] == [
+        ("token_not_renewed", "is empty"),
+        ("token_not_renewed", "holds something else"),
+        ("token_not_renewed", "holds something else"),
+        ("token_renewed", ""),
+    ]
+    assert service.taken == ["second-token"]
 
 
 def test_the_brokers_own_files_are_looked_at_before_it_listens(tmp_path: Path, certificates: Certificates) -> None:
