@@ -227,6 +227,8 @@ def _write_cache(path: Path, settings: Settings, text: str) -> None:
     if _is_no_file(path):
         _log.warning("group_cache_not_written", path=str(path), reason="no regular file")
         return
+    # Where it is a link, the file is what others have too.
+    path = path.resolve()
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     except OSError as error:

@@ -273,5 +273,9 @@ def print_table(table: "Table") -> None:
     """Print a table to standard output, as wide as it needs where that is no terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=1_000)).print(table)
+    # Names are text, whatever brackets are in them.
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        # A file or a pipe has no width that a name should be cut for.
+        console.width = 1_000
+    console.print(table)

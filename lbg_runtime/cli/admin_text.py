@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from rich.markup import escape
 from rich.table import Table
 
 from lbg_runtime.admin.group import Plan
@@ -82,7 +81,7 @@ def sights_as_table(queues: Sequence[QueueName], sights: Mapping[QueueName, Queu
         sight = sights.get(queue)
         cells = ("missing", "", "") if sight is None else (str(sight.depth), str(sight.flow_count), sight.fed or "none")
         # A client chooses its name.
-        table.add_row(queue, *(escape(printable(cell)) for cell in cells))
+        table.add_row(queue, *map(printable, cells))
     return table
 
 

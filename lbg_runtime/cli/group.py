@@ -137,18 +137,12 @@ async def _look_at_queues(settings: "Settings") -> "Sights | None":
 
 
 def _print(settings: "Settings", picture: "GroupPicture") -> None:
-    from rich.console import Console
-
     from lbg_runtime.cli.group_text import LEGEND, picture_as_table, remarks
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # A file or a pipe has no width that a name should be cut for.
-        console = Console(highlight=False, width=1_000)
     queues = settings.group.shape().queue_names()
-    console.print(picture_as_table(picture, queues))
+    print_table(picture_as_table(picture, queues))
     for line in (LEGEND, *remarks(picture, queues)):
-        console.print(line, markup=False)
+        print(line)
 
 
 def listening_ms(settings: "Settings", given: str | None) -> int:

@@ -149,6 +149,9 @@ def main() -> None:
         told = "standard output", str(error.strerror), "room for what is printed"
         sys.exit(1 if isinstance(error, BrokenPipeError) else _fail(UserError(*told), 1))
     finally:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            # No signal ends what waits for its reader: so it has a bound before.
+            _leave_within_bound(sys.exception())
         _leave_written()
         _leave_within_bound(sys.exception())
 
@@ -156,6 +159,7 @@ def main() -> None:
 def _fail(error: LbgError, code: int) -> int:
     # Whoever reads the line may send a signal at once, as `lbg run --processes` does.
     ignore_requests()
+    ExitGuard(code).arm(EXIT_GRACE_S)
     with suppress(OSError):  # nobody reads it, or there is no room: the code still says it
         # An error may quote what others chose; those that are several lines are several problems.
         print("\n".join(printable(line) for line in f"lbg: {error}".split("\n")), file=sys.stderr)

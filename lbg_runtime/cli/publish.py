@@ -55,11 +55,11 @@ class PublishSummary:
 
     @property
     def exit_code(self) -> int:
-        """0 where every message sent is confirmed and on the ledger; 2 where the sending ended early."""
-        if self.failure is not None:
-            return 2
+        """0 where every message sent is confirmed and on the ledger; else 1, or 2 where the sending ended early."""
         if self.confirmed != self.sent or self.ledger_dropped:
             return 1
+        if self.failure is not None:
+            return 2
         return 130 if self.stopped_by == StopCause.SIGINT.value else 0
 
     def as_text(self) -> str:

@@ -152,7 +152,8 @@ class App:
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
 
-        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left.
+        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left, and
+        the process ends `EXIT_GRACE_S` after the return at the latest.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
         deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1
@@ -161,7 +162,9 @@ class App:
         guard = ExitGuard()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
+                report = runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
+            guard.exit_code = report.exit_code
+            return report
         except SystemExit as leaving:
             _log.error("ended_by_handler", exit_code=leaving.code)
             if leaving.code and leaving.code != USER_MISTAKE:
@@ -169,7 +172,11 @@ class App:
             raise SystemExit(1) from leaving
         finally:
             # Only here: the runner waits for the threads of what was cancelled.
-            guard.disarm()
+            if ends_process:
+                # Nobody can end what follows by a signal, which may wait for whoever reads what is printed.
+                guard.arm(EXIT_GRACE_S)
+            else:
+                guard.disarm()
 
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
@@ -207,9 +214,9 @@ class App:
             try:
                 return await self.run()
             finally:
-                # The runner waits for what is on threads, also where nobody has asked this process to leave.
-                if not guard.is_armed:
-                    guard.arm(tail_s)
+                # The runner waits for what is on threads, also where nobody has asked this process to leave. It has
+                # left: the rest of the drain timeout is not for that.
+                guard.arm(tail_s)
 
     def _be_able(self, is_able: bool) -> None:
         if self._supervisor is not None:

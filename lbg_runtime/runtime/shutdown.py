@@ -26,14 +26,9 @@ class ExitGuard:
     """
 
     def __init__(self, exit_code: int = 1) -> None:
-        """`exit_code`: what the process ends with."""
-        self._exit_code = exit_code
+        self.exit_code = exit_code
+        """What the process ends with."""
         self._timer: threading.Timer | None = None
-
-    @property
-    def is_armed(self) -> bool:
-        """Whether it counts."""
-        return self._timer is not None
 
     def arm(self, after_s: float) -> None:
         """Begin to count, anew if it has begun. Where no thread can be started, that is logged, and nobody counts.
@@ -57,19 +52,19 @@ class ExitGuard:
             self._timer = None
 
     def _exit(self) -> None:
-        told = threading.Thread(target=_tell, args=(self._exit_code, _threads_that_stay()), daemon=True)
+        told = threading.Thread(target=_tell, args=(self.exit_code, _threads_that_stay()), daemon=True)
         with suppress(RuntimeError):  # there are too many threads
             told.start()
             # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
             told.join(_LOG_TIMEOUT_S)
         # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
-        os._exit(self._exit_code)
+        os._exit(self.exit_code)
 
 
 def _tell(exit_code: int, threads: list[str]) -> None:
     _log.error(
         "exit_forced",
-        reason="a handler, a lifespan or a thread of theirs had not ended in time",
+        reason="a handler, a lifespan, a thread of theirs or a function for the exit had not ended in time",
         threads=threads,
         exit_code=exit_code,
     )

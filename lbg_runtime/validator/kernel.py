@@ -16,12 +16,12 @@ order
 overlap_in_process, overlap_across_processes
     Two handlings of one key in a part never overlap in time, from start to done, complete or not. Counted per
     handling that starts inside another one of its key. In one life of a member the lane forbids it, whatever the
-    broker does. Across lives it happens when a member loses its queue while a handler runs. Where the flow's
-    `inactive` or `down` record is there, a handling counts until its message is handled elsewhere, behind that record,
-    or what came again before it, flagged and no newer: the member knew, settles nothing of it, and can but let it end.
-    Such overlaps are in the accounts. Of a message without publisher, key or number it is the first such one of its key
-    there that the broker flagged. What a member is told right after it stood still counts from when it began to. One
-    that was cut off and did not know it yet breaks the law all the same.
+    broker does. Across lives it happens when a member loses its queue while a handler runs. Behind the flow's
+    `inactive` or `down` record others may handle what the broker flagged and is no newer, and what follows when the
+    message itself has come again so: the member knew, settles nothing of it, and can but let it end. Such overlaps are
+    in the accounts. Of a message without publisher, key or number any such one of its key that was flagged will do.
+    What a member is told right after it stood still counts from when it began to. One that was cut off and did not know
+    it yet breaks the law all the same.
 duplicate_without_fault
     A *duplicate* is a handling of a message after its first complete one. It is allowed only where a fault explains
     it: since the first complete one it was handled on the same queue, and the handling right before it there was not

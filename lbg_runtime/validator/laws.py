@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from lbg_runtime.validator.arrow import ints, is_one_of
-from lbg_runtime.validator.book import Book
+from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS, Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings
 from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
 from lbg_runtime.validator.findings import Law, Move, Witness
@@ -27,13 +27,15 @@ from lbg_runtime.validator.segments import (
 _STAMP_ROUNDING_NS = 1_000
 """Wall stamps are cut to microseconds, so a difference of two can be this far off."""
 
+_HOST_CLOCK_TOLERANCE_NS = HOST_CLOCK_TOLERANCE_MS * 1_000_000
+
 _SETTLE_ROUNDING_NS = 5_000
 """And each of two moments of settling is made of a difference of two."""
 
 
 def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table) -> int:
     """Write the findings on handlings of one key at a time, where one of the two is new; returns how many are excused,
-    as the flow of the earlier one was lost, and its message given to another life, before the later one started.
+    as the flow of the earlier one was lost before, and the later one comes of what was given to others again.
     """
     handlings = columns.handlings
     rows = np.flatnonzero(handlings.key != NONE)
@@ -47,12 +49,16 @@ def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table
     rows = rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
     inner_earlier, inner_later = _overlaps(handlings, rows, handlings.done_ns, handlings.journal)
     _, all_later = _overlaps(handlings, rows, handlings.done_ns)
-    ends_ns = _ends_for_others(columns, epochs, flows, rows)
+    ends_ns, unexplained = _ends_for_others(columns, epochs, flows, rows)
     earlier, later = _overlaps(handlings, rows, ends_ns)
+    margin = ends_ns[earlier] - handlings.start_ns[later]
+    known = set(later.tolist())
+    behind = np.asarray([pair for pair in unexplained if pair[1] not in known], dtype=np.int64).reshape(-1, 2)
+    earlier, later = np.concatenate([earlier, behind[:, 0]]), np.concatenate([later, behind[:, 1]])
+    margin = np.concatenate([margin, handlings.done_ns[behind[:, 0]] - handlings.start_ns[behind[:, 1]]])
     excused = np.setdiff1d(np.setdiff1d(all_later, inner_later), later)
     across = ~np.isin(later, inner_later)
-    earlier, later = earlier[across], later[across]
-    margin = ends_ns[earlier] - handlings.start_ns[later]
+    earlier, later, margin = earlier[across], later[across], margin[across]
     earlier, later = book.without_doubt(earlier, later, handlings.journal[earlier], handlings.journal[later], margin)
 
     def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:
@@ -74,11 +80,14 @@ def _overlaps(handlings: Handlings, rows: Ints, ends_ns: Ints, *group: Ints) -> 
     return earlier[is_due], later[is_due]
 
 
-def _ends_for_others(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Ints:
-    """Per handling, of which those of whole lanes are looked at, until when nobody else may handle its key.
+def _ends_for_others(
+    columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints
+) -> tuple[Ints, list[tuple[int, int]]]:
+    """Per handling, of which those of whole lanes are looked at, until when nobody else may handle its key; and pairs
+    of one that ran on behind that, and another one that does not come of it.
 
     A member that has lost its flow lets end what runs, and settles none of it. The broker gives the next one what was
-    not settled, in its order and flagged: this message, and before it none that was not handled before.
+    not settled, flagged and in its order: what is no newer than this message, then itself, then what follows.
     """
     handlings = columns.handlings
     ends_ns: Ints = handlings.done_ns.copy()
@@ -86,12 +95,22 @@ def _ends_for_others(columns: Columns, epochs: Epochs, flows: pa.Table, rows: In
     by_lane = np.argsort(lane, kind="stable")
     lane, mates = lane[by_lane], rows[by_lane]
     place_of = dict(zip(mates.tolist(), lane.tolist(), strict=True))
+    longest: dict[int, int] = {}
+    hosts = columns.lives.host
     for row, lost_ns in _losses_while_running(columns, epochs, flows, rows):
+        ends_ns[row] = lost_ns
         begin, end = np.searchsorted(lane, [place_of[row], place_of[row] + 1]).tolist()
         others = mates[begin:end]
-        others = others[(handlings.journal[others] != handlings.journal[row]) & (handlings.start_ns[others] >= lost_ns)]
-        ends_ns[row] = min(ends_ns[row], _given_again_ns(handlings, row, others))
-    return ends_ns
+        others = others[handlings.journal[others] != handlings.journal[row]]
+        # By another host's clock it may have been given again before that; `without_doubt` is told how little it is.
+        same_clock = hosts[handlings.journal[others]] == hosts[handlings.journal[row]]
+        since_ns = np.where(same_clock, lost_ns, lost_ns - _HOST_CLOCK_TOLERANCE_NS)
+        others = others[handlings.start_ns[others] >= since_ns]
+        for other in others[~_comes_of(handlings, row, others)].tolist():
+            if other not in longest or handlings.done_ns[row] > handlings.done_ns[longest[other]]:
+                longest[other] = row
+    is_new = handlings.new
+    return ends_ns, [(row, other) for other, row in longest.items() if is_new[row] or is_new[other]]
 
 
 def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Iterator[tuple[int, int]]:
@@ -110,22 +129,19 @@ def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, row
         yield from zip(own[ran_on].tolist(), lost_ns[ran_on].tolist(), strict=True)
 
 
-def _given_again_ns(handlings: Handlings, row: int, others: Ints) -> int:
-    """From when on others of its key were given what this member had not settled; `FAR_FUTURE` where they were not."""
-    is_numbered = bool(handlings.numbered[row])
-    start_ns, seq = handlings.start_ns[others], handlings.seq[others]
-    of_publisher = handlings.numbered[others] & (handlings.publisher[others] == handlings.publisher[row])
-    if is_numbered:
-        same = of_publisher & (seq == handlings.seq[row])
+def _comes_of(handlings: Handlings, row: int, others: Ints) -> Flags:
+    """Which of the others, behind the loss of its flow, are what the broker gave again; or start when it is done."""
+    start_ns, flagged, numbered = handlings.start_ns[others], handlings.redelivered[others], handlings.numbered[others]
+    if handlings.numbered[row]:
+        of_publisher = numbered & (handlings.publisher[others] == handlings.publisher[row])
+        same = flagged & of_publisher & (handlings.seq[others] == handlings.seq[row])
+        is_newer = of_publisher & (handlings.seq[others] > handlings.seq[row])
     else:
         # Which message it is cannot be told; that somebody had it before, by the flag.
-        same = ~handlings.numbered[others] & handlings.redelivered[others]
-    again_ns = int(np.min(start_ns[same], initial=FAR_FUTURE))
-    came_before = start_ns < again_ns
-    is_newer = of_publisher & (seq > handlings.seq[row]) & is_numbered
-    if same.any() and not (came_before & (is_newer | ~handlings.redelivered[others])).any():
-        again_ns = int(np.min(start_ns[came_before], initial=again_ns))
-    return again_ns
+        same, is_newer = flagged & ~numbered, np.zeros(len(others), dtype=np.bool_)
+    again_ns = np.min(start_ns[same], initial=FAR_FUTURE)
+    explained: Flags = (flagged & ~is_newer) | (start_ns > again_ns) | (start_ns >= handlings.done_ns[row])
+    return explained
 
 
 def check_settlements(book: Book, handlings: Handlings, epochs: Epochs, until_ns: int) -> Flags:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -209,6 +209,45 @@ def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(folde
     assert json.loads(output)["clean"] is True
     told = json.loads(errors.splitlines()[-1])
     assert (told["event"], told["threads"], told["exit_code"]) == ("exit_forced", ["the-users-own"], 0)
+
+
+def full_pipe():
+    """The ends of a pipe that takes nothing more."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4_096))
+    os.set_blocking(writer, True)
+    return reader, writer
+
+
+def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(folder):
+    reader, writer = full_pipe()
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", SOON, "run", "--config", "no"], cwd=folder, stderr=writer, check=False, timeout=30
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert ended.returncode == 2
+
+
+def test_a_report_that_nobody_reads_ends_the_process_all_the_same(folder):
+    (folder / "shop.py").write_text(SHOP)
+    reader, writer = full_pipe()
+    soon = SOON.replace("main.main()", "from lbg_runtime.runtime import app; app.EXIT_GRACE_S = 0.1; main.main()")
+    try:
+        with running(
+            [sys.executable, "-c", soon, "run", "--json"], cwd=folder, text=True, stdout=writer, stderr=subprocess.PIPE
+        ) as process:
+            _until(process, "member_started")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("check",), 0), (("asyncapi",), 0), (("run", "--config", "no"), 2)])

@@ -197,11 +197,7 @@ def _count_overlaps(
             inside = [earlier for earlier in lane[:place] if earlier.done > later.start]
             if any(earlier.life == later.life for earlier in inside):
                 in_process += 1
-            elif any(
-                _end_for_others(run.journals[earlier.life], earlier, lane, by_epoch.get(earlier.epoch, []))
-                > later.start
-                for earlier in inside
-            ):
+            elif not all(_comes_of(run, earlier, later, lane, by_epoch) for earlier in inside):
                 across += 1
             elif inside:
                 after_loss += 1
@@ -212,20 +208,23 @@ def _count_overlaps(
     }
 
 
-def _end_for_others(journal: Journal, handling: Handling, lane: list[Handling], flows: list[FlowRecord]) -> float:
-    losses = [flow.mono_ns for flow in flows if flow.event in ("inactive", "down") and flow.mono_ns >= handling.start]
-    lost = max(handling.start, min([_earliest(journal, loss) for loss in losses], default=inf))
-    if lost >= handling.done:
-        return handling.done
-    others = [other for other in lane if other.life != handling.life and other.start >= lost]
-    if handling.message is not None:
-        again = [other.start for other in others if other.message == handling.message]
-    else:
-        again = [other.start for other in others if other.message is None and other.record.redelivered]
-    before = [other for other in others if again and other.start < min(again)]
-    if all(other.record.redelivered and not _is_newer(other, handling) for other in before):
-        again += [other.start for other in before]
-    return min([handling.done, *again])
+def _comes_of(
+    run: Run,
+    earlier: Handling,
+    later: Handling,
+    lane: list[Handling],
+    by_epoch: dict[tuple[int, int, int], list[FlowRecord]],
+) -> bool:
+    """Whether the earlier one ran on where its flow was lost, and the later one is what the broker gave again."""
+    flows, journal = by_epoch.get(earlier.epoch, []), run.journals[earlier.life]
+    losses = [f.mono_ns for f in flows if f.event in ("inactive", "down") and f.mono_ns >= earlier.start]
+    lost = max(earlier.start, min([_earliest(journal, loss) for loss in losses], default=inf))
+    if later.start < lost:
+        return False
+    if later.record.redelivered and not _is_newer(later, earlier):
+        return True
+    behind = [h for h in lane if h.life != earlier.life and h.start >= lost and h.record.redelivered]
+    return any(other.start < later.start for other in behind if other.message == earlier.message)
 
 
 def _is_newer(one: Handling, than: Handling) -> bool:

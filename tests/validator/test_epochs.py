@@ -5,6 +5,7 @@ from dataclasses import replace
 import pyarrow.compute as pc
 import pytest
 
+from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
@@ -305,13 +306,38 @@ def test_what_runs_on_where_its_flow_is_lost_overlaps_with_what_comes_again_and_
         (run_on(1_000, (3, 1_200), (2, 1_300)), 1),
         # What was handled before may come again in front of it, and what was not may not.
         (run_on(1_000, (1, 1_150), (2, 1_200)), 0),
-        (run_on(1_000, (1, 1_100), (3, 1_150), (2, 1_200)), 2),
+        (run_on(1_000, (1, 1_100), (3, 1_150), (2, 1_200)), 1),
         # Nobody had told "a" yet.
         (run_on(1_250, (2, 1_200), (3, 1_300)), 2),
     ],
 )
 def test_a_lost_flow_explains_no_more_than_that_its_message_is_handled_again(run: Run, found: int) -> None:
     assert judged(run).counts[Law.OVERLAP_ACROSS_PROCESSES] == found
+
+
+@pytest.mark.parametrize("cut_ms", [1_120, 1_160, 1_190, 1_210, 1_310])
+def test_what_comes_again_is_known_before_the_message_that_ran_on_does(cut_ms: float) -> None:
+    tables = published(run_on(1_000, (1, 1_150), (2, 1_200), (3, 1_300)), 3).tables()
+    early = pc.less(tables.dispatches.column("start_mono_ns"), at(cut_ms))
+    due = pc.less(tables.flows.column("mono_ns"), at(cut_ms))
+    examination = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    first = replace(tables, dispatches=tables.dispatches.filter(early), flows=tables.flows.filter(due))
+    rest = replace(
+        tables, dispatches=tables.dispatches.filter(pc.invert(early)), flows=tables.flows.filter(pc.invert(due))
+    )
+    assert examination.feed(first, at(cut_ms)) == ()
+    found = judge(
+        [examination.finish(replace(rest, confirmed=tables.confirmed.slice(0, 0)))], tables.journals, tables.ledgers
+    )
+    assert found.counts[Law.OVERLAP_ACROSS_PROCESSES] == 0
+    assert found.accounts.overlaps_after_loss == 3
+
+
+def test_a_loss_and_a_start_of_two_hosts_that_nearly_agree_prove_nothing() -> None:
+    run = run_on(1_000 + HOST_CLOCK_TOLERANCE_MS // 2, (2, 1_000), (3, 1_300))
+    for journal, host in zip(run.journals, ("one", "two"), strict=True):
+        journal.header = replace(journal.header, host=host)
+    assert judged(run, 3).counts[Law.OVERLAP_ACROSS_PROCESSES] == 0
 
 
 @pytest.mark.parametrize(("loss_ms", "found"), [(AWAKE_MS + 1_999, 0), (AWAKE_MS + 2_001, 1)])

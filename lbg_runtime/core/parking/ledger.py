@@ -261,6 +261,8 @@ class ParkingLedger:
 
     def _fence_above(self, other: ParkingOwner) -> PublishFence:
         self.owner = ParkingOwner(other.generation + 1, self.owner.nonce)
+        # That one counted from its own.
+        self._last_number = max(self._last_number, self.owner.generation)
         return PublishFence(self.owner)
 
     def _take_message(self, delivery_id: DeliveryId, entry: ParkedMessage) -> list[LedgerOrder]:

@@ -294,10 +294,10 @@ class Lander:
         """
         kept_ms = IDLE_MS if self._options.retention_ms is None else self._options.retention_ms
         before_us = self._clock_us() - kept_ms * 1_000
-        for handle, held in list(self._lanes.items()):
-            if not held.landing_count and held.used_us < before_us:
-                del self._lanes[handle]
-                await held.lane.close()
+        idle = [handle for handle, held in self._lanes.items() if not held.landing_count and held.used_us < before_us]
+        # All at once, as their handles may be revoked while one of them is closed.
+        for held in [self._lanes.pop(handle) for handle in idle]:
+            await held.lane.close()
 
     async def _prune(self) -> None:
         before_us = self._clock_us() - (self._options.retention_ms or 0) * 1_000

@@ -109,12 +109,17 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
     is_live = is_being_written(folder)
     lane_rows = view.extent().rows
     segments = parts_of(folder)[INDEX_SUFFIX]
-    for first in segments[:-1] if is_live else segments:
+    for first, following in zip(segments, [*segments[1:], None], strict=False):
+        if is_live and following is None:
+            break
         segment = Segment(folder, first)
         last = segment.last_entry()
+        rows = first if last is None else last.rows
+        if following is not None and rows != following:
+            # Its newest rows, and their ids, are not known; of the last segment `extent` has looked.
+            raise LandingDamaged(str(segment.index_path), "it has lost its end", DAMAGE_REMEDY)
         if last is not None and last.t_land >= before_us:
             break
-        rows = first if last is None else last.rows
         try:
             size = segment.data_path.stat().st_size + segment.index_path.stat().st_size
             if not is_dry:

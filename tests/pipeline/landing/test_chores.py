@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from lbg_runtime.pipeline.landing import lander as lander_module
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.open_lane import OpenLane
 from lbg_runtime.pipeline.landing.prune import prune, wall_us
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
@@ -119,6 +120,34 @@ async def test_a_lane_of_a_log_that_is_not_full_is_gone_on_with_however_old_it_i
             await trial.all_landed()
             await asyncio.sleep(600)
     assert len(LandingLog(trial.options.root).lanes()) == QUEUES
+
+
+async def test_a_handle_may_be_revoked_while_idle_lanes_are_let_go(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used_bytes, closed = [0], 0
+    monkeypatch.setattr(lander_module, "used_bytes", lambda _: used_bytes[0])
+    trial.options = replace(trial.options, retention_ms=0, quota_bytes=1_000_000)
+    close = OpenLane.close
+
+    async def close_slowly(lane: OpenLane) -> None:
+        nonlocal closed
+        if not closed:
+            trial.sessions["a"].drop_connection(3)
+        closed += 1
+        await asyncio.sleep(1)
+        await close(lane)
+
+    async with trial.running(trial.lander("a")):
+        await trial.publish(40)
+        await trial.all_landed()
+        monkeypatch.setattr(OpenLane, "close", close_slowly)
+        used_bytes[0] = 1_000_000
+        await trial.until(lambda: closed >= QUEUES)
+        used_bytes[0] = 0
+        await trial.publish(40)
+        await trial.all_landed()
+    assert trial.rows() == 80
 
 
 async def test_without_a_retention_a_full_log_lets_go_of_its_lanes_for_those_who_prune_it(

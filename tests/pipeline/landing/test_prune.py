@@ -9,6 +9,7 @@ import pytest
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
 from lbg_runtime.pipeline.landing import lane_view, merge
 from lbg_runtime.pipeline.landing import prune as prune_module
+from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
@@ -53,6 +54,17 @@ def test_a_damaged_lane_stays_from_its_damage_on_and_keeps_no_other_from_being_p
     with pytest.raises(LandingDamaged):
         pruned(log_on_disk, 500)
     assert LandingLog(log_on_disk.root).lanes()[whole].first_row == 4
+
+
+@pytest.mark.parametrize("before_us", [1, 10_000])
+def test_a_segment_whose_index_has_lost_its_end_stays_however_old(log_on_disk: LogOnDisk, before_us: int) -> None:
+    lane = filled(log_on_disk)
+    index = log_on_disk.root / lane / "000000000000.index"
+    index.write_bytes(index.read_bytes()[:-ENTRY_BYTES])
+    failures: list[Unpruned] = []
+    assert list(prune(log_on_disk.root, before_us, clock_us=int, failures=failures)) == []
+    assert [type(each.error) for each in failures] == [LandingDamaged]
+    assert index.exists()
 
 
 def test_the_last_segment_stays_while_its_writer_lives(log_on_disk: LogOnDisk) -> None:
