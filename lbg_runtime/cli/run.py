@@ -52,6 +52,7 @@ def run(
         from lbg_runtime.cli.log import configure_log
         from lbg_runtime.runtime.app import App
         from lbg_runtime.runtime.registry import load_handlers
+        from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 
     configure_log()
     # Handler modules lie where the command is given, as they do for `python -m`.
@@ -81,7 +82,11 @@ def run(
             "left_behind": report.left_behind,
             "still_bound": report.still_bound,
         }
+        # Signals are ignored by now: whoever does not read this would keep the process.
+        guard = ExitGuard(report.exit_code)
+        guard.arm(EXIT_GRACE_S)
         print(orjson.dumps(left).decode())
+        guard.disarm()
     raise typer.Exit(report.exit_code)
 
 

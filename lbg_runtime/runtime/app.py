@@ -152,8 +152,8 @@ class App:
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
 
-        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left, and
-        the process ends `EXIT_GRACE_S` after the return at the latest.
+        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left. See
+        that what follows has a bound.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
         deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1
@@ -162,9 +162,7 @@ class App:
         guard = ExitGuard()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                report = runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
-            guard.exit_code = report.exit_code
-            return report
+                return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
         except SystemExit as leaving:
             _log.error("ended_by_handler", exit_code=leaving.code)
             if leaving.code and leaving.code != USER_MISTAKE:
@@ -172,11 +170,7 @@ class App:
             raise SystemExit(1) from leaving
         finally:
             # Only here: the runner waits for the threads of what was cancelled.
-            if ends_process:
-                # Nobody can end what follows by a signal, which may wait for whoever reads what is printed.
-                guard.arm(EXIT_GRACE_S)
-            else:
-                guard.disarm()
+            guard.disarm()
 
     def stop(self) -> None:
         """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""

@@ -26,8 +26,7 @@ class ExitGuard:
     """
 
     def __init__(self, exit_code: int = 1) -> None:
-        self.exit_code = exit_code
-        """What the process ends with."""
+        self._exit_code = exit_code
         self._timer: threading.Timer | None = None
 
     def arm(self, after_s: float) -> None:
@@ -52,13 +51,13 @@ class ExitGuard:
             self._timer = None
 
     def _exit(self) -> None:
-        told = threading.Thread(target=_tell, args=(self.exit_code, _threads_that_stay()), daemon=True)
+        told = threading.Thread(target=_tell, args=(self._exit_code, _threads_that_stay()), daemon=True)
         with suppress(RuntimeError):  # there are too many threads
             told.start()
             # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
             told.join(_LOG_TIMEOUT_S)
         # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
-        os._exit(self.exit_code)
+        os._exit(self._exit_code)
 
 
 def _tell(exit_code: int, threads: list[str]) -> None:

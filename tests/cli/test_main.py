@@ -237,7 +237,9 @@ def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(folder):
 def test_a_report_that_nobody_reads_ends_the_process_all_the_same(folder):
     (folder / "shop.py").write_text(SHOP)
     reader, writer = full_pipe()
-    soon = SOON.replace("main.main()", "from lbg_runtime.runtime import app; app.EXIT_GRACE_S = 0.1; main.main()")
+    soon = SOON.replace(
+        "main.main()", "from lbg_runtime.runtime import shutdown; shutdown.EXIT_GRACE_S = 0.1; main.main()"
+    )
     try:
         with running(
             [sys.executable, "-c", soon, "run", "--json"], cwd=folder, text=True, stdout=writer, stderr=subprocess.PIPE
