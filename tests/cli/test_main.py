@@ -234,24 +234,6 @@ def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(folder):
     assert ended.returncode == 2
 
 
-def test_a_report_that_nobody_reads_ends_the_process_all_the_same(folder):
-    (folder / "shop.py").write_text(SHOP)
-    reader, writer = full_pipe()
-    soon = SOON.replace(
-        "main.main()", "from lbg_runtime.runtime import shutdown; shutdown.EXIT_GRACE_S = 0.1; main.main()"
-    )
-    try:
-        with running(
-            [sys.executable, "-c", soon, "run", "--json"], cwd=folder, text=True, stdout=writer, stderr=subprocess.PIPE
-        ) as process:
-            _until(process, "member_started")
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
 @pytest.mark.parametrize(("arguments", "code"), [(("check",), 0), (("asyncapi",), 0), (("run", "--config", "no"), 2)])
 def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(folder, arguments, code):
     (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
