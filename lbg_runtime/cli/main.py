@@ -131,8 +131,9 @@ def main() -> None:
     try:
         try:
             app()
-        except SystemExit:
+        except SystemExit as leaving:
             # As every command ends that does not fail.
+            _bind_what_no_signal_ends(leaving)
             sys.stdout.flush()
             raise
     except UserError as error:
@@ -149,9 +150,7 @@ def main() -> None:
         told = "standard output", str(error.strerror), "room for what is printed"
         sys.exit(1 if isinstance(error, BrokenPipeError) else _fail(UserError(*told), 1))
     finally:
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
-            # No signal ends what waits for its reader: so it has a bound before.
-            _leave_within_bound(sys.exception())
+        _bind_what_no_signal_ends(sys.exception())
         _leave_written()
         _leave_within_bound(sys.exception())
 
@@ -164,6 +163,12 @@ def _fail(error: LbgError, code: int) -> int:
         # An error may quote what others chose; those that are several lines are several problems.
         print("\n".join(printable(line) for line in f"lbg: {error}".split("\n")), file=sys.stderr)
     return code
+
+
+def _bind_what_no_signal_ends(leaving: BaseException | None) -> None:
+    # What waits for its reader would keep a process that ignores who asks it to leave.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+        _leave_within_bound(leaving)
 
 
 def _leave_within_bound(leaving: BaseException | None) -> None:

@@ -85,7 +85,7 @@ def run(
         # Signals are ignored by now: whoever does not read this would keep the process.
         guard = ExitGuard(report.exit_code)
         guard.arm(EXIT_GRACE_S)
-        print(orjson.dumps(left).decode())
+        print(orjson.dumps(left).decode(), flush=True)
         guard.disarm()
     raise typer.Exit(report.exit_code)
 

@@ -234,6 +234,26 @@ def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(folder):
     assert ended.returncode == 2
 
 
+# Unbuffered it blocks in the call that prints, else where the interpreter flushes.
+@pytest.mark.parametrize(("prints", "unbuffered"), [("report", ""), ("report", "1"), ("handler", "")])
+def test_what_a_member_prints_and_nobody_reads_does_not_keep_it(folder, prints, unbuffered):
+    (folder / "shop.py").write_text(SHOP + ("print('of a handler module')" if prints == "handler" else ""))
+    reader, writer = full_pipe()
+    soon = f"from lbg_runtime.runtime import shutdown; shutdown.EXIT_GRACE_S = 0.1; {SOON}"
+    command = [sys.executable, "-c", soon, "run", *(["--json"] if prints == "report" else [])]
+    try:
+        with running(
+            command, cwd=folder, text=True, stdout=writer, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        ) as process:  # fmt: skip
+            _until(process, "member_started")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 @pytest.mark.parametrize(("arguments", "code"), [(("check",), 0), (("asyncapi",), 0), (("run", "--config", "no"), 2)])
 def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(folder, arguments, code):
     (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
