@@ -26,7 +26,7 @@ from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.prune import Unpruned, prune, wall_us
 from lbg_runtime.pipeline.landing.room import Room
-from lbg_runtime.pipeline.landing.usage import used_bytes
+from lbg_runtime.pipeline.landing.usage import free_bytes, used_bytes
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.registry import Handlers
@@ -150,13 +150,10 @@ class Lander:
         # A lander that has no room keeps its queues: the others have none either, as the log is theirs too.
         del session, on_able
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
-        if self._options.quota_bytes is not None:
-            await self._measure()
+        await self._measure()
         try:
             async with asyncio.TaskGroup() as group:
-                chores = []
-                if self._options.quota_bytes is not None:
-                    chores.append(group.create_task(self._every(MEASURE_S, self._measure)))
+                chores = [group.create_task(self._every(MEASURE_S, self._measure))]
                 if self._options.retention_ms is not None:
                     interval_s = min(PRUNE_S, max(MEASURE_S, self._options.retention_ms / 1_000))
                     chores.append(group.create_task(self._every(interval_s, self._prune)))
@@ -240,7 +237,7 @@ class Lander:
                 self._options.limits,
                 self._threads,
                 self._clock_us,
-                self._count_written,
+                self._room.count_written,
             )
             held = self._lanes[queue, epoch] = _HeldLane(lane)
         return held
@@ -268,21 +265,24 @@ class Lander:
             await asyncio.sleep(interval_s)
             await chore()
 
-    def _count_written(self, size_bytes: int) -> None:
-        if self._options.quota_bytes is not None:
-            self._room.count(self._room.used_bytes + size_bytes)
+    def _look_at_disk(self) -> tuple[int, int | None]:
+        """On a thread."""
+        root = self._options.root
+        # To look at all files is for those who have set a bound.
+        used = 0 if self._options.quota_bytes is None else used_bytes(root)
+        return used, free_bytes(root)
 
     async def _measure(self) -> None:
         try:
-            found = await asyncio.to_thread(used_bytes, self._options.root)
+            used, free = await asyncio.to_thread(self._look_at_disk)
         except OSError as error:
-            # The last figure stays, and grows by what this member writes. Said once, as the next look is soon.
+            # The last figures stay, with what this member writes. Said once, as the next look is soon.
             if self._is_measured:
                 _log.warning("landing_not_measured", reason=str(error), used_bytes=self._room.used_bytes)
             self._is_measured = False
         else:
             self._is_measured = True
-            self._room.count(found)
+            self._room.count(used, free)
         if self._room.is_full:
             await self._end_idle_lanes()
 

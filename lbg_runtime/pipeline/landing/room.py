@@ -17,16 +17,18 @@ PAUSE_MAX_S = 5.0
 
 
 class Room:
-    """Closed to all while the log has reached its quota, and to a queue for a while after its flush has failed.
+    """Closed to all while the log has reached its quota, or its disk the reserve, and to a queue for a while after its
+    flush has failed.
 
     On the member's loop. Handlers that wait here keep their deliveries in flight, so that the broker sends no more.
     Where their flow handle is being given up, or gone, they go back.
     """
 
     def __init__(self, quota_bytes: int | None) -> None:
-        """`quota_bytes` None: there is always room."""
+        """`quota_bytes` None: the disk alone is the bound."""
         self.quota_bytes = quota_bytes
         self.used_bytes = 0
+        self._free_bytes: int | None = None
         self._waiting: dict[asyncio.Future[None], Handle] = {}
         self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
         """Epoch of the newest handle, and whether that is kept."""
@@ -41,17 +43,29 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether the log has reached its quota."""
+        """Whether the log has reached its quota, or its disk the reserve."""
+        return self._has_reached_quota or (self._free_bytes is not None and self._free_bytes <= 0)
+
+    @property
+    def _has_reached_quota(self) -> bool:
         return self.quota_bytes is not None and self.used_bytes >= self.quota_bytes
 
-    def count(self, used_bytes: int) -> None:
-        """The log has so many bytes now."""
-        self.used_bytes = used_bytes
+    def count(self, used_bytes: int, free_bytes: int | None) -> None:
+        """The log has so many bytes now, and its disk takes so many more, where that is known (`usage.free_bytes`)."""
+        self.used_bytes, self._free_bytes = used_bytes, free_bytes
         if self.is_full != self._was_full:
             self._was_full = self.is_full
-            event = "landing_quota_reached" if self.is_full else "landing_goes_on"
-            (_log.warning if self.is_full else _log.info)(event, used_bytes=used_bytes, quota_bytes=self.quota_bytes)
+            facts = {"used_bytes": used_bytes, "quota_bytes": self.quota_bytes, "free_bytes": free_bytes}
+            if self.is_full:
+                _log.warning("landing_quota_reached" if self._has_reached_quota else "landing_disk_full", **facts)
+            else:
+                _log.info("landing_goes_on", **facts)
         self._let_in()
+
+    def count_written(self, size_bytes: int) -> None:
+        """This member has written so many."""
+        free_bytes = None if self._free_bytes is None else self._free_bytes - size_bytes
+        self.count(self.used_bytes + size_bytes, free_bytes)
 
     def flush_failed(self, queue: QueueName) -> None:
         """What waited for the flush comes here, and tries again when it is let in."""

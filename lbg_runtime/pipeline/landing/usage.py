@@ -1,9 +1,21 @@
-"""How many bytes a landing log holds."""
+"""How many bytes a landing log holds, and how many its disk still takes."""
 
 import os
 from pathlib import Path
 
 from lbg_runtime.pipeline.landing.layout import lane_names, queues_of
+
+RESERVE_BYTES = 256 << 20
+"""What a lander leaves of its disk, or a twentieth of it where that is less: old rows could not be pruned without."""
+
+
+def free_bytes(root: Path) -> int | None:
+    """What may still be written before the disk has nothing left but the reserve; below 0 where that is touched. None
+    where the file system does not say. Raises `OSError`."""
+    disk = os.statvfs(root)
+    if not disk.f_blocks:
+        return None
+    return disk.f_frsize * disk.f_bavail - min(RESERVE_BYTES, disk.f_frsize * disk.f_blocks // 20)
 
 
 def used_bytes(root: Path) -> int:

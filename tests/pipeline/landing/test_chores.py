@@ -14,6 +14,7 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import OpenLane
 from lbg_runtime.pipeline.landing.prune import prune, wall_us
+from lbg_runtime.pipeline.landing.usage import used_bytes
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
 
@@ -112,6 +113,36 @@ async def test_a_log_that_is_full_of_last_segments_goes_on_when_their_rows_are_o
     assert trial.rows() == 400
 
 
+async def test_a_full_disk_goes_on_when_the_rows_are_old_as_a_full_log_does(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.options = replace(trial.options, retention_ms=0)
+    monkeypatch.setattr(lander_module, "free_bytes", lambda root: 60_000 - used_bytes(root))
+    with capture_logs() as told:
+        async with trial.running(trial.lander("a")):
+            # Several times what the disk takes.
+            await trial.publish(400)
+            await trial.all_landed()
+    assert {"landing_disk_full", "landing_goes_on"} <= {each["event"] for each in told}
+    assert trial.rows() == 400
+
+
+async def test_nothing_lands_on_a_full_disk_until_there_is_room(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [0]
+    monkeypatch.setattr(lander_module, "free_bytes", lambda _: free[0])
+    async with trial.running(trial.lander("a")):
+        await trial.publish(50)
+        await asyncio.sleep(60)
+        assert (trial.depth(), trial.rows()) == (50, 0)
+        free[0] = 1
+        # Counts what it writes by itself until it looks again.
+        await trial.until(lambda: trial.rows() > 0)
+        await trial.until(lambda: trial.depth() > 0)
+        free[0] = 1 << 30
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
 async def test_a_lane_of_a_log_that_is_not_full_is_gone_on_with_however_old_it_is(trial: Trial) -> None:
     trial.options = replace(trial.options, retention_ms=0, quota_bytes=1 << 30)
     async with trial.running(trial.lander("a")):
@@ -125,8 +156,8 @@ async def test_a_lane_of_a_log_that_is_not_full_is_gone_on_with_however_old_it_i
 async def test_a_handle_may_be_revoked_while_idle_lanes_are_let_go(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used_bytes, closed = [0], 0
-    monkeypatch.setattr(lander_module, "used_bytes", lambda _: used_bytes[0])
+    used, closed = [0], 0
+    monkeypatch.setattr(lander_module, "used_bytes", lambda _: used[0])
     trial.options = replace(trial.options, retention_ms=0, quota_bytes=1_000_000)
     close = OpenLane.close
 
@@ -142,9 +173,9 @@ async def test_a_handle_may_be_revoked_while_idle_lanes_are_let_go(
         await trial.publish(40)
         await trial.all_landed()
         monkeypatch.setattr(OpenLane, "close", close_slowly)
-        used_bytes[0] = 1_000_000
+        used[0] = 1_000_000
         await trial.until(lambda: closed >= QUEUES)
-        used_bytes[0] = 0
+        used[0] = 0
         await trial.publish(40)
         await trial.all_landed()
     assert trial.rows() == 80
