@@ -139,11 +139,6 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     return state
 
 
-def username_ref(spec: GroupSpec) -> Ref:
-    """Of the members' client username."""
-    return Ref(ObjectKind.CLIENT_USERNAME, spec.username)
-
-
 def account_refs(spec: GroupSpec) -> tuple[Ref, ...]:
     """Of all accounts: ACL profiles, client profiles and client usernames; topic rules apart."""
     refs: list[Ref] = []

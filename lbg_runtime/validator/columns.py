@@ -94,11 +94,6 @@ class Lives:
                 happened[(journal == life) & (noticed_ns > begin) & (noticed_ns <= end + _WAKING_NS)] = begin
         return happened
 
-    @property
-    def one_clock(self) -> bool:
-        """Whether all times are of one host's monotonic clock, and so exact among processes."""
-        return len(np.unique(self.host)) <= 1
-
 
 @dataclass(frozen=True, slots=True)
 class Handlings:

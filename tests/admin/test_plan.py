@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_runtime.admin.objects import NEVER_READ, ObjectKind, Ref, desired_state, marker_ref, username_ref
+from lbg_runtime.admin.objects import NEVER_READ, ObjectKind, Ref, desired_state, marker_ref
 from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import find_problems, find_taken_names
 from lbg_runtime.admin.roles import Login, Topics
@@ -31,6 +31,10 @@ def make_spec(queue_count=3, hash_count=7, username="members", profile=None, oth
         publisher=Login("publishers", "hush") if others else None,
         conductor=Login("conductor", "hush") if others else None,
     )
+
+
+def username_ref(spec):
+    return Ref(USERNAME, spec.username)
 
 
 SPECS = st.builds(
