@@ -3,8 +3,11 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
+from typing import NoReturn
 
 import structlog
 
@@ -16,6 +19,17 @@ EXIT_GRACE_S = 5.0
 
 
 _LOG_TIMEOUT_S = 2.0
+
+
+def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:
+    """End this process, when nothing on its loop can; before, have the log told why, for which there is a bound."""
+    told = threading.Thread(target=tell, daemon=True)
+    with suppress(RuntimeError):  # there are too many threads
+        told.start()
+        # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
+        told.join(_LOG_TIMEOUT_S)
+    # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
+    os._exit(exit_code)
 
 
 class ExitGuard:
@@ -51,13 +65,7 @@ class ExitGuard:
             self._timer = None
 
     def _exit(self) -> None:
-        told = threading.Thread(target=_tell, args=(self._exit_code, _threads_that_stay()), daemon=True)
-        with suppress(RuntimeError):  # there are too many threads
-            told.start()
-            # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
-            told.join(_LOG_TIMEOUT_S)
-        # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
-        os._exit(self._exit_code)
+        end_process(self._exit_code, partial(_tell, self._exit_code, _threads_that_stay()))
 
 
 def _tell(exit_code: int, threads: list[str]) -> None:

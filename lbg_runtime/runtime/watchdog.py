@@ -10,7 +10,6 @@ this thread as well.
 """
 
 import asyncio
-import os
 import sys
 import threading
 import time
@@ -18,9 +17,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import structlog
+
+from lbg_runtime.runtime.shutdown import end_process
 
 _log = structlog.get_logger(__name__)
 
@@ -29,7 +31,6 @@ EXIT_CODE = 1
 _TICKS = 10
 """Looks at the loop within the limit."""
 _LONGEST_TICK_MS = 1_000
-_LOG_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
@@ -108,12 +109,7 @@ class _Watchdog:
 
     def _end(self, blocked_ms: int) -> None:
         frame = sys._current_frames().get(self._loop_thread)
-        told = threading.Thread(target=_tell, args=(blocked_ms, self._limit_ms, frame), daemon=True)
-        told.start()
-        # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
-        told.join(_LOG_TIMEOUT_S)
-        # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
-        os._exit(EXIT_CODE)
+        end_process(EXIT_CODE, partial(_tell, blocked_ms, self._limit_ms, frame))
 
 
 def _tell(blocked_ms: int, limit_ms: int, frame: FrameType | None) -> None:

@@ -19,6 +19,17 @@ from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
+NO_THREADS = """
+import sys, threading
+from lbg_runtime.runtime.shutdown import end_process
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = refuse
+end_process(7, lambda: print("told", flush=True))
+"""
+
 MEMBER = """
 import asyncio, os, structlog, sys, time
 from lbg_runtime import App, Handlers, Message
@@ -304,3 +315,8 @@ def _wait_until_gone(pid: int, within_s: float) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"process {pid} is still there")
+
+
+def test_a_process_ends_although_no_thread_can_be_started_to_tell_of_it():
+    ended = subprocess.run([sys.executable, "-c", NO_THREADS], capture_output=True, check=False, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"", b"")
