@@ -106,6 +106,7 @@ def test_what_is_seen_has_the_names_of_the_monitor_api(kinds):
     from lbg_runtime.broker.engine.engine import Engine
 
     engine = Engine()
+    engine.replays.keep_log_of_size("default", 2_500_000)
     queue = QueueName("q")
     engine.create_queue("default", queue, QueueSettings())
     engine.add_queue_subscription("default", queue, ">")
@@ -113,7 +114,8 @@ def test_what_is_seen_has_the_names_of_the_monitor_api(kinds):
     engine.bind(client, queue)
     engine.subscribe(client, ">")
     engine.publish(engine.open_publisher(client, "").flow, 1, Published("a", 1, 1))
-    above = ("default", {"queues": "q", "clients": "ann"}.get(kinds[1], "") if len(kinds) > 1 else "")
+    names = {"queues": "q", "clients": "ann", "replayLogs": engine.replays.log("default").settings.name}
+    above = ("default", names.get(kinds[1], "") if len(kinds) > 1 else "")
     seen = next(iter(_LOOKS[kinds](engine, above[: len(kinds) - 1])))
     ours = {attribute.name for attribute in GROUPING_QUEUE_ATTRIBUTES}
     assert set(seen.row) - ours <= set(definition_of(monitor, path))
