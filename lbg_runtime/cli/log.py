@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 2_000
 """Characters of one line or text of a traceback: an error may quote a whole payload."""
 
+WIDEST_GROUP, DEEPEST_GROUP = 15, 10
+"""Errors of one group that are told, and groups within groups: a task group may fail with thousands. As Python has it
+where it writes a traceback itself."""
+
 _log = structlog.get_logger(__name__)
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
@@ -113,7 +117,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[Processor] = (
-        [structlog.processors.ExceptionRenderer(_as_items), _failing_nobody(structlog.processors.JSONRenderer())]
+        [_failing_nobody(structlog.processors.ExceptionRenderer(_as_items), structlog.processors.JSONRenderer())]
         if as_json
         # Names that a peer chose may hold line breaks; written as literals they stay in one line.
         else [_failing_nobody(structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_plainly))]
@@ -179,13 +183,26 @@ def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {**event, "event": _cut_text(event["event"])}
 
 
-def _failing_nobody(render: Processor) -> Processor:
+def _failing_nobody(*steps: Processor) -> Processor:
     """Render, or tell that it cannot be done: whoever wants to tell something may be handling a message."""
 
+    def render(logger: WrappedLogger, name: str, event: EventDict) -> "ProcessorReturnValue":
+        rendered: ProcessorReturnValue = dict(event)
+        for step in steps:
+            rendered = step(logger, name, cast(EventDict, rendered))
+        return rendered
+
     def rendered(logger: WrappedLogger, name: str, event: EventDict) -> "ProcessorReturnValue":
+        if event.get("exc_info"):
+            try:
+                return render(logger, name, event)
+            except Exception as error:  # noqa: BLE001 - of whatever is to be told
+                # What a handler raises may be nested deeper than anybody can write, or not be what it should.
+                event = {key: value for key, value in event.items() if key != "exc_info"}
+                event["exception"] = f"it cannot be told: {type(error).__name__}"
         try:
-            return render(logger, name, dict(event))
-        except Exception as error:  # noqa: BLE001 - of whatever is to be told
+            return render(logger, name, event)
+        except Exception as error:  # noqa: BLE001 - as above
             known = {key: event[key] for key in ("level", "timestamp") if key in event}
             line = event["event"] if isinstance(event.get("event"), str) else None
             return render(
@@ -196,7 +213,27 @@ def _failing_nobody(render: Processor) -> Processor:
 
 
 def _as_items(exc_info: ExcInfo) -> object:
-    return _cut(_frames_of(exc_info))
+    kind, error, trace = exc_info
+    if isinstance(error, BaseExceptionGroup):
+        error = _shortened(error, DEEPEST_GROUP)
+    return _cut(_frames_of((kind, error, trace)))
+
+
+class _LeftOut(Exception):
+    """In place of errors of a group that are not told."""
+
+
+def _shortened(group: BaseExceptionGroup[BaseException], depth: int) -> BaseExceptionGroup[BaseException]:
+    errors = group.exceptions if depth else ()
+    kept = [
+        _shortened(each, depth - 1) if isinstance(each, BaseExceptionGroup) else each for each in errors[:WIDEST_GROUP]
+    ]
+    if left_out := len(group.exceptions) - len(kept):
+        kept.append(_LeftOut(f"{left_out} more"))
+    shortened = BaseExceptionGroup(group.message, kept)
+    shortened.__cause__, shortened.__context__ = group.__cause__, group.__context__
+    shortened.__suppress_context__ = group.__suppress_context__
+    return shortened.with_traceback(group.__traceback__)
 
 
 def _write_plainly(out: TextIO, exc_info: ExcInfo) -> None:

@@ -36,7 +36,7 @@ from lbg_runtime.runtime.backoff import retry_delay_ms
 from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.error_queue import ErrorQueue
-from lbg_runtime.runtime.failure_report import FailureReport, error_text, report_of
+from lbg_runtime.runtime.failure_report import FailureReport, error_text, plain, report_of
 from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack, Handling
 from lbg_runtime.runtime.key_reports import KeyReports
 from lbg_runtime.runtime.keyless import KeylessMessages
@@ -271,6 +271,8 @@ class Dispatcher:
             self._lanes.finish(lane)
             self._end(handling, None)
             return
+        if failure is not None:
+            failure = plain(failure)
         if isinstance(failure, GivenBack):
             if not lane.is_recalled:
                 # Until its flow has taken back what has not started, no successor may overtake it (L3).
@@ -440,13 +442,15 @@ class Dispatcher:
             self.counts.bodies_refused += 1
         # Errors of ours say all in their facts, unless something else stands behind them.
         has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
-        _log.warning(
-            "handling_failed",
-            **_facts(handling),
-            reason=error_text(failure),
-            # Once is enough to find the place; the attempts after it say the reason alone.
-            exc_info=failure if handling.attempts == 1 and has_stack else None,
-        )
+        facts = {**_facts(handling), "reason": error_text(failure)}
+        # Once is enough to find the place; the attempts after it say the reason alone.
+        if handling.attempts == 1 and has_stack:
+            try:
+                _log.warning("handling_failed", **facts, exc_info=failure)
+            except Exception as error:  # noqa: BLE001 - the log may be the user's, and know less of errors than ours
+                _log.warning("handling_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
+        else:
+            _log.warning("handling_failed", **facts)
 
     def _warn_of_topic(self, handling: Handling) -> None:
         if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:

@@ -16,6 +16,10 @@ MAX_TEXT_LENGTH = 2_000
 _DIGEST_LENGTH = 12
 
 
+class StrangeFailure(Exception):
+    """In place of an exception of which nothing can be learned, with the name of its type."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailureReport:
     """Made once, when the attempts end."""
@@ -26,6 +30,16 @@ class FailureReport:
     """Type and text, in one line. This and `stack` can be sent as properties, whatever the handler has raised."""
     stack: str
     """Digest, and the innermost place: `3f2a91bc04de orders.py:41 on_order`."""
+
+
+def plain(failure: BaseException) -> BaseException:
+    """The exception itself, or what stands in for it where even to look at it raises; raises no `Exception`."""
+    try:
+        # What is asked of it by `isinstance`, by its policy and by the log.
+        _ = failure.__class__, failure.__cause__, failure.__traceback__
+    except Exception:  # noqa: BLE001 - code of the user, as in the handler: it must not take the member down
+        return StrangeFailure(type(failure).__name__)
+    return failure
 
 
 def report_of(failure: BaseException, then: Then, attempts: int) -> FailureReport:

@@ -53,6 +53,56 @@ def test_an_error_that_quotes_a_whole_payload_makes_no_log_of_its_size(form):
     assert len(text) < 20_000
 
 
+UNTELLABLE = """
+import sys, structlog
+from lbg_runtime.cli.log import configure_log
+configure_log(as_json=sys.argv[1] == "json")
+
+class Evil(Exception):
+    def __getattribute__(self, name):
+        raise RuntimeError("evil")
+
+def nested(depth):
+    error = ValueError("innermost")
+    for _ in range(depth):
+        error = ExceptionGroup("outer", [error])
+    return error
+
+noted = ValueError("noted")
+noted.__notes__ = 5
+caused = ValueError("caused")
+caused.__cause__ = nested(2_000)
+for name, error in {
+    "deep": nested(2_000), "wide": ExceptionGroup("wide", [ValueError("many") for _ in range(10_000)]),
+    "noted": noted, "evil": Evil(), "caused": caused,
+}.items():
+    structlog.get_logger().warning(name, queue="orders/0", exc_info=error)
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_error_is_so_strange_that_it_cannot_be_told_of_nor_makes_a_log_of_its_size(form):
+    command = [sys.executable, "-c", UNTELLABLE, form]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert len(ended.stderr) < 60_000
+    if form == "text":
+        assert all(name in ended.stderr for name in ("deep", "wide", "noted", "evil", "caused"))
+        assert ended.stderr.count("orders/0") == 5
+        return
+    entries = {entry["event"]: entry for entry in map(json.loads, ended.stderr.splitlines())}
+    assert [(name, entry["queue"]) for name, entry in entries.items()] == [
+        (name, "orders/0") for name in ("deep", "wide", "noted", "evil", "caused")
+    ]
+    # Whoever handled the message is told at least that it failed, and with what facts.
+    assert entries["evil"]["exception"] == "it cannot be told: RuntimeError"
+    wide = entries["wide"]["exception"][0]["exceptions"]
+    assert [trace[0]["exc_value"] for trace in wide] == ["many"] * 15 + ["9985 more"]
+    innermost = entries["deep"]["exception"][0]
+    for _ in range(10):
+        innermost = innermost["exceptions"][0][0]
+    assert innermost["exceptions"][0][0]["exc_value"] == "1 more"
+
+
 def test_lines_for_people_have_the_traceback_and_no_local_variable():
     text = _log("text")
     assert "ValueError: the order is wrong" in text

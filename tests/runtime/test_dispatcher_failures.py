@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from lbg_runtime.metrics.reading import LanesReading
@@ -65,6 +66,58 @@ async def test_a_message_is_moved_after_its_last_attempt_and_its_successor_handl
     assert (made.dispatcher.counts.moved, made.dispatcher.counts.failed_attempts) == (1, 3)
     assert made.dispatcher.held() == LanesReading(0, 0, 0)
     assert [log["key"] for log in logs if log["event"] == "message_moved"] == ["a"]
+
+
+class Evil(Exception):
+    """Even to ask for its class raises."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+async def test_an_exception_of_which_nothing_can_be_learned_ends_the_attempts_of_its_message_and_no_member(
+    rig, delivery
+):
+    queue = _ErrorQueue()
+
+    async def handle(message):
+        if message.payload == b"1":
+            raise Evil
+
+    made = rig(handle, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        made.dispatcher.dispatch(delivery(2))
+        await made.until_ended(2)
+    assert queue.taken == [(1, 3, "StrangeFailure: Evil")]
+    assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
+
+
+async def test_a_log_that_cannot_tell_of_an_error_does_not_decide_what_follows_it(rig, delivery):
+    queue, told = _ErrorQueue(), []
+
+    def render(logger, name, event):
+        if event.get("exc_info"):
+            raise RecursionError
+        told.append((event["event"], event.get("exception")))
+        raise structlog.DropEvent
+
+    made = rig(_fail, error_queue=queue, **MOVE)
+    configuration = structlog.get_config()
+    structlog.configure(processors=[render])
+    try:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1, "bad"))
+            await made.until_ended(1)
+    finally:
+        structlog.configure(**configuration)
+    assert queue.taken == [(1, 3, "ValueError: never")]
+    assert told == [
+        ("handling_failed", "it cannot be told: RecursionError"),
+        ("handling_failed", None),
+        ("handling_failed", None),
+        ("message_moved", None),
+    ]
 
 
 async def test_it_is_accepted_when_the_move_is_confirmed_and_not_before(rig, delivery):
