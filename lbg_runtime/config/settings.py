@@ -211,7 +211,7 @@ class DispatchSettings(Section):
     max_in_flight: Annotated[Count, Field(ge=1, le=10_000)] = 256
     """Deliveries per queue that are received and not settled. Half as many more, 32 to 255, may be under way."""
     runners: Annotated[Count, Field(ge=1, le=10_000)] = 64
-    """Handlers that run at the same time, each for another key."""
+    """Handlers that run at the same time, each for another key; and as many batches."""
     missing_key: MissingKey = MissingKey.SHARD
     max_waiting_per_key: Annotated[Count, Field(ge=1, le=10_000)] = 64
     """Deliveries of one key that wait behind the one that is handled, beyond which they count no more for

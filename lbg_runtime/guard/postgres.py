@@ -13,12 +13,14 @@ from lbg_runtime.guard.protocol import (
     EffectEndedTransaction,
     EffectSpoiledTransaction,
     place_of,
+    refuse_awaitable,
 )
 from lbg_runtime.model.message import FencingToken, Message
 
 # Any: the connection's rows are of whatever shape its owner chose, and the guard reads none.
 PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
-"""Writes the effect on the connection of the transaction. Must not commit or roll back; what it returns is ignored.
+"""Writes the effect on the connection of the transaction. Must not commit or roll back; what it returns is ignored,
+but for what has not run.
 
 A statement that may fail, and after which the effect goes on, stands in a savepoint: `async with
 connection.transaction()`."""
@@ -83,7 +85,7 @@ class PostgresGuard:
             marked = await connection.execute(_MARK, row)
             if marked.rowcount == 0 or await self._is_marked_as_it_is(connection, key, token):
                 return False
-            await effect(connection)
+            refuse_awaitable(await effect(connection), self._scope)
             status = connection.info.transaction_status
             if status is TransactionStatus.IDLE:
                 raise EffectEndedTransaction(self._scope)

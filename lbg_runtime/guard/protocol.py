@@ -6,11 +6,11 @@ in the order of their numbers (laws L2, L3), so a message at or below the mark i
 came again, or what a former owner of the queue holds on to while the next one is further on.
 """
 
-import inspect
 from typing import Protocol, TypeVar
 
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.message import FencingToken, Message
+from lbg_runtime.model.unrun import is_unrun
 
 Effect = TypeVar("Effect", contravariant=True)
 """A function that the adapter calls with its transaction; sync or async as the adapter says."""
@@ -69,18 +69,19 @@ class ConnectionInTransaction(LbgError):
 
 
 class EffectNotRun(LbgError):
-    """The effect is asynchronous, and this guard's are not, or a generator: it has not run, and is not marked."""
+    """What the effect returned is still to be awaited or read: it may not have run, and is not marked."""
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"guard {scope}: the effect has not run yet; it must be no `async def`, and must not yield")
+        super().__init__(
+            f"guard {scope}: the effect may not have run: it returned what is still to be awaited or read, which is for"
+            " itself to do; one in memory or in SQLite must be no `async def`"
+        )
         self.scope = scope
 
 
 def refuse_awaitable(answer: object, scope: str) -> None:
-    """For adapters whose effects are not asynchronous; raises `EffectNotRun`, also for generators."""
-    if inspect.iscoroutine(answer):
-        answer.close()
-    if inspect.isawaitable(answer) or inspect.isasyncgen(answer) or inspect.isgenerator(answer):
+    """For adapters, of what the effect returned or, where they await that, what came of it; raises `EffectNotRun`."""
+    if is_unrun(answer):
         raise EffectNotRun(scope)
 
 

@@ -12,7 +12,7 @@ from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
 """Writes the effect, on the guard's thread. Must not commit or roll back (`executescript` commits), nor touch what
-belongs to the event loop; what it returns is ignored."""
+belongs to the event loop; what it returns is ignored, but for what has not run."""
 
 Answer = TypeVar("Answer")
 

@@ -18,6 +18,7 @@ from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.journal import open_journal
+from lbg_runtime.runtime.lifespan import LifespanFailed
 from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.registry import Handlers
@@ -94,8 +95,8 @@ class App:
     async def run(self) -> StopReport:
         """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds.
 
-        Asked to stop while it connects, it has left cleanly even where it cannot connect. Once: raises
-        `InvariantViolated` for a second time.
+        Asked to stop while it connects, it has left cleanly even where it cannot connect. Raises `LifespanFailed` where
+        a lifespan cancels it. Once: raises `InvariantViolated` for a second time.
         """
         if self._was_run:
             raise InvariantViolated("an App is a member once; make another one")
@@ -114,6 +115,8 @@ class App:
             group.backend.value,
         )
         is_clean = False
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task is not None else 0
         status = self._status_server()
         try:
             async with (
@@ -145,6 +148,11 @@ class App:
             _log.info("left_before_start", member=self.membership.member, reason=str(error))
             is_clean = True
             return StopReport(left_behind=0, still_bound=0)
+        except asyncio.CancelledError as cancellation:
+            # A task group or the like ends the task that it is in, and takes that back when it is left.
+            if not self._handlers.lifespans or (task is not None and task.cancelling() > cancelled_before):
+                raise
+            raise LifespanFailed from cancellation
         finally:
             self._supervisor = None
             journal.close(clean=is_clean)

@@ -54,16 +54,18 @@ class Attempt:
 class RunningAttempts:
     """Running attempts of the same length, watched by one timer, as one for each would cost more than all the rest.
 
-    So the order of starts is the order of deadlines. `on_stuck` is told once of a handler that goes on for a whole
-    further timeout after it was cancelled; it keeps its runner and its key.
+    So the order of starts is the order of deadlines; what is put off has none until it begins. `on_stuck` is told once
+    of a handler that goes on for a whole further timeout after it was cancelled; it keeps its runner and its key.
     """
 
     def __init__(self, timeout_ms: int | None, on_stuck: Callable[[Handling], None]) -> None:
         """`timeout_ms` None: attempts without a deadline, which only a recall ends."""
         self._timeout_s = inf if timeout_ms is None else timeout_ms / 1_000
         self._on_stuck = on_stuck
-        self._attempts: dict[Attempt, None] = {}
+        self._attempts: dict[Handling, Attempt] = {}
         """In the order of deadlines."""
+        self._put_off: dict[Handling, Attempt] = {}
+        """Those whose time does not run."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -72,32 +74,58 @@ class RunningAttempts:
         # Asked once: until Python 3.12 it is a call of the system.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         attempt = Attempt(handling, task, loop.time() + self._timeout_s)
-        self._attempts[attempt] = None
+        self._attempts[handling] = attempt
         if self._timer is None and attempt.deadline_s != inf:
             self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
         return attempt
 
+    def put_off(self, handling: Handling) -> None:
+        """Its time does not run until `begin`, as its handler waits to be called; a recall ends it as ever.
+
+        The time of one that is interrupted goes on, for a handler that ignores that. Constant time, as `begin`.
+        """
+        if self._attempts[handling].interruption is None:
+            self._put_off[handling] = self._attempts.pop(handling)
+
+    def begin(self, handling: Handling) -> None:
+        """Its time begins, anew and as a whole, where it is put off."""
+        attempt = self._put_off.pop(handling, None)
+        if attempt is None:
+            return
+        loop = asyncio.get_running_loop()
+        attempt.deadline_s = loop.time() + self._timeout_s
+        self._attempts[handling] = attempt
+        if self._timer is None and attempt.deadline_s != inf:
+            self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
+
+    def is_stuck(self, handling: Handling) -> bool:
+        """Whether its handler was told of as stuck."""
+        attempt = self._attempts.get(handling)
+        return attempt is not None and attempt.is_stuck
+
     def end(self, attempt: Attempt) -> None:
-        """The handler is out, and nothing interrupts it any more."""
-        del self._attempts[attempt]
+        """The handler is out, and nothing interrupts it any more. Not while it is put off."""
+        del self._attempts[attempt.handling]
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel the running handlers of one flow handle."""
-        for attempt in self._attempts:
+        for attempt in (*self._attempts.values(), *self._put_off.values()):
             delivery = attempt.handling.delivery
             if delivery.queue == queue and delivery.epoch == epoch:
                 attempt.interrupt(Interruption.RECALL)
 
     def handlings(self) -> list[Handling]:
-        """What is being handled now, in the order of deadlines."""
-        return [attempt.handling for attempt in self._attempts]
+        """What is being handled now, in the order of deadlines; behind it, what is put off."""
+        return [*self._attempts, *self._put_off]
 
     def started(self) -> list[tuple[Attempt, float]]:
-        """Running attempts, and when they were started on the loop's clock; none of those without a deadline."""
+        """Running attempts, and when their time began on the loop's clock; none of those without a deadline."""
         if self._timeout_s == inf:
             return []
         # Each time-out that a handler ignored has put its deadline off by as much.
-        return [(each, each.deadline_s - self._timeout_s * (1 + each.overdue_count)) for each in self._attempts]
+        return [
+            (each, each.deadline_s - self._timeout_s * (1 + each.overdue_count)) for each in self._attempts.values()
+        ]
 
     def close(self) -> None:
         """Stop watching."""
@@ -108,7 +136,7 @@ class RunningAttempts:
     def _check_deadlines(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time() + CLOCK_RESOLUTION_S
-        for attempt in list(self._attempts):
+        for attempt in list(self._attempts.values()):
             if attempt.deadline_s > now_s:
                 break
             attempt.overdue_count += 1
@@ -117,9 +145,9 @@ class RunningAttempts:
             attempt.interrupt(Interruption.TIMEOUT)
             # To the end of the order, for a handler that goes on all the same.
             attempt.deadline_s = now_s + self._timeout_s
-            del self._attempts[attempt]
-            self._attempts[attempt] = None
-        oldest = next(iter(self._attempts), None)
+            del self._attempts[attempt.handling]
+            self._attempts[attempt.handling] = attempt
+        oldest = next(iter(self._attempts.values()), None)
         self._timer = None if oldest is None else loop.call_at(oldest.deadline_s, self._check_deadlines)
 
 

@@ -1,20 +1,24 @@
 """Handlers that take many messages at a time, each of which is settled for itself.
 
-A lane gives its next message when the one before is settled, so a batch never has two messages of one key.
+A lane gives its next message when the one before is settled, so a batch never has two messages of one key. At most as
+many batches are handled at the same time as there are runners (`BatchTurns`); while messages wait for theirs, the time
+of their attempt does not run.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Generic, TypeVar, overload
 
 from lbg_runtime.config.duration import parse_duration_ms
 from lbg_runtime.model.errors import BatchCutShort, HandlerError
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.attempts import CLOCK_RESOLUTION_S
 from lbg_runtime.runtime.bodies import Decoder
-from lbg_runtime.runtime.handling import HandlerFunction
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, HandlerFunction, Handling
 from lbg_runtime.runtime.receipts import Receipt
 from lbg_runtime.runtime.resources import RESOURCES
 from lbg_runtime.runtime.runner_pool import CURRENT_POOL, RunnerPool, aside
@@ -91,11 +95,34 @@ def handled_in_batches(call: HandlerFunction, decode: Decoder, limits: BatchLimi
         item = BatchItem(message, decode(message.payload))
         try:
             with aside():
-                await line.join(item)
+                await line.join(item, CURRENT_HANDLING.get())
         finally:
             item.close()
 
     return join
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """That of an item in the line."""
+
+    handling: Handling
+    due_s: float
+    """When it has waited for long enough, on the loop's clock."""
+
+
+class _Call:
+    """A batch that is being handled."""
+
+    __slots__ = ("is_cut", "items", "task", "turn_end")
+
+    def __init__(self, items: list[BatchItem[object]]) -> None:
+        self.items = items
+        self.is_cut = False
+        """It is cut short. Its own word for it would not do: a task group may leave its task cancelled."""
+        self.task: asyncio.Task[BaseException | None]
+        self.turn_end: asyncio.TimerHandle | None
+        """When others need not wait for it any more; None when that has come."""
 
 
 class _Line:
@@ -105,85 +132,129 @@ class _Line:
         self._pool = pool
         self._call = call
         self._limits = limits
-        self._waiting: list[BatchItem[object]] = []
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[BatchItem[object], _Place] = {}
+        """In the order in which they came."""
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: dict[BatchItem[object], asyncio.Task[BaseException | None]] = {}
-        self._cut: set[asyncio.Task[BaseException | None]] = set()
-        """Those that are cut short. Their own word for it would not do: a task group may leave its task cancelled."""
+        """Set while something waits and no batch is due."""
+        self._calls: dict[BatchItem[object], _Call] = {}
 
-    async def join(self, item: BatchItem[object]) -> None:
-        """Return when it is accepted, raise what it failed with.
+    async def join(self, item: BatchItem[object], handling: Handling) -> None:
+        """Return when it is accepted, raise what it failed with. The time of its attempt begins with its batch.
 
         Cancelled, it leaves the line; where its batch is being handled, that is cut short and its end waited for, as
         nothing may happen to a key while something of it is being handled (L2).
         """
-        self._waiting.append(item)
-        if len(self._waiting) >= self._limits.max_count:
-            self._begin()
-        elif self._timer is None:
-            delay_s = self._limits.max_wait_ms / 1_000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._begin)
+        attempts = handling.route.attempts
+        attempts.put_off(handling)
+        self._waiting[item] = _Place(handling, self._loop.time() + self._limits.max_wait_ms / 1_000)
+        if self._timer is None or len(self._waiting) >= self._limits.max_count:
+            self._look()
         try:
             await item.until_settled()
         except asyncio.CancelledError:
             if item in self._waiting:
-                self._leave(item)
-            elif item in self._tasks:
-                await self._cut_short(self._tasks[item])
+                del self._waiting[item]
+                self._set_timer()
+            elif item in self._calls:
+                await self._cut_short(self._calls[item], handling)
             raise
+        finally:
+            # What is recalled in the line is watched again: a middleware around it may not let go.
+            attempts.begin(handling)
 
-    def _leave(self, item: BatchItem[object]) -> None:
-        self._waiting.remove(item)
-        if not self._waiting:
-            self._stop_timer()
+    def is_due(self) -> bool:
+        """Whether a batch is full, or the first of it has waited for long enough."""
+        if not self._waiting or len(self._waiting) >= self._limits.max_count:
+            return bool(self._waiting)
+        return self._first_due_s() <= self._loop.time() + CLOCK_RESOLUTION_S
 
-    async def _cut_short(self, task: "asyncio.Task[BaseException | None]") -> None:
-        self._cut.add(task)
-        task.cancel()
-        while not task.done():
-            try:
-                # No bound: see `join`; the dispatcher says so where it takes longer than the time-out.
-                await asyncio.wait((task,))
-            except asyncio.CancelledError:
-                task.cancel()
-
-    def _begin(self) -> None:
-        self._stop_timer()
-        items, self._waiting = self._waiting, []
-        task = self._pool.start(partial(self._handle, items))
-        self._tasks |= dict.fromkeys(items, task)
+    def begin(self) -> None:
+        """Have the first of those that wait handled together; none where the pool ends."""
+        if not self._pool.is_open:
+            # Their runners are cancelled: here are those that what is around the handler has kept from it.
+            waiting, self._waiting = self._waiting, {}
+            _settle_open(waiting, BatchCutShort())
+            return
+        call = _Call(list(islice(self._waiting, self._limits.max_count)))
+        timeout_ms = self._waiting[call.items[0]].handling.route.policy.timeout_ms
+        for item in call.items:
+            handling = self._waiting.pop(item).handling
+            handling.route.attempts.begin(handling)
+        self._set_timer()
+        call.task = self._pool.start(partial(self._handle, call))
+        # As a runner is replaced whose handler goes on for a whole time-out after it was cancelled.
+        call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
+        self._calls |= dict.fromkeys(call.items, call)
         # Not at the end of `_handle`, which never begins where it is cut short before.
-        task.add_done_callback(lambda task: self._settle(items, task))
+        call.task.add_done_callback(lambda _: self._settle(call))
 
-    async def _handle(self, items: list[BatchItem[object]]) -> BaseException | None:
-        """What the handler failed with."""
-        CURRENT_BATCH.set(Batch(items))
+    def _look(self) -> None:
+        """Somebody has come, or the time of the first has."""
+        self._set_timer()
+        if self.is_due():
+            self._pool.batch_turns.ask(self)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and not self.is_due():
+            self._timer = self._loop.call_at(self._first_due_s(), self._look)
+
+    def _first_due_s(self) -> float:
+        return next(iter(self._waiting.values())).due_s
+
+    async def _cut_short(self, call: _Call, handling: Handling) -> None:
+        call.is_cut = True
+        call.task.cancel()
+        has_second = False
         try:
-            await self._call(items[0].message)
+            while not call.task.done():
+                try:
+                    # No bound: see `join`; the dispatcher says so where it takes longer than the time-out.
+                    await asyncio.wait((call.task,))
+                except asyncio.CancelledError:
+                    call.task.cancel()
+                    if not has_second and handling.route.attempts.is_stuck(handling):
+                        # The dispatcher had a runner added in place of this one, which stands aside: it has one.
+                        has_second = True
+                        self._pool.stand_down()
+        finally:
+            if has_second:
+                # The dispatcher is about to take away the one that it had added.
+                self._pool.stand_in()
+
+    async def _handle(self, call: _Call) -> BaseException | None:
+        """What the handler failed with."""
+        CURRENT_BATCH.set(Batch(call.items))
+        try:
+            await self._call(call.items[0].message)
         except asyncio.CancelledError:
             return BatchCutShort()
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as failure:  # noqa: BLE001 - the handler boundary, as in the dispatcher
             return failure
-        if asyncio.current_task() in self._cut:
-            # It returned all the same: better handled twice than lost.
-            return BatchCutShort()
-        return None
+        # Where it was cut short and returned all the same: better handled twice than lost.
+        return BatchCutShort() if call.is_cut else None
 
-    def _settle(self, items: list[BatchItem[object]], task: "asyncio.Task[BaseException | None]") -> None:
-        self._cut.discard(task)
-        is_lost = task.cancelled() or task.exception() is not None
-        error = BatchCutShort() if is_lost else task.result()
-        for item in items:
-            del self._tasks[item]
-            if item.is_open:
-                if error is None:
-                    item.accept()
-                else:
-                    item.fail(error)
+    def _settle(self, call: _Call) -> None:
+        is_lost = call.task.cancelled() or call.task.exception() is not None
+        error = BatchCutShort() if is_lost else call.task.result()
+        for item in call.items:
+            del self._calls[item]
+        _settle_open(call.items, error)
+        if call.turn_end is not None:
+            call.turn_end.cancel()
+            self._end_turn(call)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _end_turn(self, call: _Call) -> None:
+        call.turn_end = None
+        self._pool.batch_turns.end()
+
+
+def _settle_open(items: Iterable[BatchItem[object]], error: BaseException | None) -> None:
+    for item in items:
+        if item.is_open:
+            item.settle(error)

@@ -1,11 +1,14 @@
 """From a payload to what a handler's annotation says."""
 
-from collections.abc import Callable
-from typing import Any, get_origin
+import json
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, get_args, get_origin
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core.core_schema import ErrorType
 
 from lbg_runtime.model.errors import BodyRefused
 
@@ -18,7 +21,16 @@ class NoBody(ValueError):
 
 
 _JSON_CONTAINERS = (dict, list, dict[str, Any], dict[str, object], list[Any], list[object])
-"""Read by orjson alone: there is nothing to be checked within."""
+"""Read without pydantic: there is nothing to be checked within."""
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""What may be beyond 64 bits."""
+
+_QUOTING = frozenset({"assertion_error", "bytes_invalid_encoding", "union_tag_invalid", "uuid_parsing", "value_error"})
+"""Kinds of pydantic's problems whose text has something of the input, or is a validator's own, which may have it."""
+
+_TOLD = frozenset(get_args(ErrorType)) - _QUOTING
+"""Kinds whose text is told. All that are not pydantic's are validators' own."""
 
 
 def make_decoder(annotation: object) -> Decoder:
@@ -72,22 +84,44 @@ def _as_container(container: object) -> Decoder:
 
 def _as_fitting(adapter: TypeAdapter[object], name: str) -> Decoder:
     validate = adapter.validate_json
+    names: set[str] = set()
 
     def decode(payload: bytes) -> object:
         try:
             return validate(payload)
         except ValidationError as error:
-            raise BodyRefused(name, _first_problem(error)) from None
+            # Not before: pydantic may have put off making the schema.
+            names.update(() if names else _names_in(adapter.core_schema))
+            raise BodyRefused(name, _first_problem(error, names)) from None
 
     return decode
 
 
-def _first_problem(error: ValidationError) -> str:
-    # Without the input, which is the sender's and perhaps a person's.
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    path = ".".join(str(step) for step in problems[0]["loc"])
+def _first_problem(error: ValidationError, names: Container[str]) -> str:
+    # Without the input, which is the sender's and perhaps a person's: the names and the tags in it are that as well.
+    problems = error.errors(include_url=False, include_input=False)
+    first = problems[0]
+    path = ".".join(str(step) if isinstance(step, int) or step in names else "*" for step in first["loc"])
+    what = first["msg"] if first["type"] in _TOLD else f"not accepted ({first['type']})"
+    if first["type"] == "union_tag_invalid":
+        what = f"the tag is none of {first['ctx']['expected_tags']}"
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"{path}: {problems[0]['msg']}{more}" if path else f"{problems[0]['msg']}{more}"
+    return f"{path}: {what}{more}" if path else f"{what}{more}"
+
+
+def _names_in(schema: object) -> Iterator[str]:
+    """Every text that the schema has: names of fields and types, aliases, tags. None of it is of an input."""
+    if isinstance(schema, str):
+        yield schema
+    elif isinstance(schema, type):
+        yield schema.__name__
+    elif isinstance(schema, Mapping):
+        for name, value in schema.items():
+            yield from _names_in(name)
+            yield from _names_in(value)
+    elif isinstance(schema, list | tuple):
+        for each in schema:
+            yield from _names_in(each)
 
 
 def _parsed(payload: bytes, name: str) -> object:
@@ -95,4 +129,10 @@ def _parsed(payload: bytes, name: str) -> object:
         value: object = orjson.loads(payload)
     except orjson.JSONDecodeError as error:
         raise BodyRefused(name, f"no JSON at character {error.pos}") from None
+    if _LONG_NUMBER.search(payload) is not None:
+        try:
+            # Whole numbers of any length; orjson makes floats of those beyond 64 bits, and digits of an id are gone.
+            value = json.loads(payload)
+        except RecursionError:
+            raise BodyRefused(name, "JSON that is nested too deep") from None
     return value

@@ -2,15 +2,24 @@
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable
+from asyncio import Future
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future as ThreadFuture
 
-from lbg_runtime.model.errors import HandlerError, TerminalFailure
+from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.batches import BatchLimits, handled_in_batches
 from lbg_runtime.runtime.bodies import make_decoder
-from lbg_runtime.runtime.handling import HandlerFunction
+from lbg_runtime.runtime.handling import HandlerFunction, refuse_unrun
 from lbg_runtime.runtime.parameters import Parameters
-from lbg_runtime.runtime.publishing import Confirms, MakeSending, Transaction, published_results, published_yields
+from lbg_runtime.runtime.publishing import (
+    Confirms,
+    MakeSending,
+    Transaction,
+    own_copy,
+    published_results,
+    published_yields,
+)
 from lbg_runtime.runtime.receipts import settled_by_receipt
 from lbg_runtime.runtime.resources import call_in_thread
 
@@ -30,6 +39,7 @@ def make_call(
     yields is in any case. `transacted`: that is published together or not at all. `limits`: it takes batches. Raises
     `HandlerError` for what does not go together.
     """
+    _check_called(function, where, publishes=publishes)
     sends = publishes or yields(function)
     if transacted and not sends:
         raise HandlerError(where, "transacted, and nothing is published", "publishes=True, or a handler that yields")
@@ -43,29 +53,62 @@ def make_call(
     make_sending: MakeSending = Transaction if transacted else Confirms
     call = _make_plain_call(function, parameters, where, make_sending, publishes=publishes)
     if limits is not None:
-        return handled_in_batches(call, make_decoder(parameters.body), limits)
-    return settled_by_receipt(call) if parameters.has_receipt else call
+        return handled_in_batches(_looked_at(call, where), make_decoder(parameters.body), limits)
+    # What works on with a receipt settles by it, or never.
+    return settled_by_receipt(_looked_at(call, where, works_on=True)) if parameters.has_receipt else call
 
 
 def yields(function: object) -> bool:
     """Whether calling it makes a generator of one kind or the other."""
-    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+    return _is(inspect.isasyncgenfunction, function) or _is(inspect.isgeneratorfunction, function)
 
 
 def is_async(function: object) -> bool:
     """Whether calling it makes a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return _is(inspect.iscoroutinefunction, function)
+
+
+def _is(kind: Callable[[object], bool], function: object) -> bool:
+    """Whether it is a function of this kind, or an object that is called as one."""
+    return kind(function) or kind(_called(function))
+
+
+def _called(function: object) -> object:
+    """What runs when it is called: itself, where it is no function its `__call__`, and so on in a `partial`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+
+
+def _check_called(function: Callable[..., object], where: str, *, publishes: bool) -> None:
+    """Raises `HandlerError` for what is made and not run by calling it: an object, or what is under a decorator of
+    another kind.
+
+    Of decorators that say by `__wrapped__` what they are around, as `functools.wraps` has it; the others are found out
+    when they are called.
+    """
+    if isinstance(function, type):
+        raise HandlerError(where, "a class", "a function, or an object of the class")
+    if yields(function):
+        return
+    innermost = inspect.unwrap(_called(inspect.unwrap(function)))  # type: ignore[arg-type]  # whatever it is
+    if yields(innermost) and not publishes:
+        expected = "one that yields it too, or returns a list of it and publishes=True"
+        raise HandlerError(where, "yields under a decorator that does not", expected)
+    is_kept_async = _is(inspect.iscoroutinefunction, innermost) or _is(inspect.isasyncgenfunction, innermost)
+    if is_kept_async and not is_async(function):
+        raise HandlerError(where, "`async def` under a decorator that is not", "one that is, and awaits it")
 
 
 def _make_plain_call(
     function: Callable[..., object], parameters: Parameters, where: str, make_sending: MakeSending, *, publishes: bool
 ) -> HandlerFunction:
-    if inspect.isasyncgenfunction(function):
-        return published_yields(_filled_iteration(function, parameters), where, make_sending)
-    if inspect.isgeneratorfunction(function):
-        return published_results(_threaded(_listed(function), parameters, where), where, make_sending)
+    if _is(inspect.isasyncgenfunction, function):
+        make: Callable[..., AsyncIterator[object]] = function  # type: ignore[assignment]  # as was just looked at
+        return published_yields(_filled_iteration(make, parameters), where, make_sending)
+    publishes = publishes or yields(function)
     if not is_async(function):
-        call = _threaded(function, parameters, where)
+        call = _threaded(_read(function, where) if publishes else function, parameters)
     elif parameters.is_plain:
         call = function  # type: ignore[assignment]  # as was just looked at
     else:
@@ -99,23 +142,31 @@ def _filled_iteration(
     return make
 
 
-def _threaded(function: Callable[..., object], parameters: Parameters, where: str) -> HandlerFunction:
+def _threaded(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:
     async def call(message: Message) -> object:
         positional, named = parameters.fill(message)
-        answer = await call_in_thread(functools.partial(function, *positional, **named))
-        if inspect.isawaitable(answer):
-            if inspect.iscoroutine(answer):
-                answer.close()
-            raise TerminalFailure(f"{where} is no `async def` and returns something to be awaited")
-        return answer
+        return await call_in_thread(functools.partial(function, *positional, **named))
 
     return call
 
 
-def _listed(function: Callable[..., object]) -> Callable[..., list[object]]:
-    """To be read on the thread too."""
+def _read(function: Callable[..., object], where: str) -> Callable[..., object]:
+    """The same, and what it makes only while that is read, made on the thread too."""
 
-    def read(*positional: object, **named: object) -> list[object]:
-        return list(function(*positional, **named))  # type: ignore[call-overload,no-any-return]  # a generator's
+    def read(*positional: object, **named: object) -> object:
+        answer = function(*positional, **named)
+        # Each as it comes, for the sake of what the function changes to make the next one of it.
+        return [own_copy(each, where) for each in answer] if isinstance(answer, Iterator) else answer
 
     return read
+
+
+def _looked_at(call: HandlerFunction, where: str, *, works_on: bool = False) -> HandlerFunction:
+    """With its answer refused where it has not run, as nobody behind it looks. `works_on`: it may be still at work."""
+
+    async def call_and_look(message: Message) -> None:
+        answer = await call(message)
+        if answer is not None and not (works_on and isinstance(answer, Future | ThreadFuture)):
+            refuse_unrun(answer, where)
+
+    return call_and_look

@@ -37,7 +37,7 @@ from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.error_queue import ErrorQueue
 from lbg_runtime.runtime.failure_report import FailureReport, error_text, plain, report_of
-from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack, Handling
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack, Handling, refuse_unrun
 from lbg_runtime.runtime.key_reports import KeyReports
 from lbg_runtime.runtime.keyless import KeylessMessages
 from lbg_runtime.runtime.parking import FOLLOWS, ParkedQueue
@@ -239,7 +239,9 @@ class Dispatcher:
         context = copy_context()
         attempt = route.attempts.start(handling, task)
         try:
-            await route.function(handling.message)
+            answer = await route.function(handling.message)
+            if answer is not None:
+                refuse_unrun(answer)
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the handler boundary; some libraries' errors are no `Exception`

@@ -5,16 +5,19 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.model.errors import TerminalFailure
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.model.unrun import is_unrun
 
 if TYPE_CHECKING:
     from lbg_runtime.runtime.failure_report import FailureReport
     from lbg_runtime.runtime.routes import Route
 
 HandlerFunction = Callable[[Message], Awaitable[object]]
-"""Handles one message; what it returns is ignored. To raise is to fail: the message is tried again."""
+"""Handles one message. To raise is to fail: the message is tried again. What it returns is ignored, but for what
+`refuse_unrun` refuses; whoever calls one asks for that where it returns anything at all."""
 
 
 class GivenBack(Exception):
@@ -23,6 +26,16 @@ class GivenBack(Exception):
     Nothing more of the delivery's flow handle is started, and the handle is given up, so that whoever is fed next gets
     what is unsettled, in its order. For a flow that is being given up anyway, and waits for this.
     """
+
+
+def refuse_unrun(answer: object, who: str = "the handler") -> None:
+    """Raise `TerminalFailure` where what was returned is still to be awaited or read: so it is not handled.
+
+    For everything that is called for a message, after it returned and before it counts as done.
+    """
+    if is_unrun(answer):
+        what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
+        raise TerminalFailure(f"{who} returned what nobody awaits or reads, and which may not have run: {what}")
 
 
 class Handling:

@@ -5,10 +5,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.errors import HandlerError, LbgError
 
 LifespanFunction = Callable[[], AsyncIterator[object]]
 """An async generator function that yields once: what handlers get as `State[...]`, or nothing."""
+
+
+class LifespanFailed(LbgError):
+    """What a lifespan has around its `yield` (a task group, a time-out) has cancelled the member that it is part of."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the member was cancelled by what a lifespan has around its `yield`, such as a task group of which a task"
+            " has failed; what was being handled was cut short"
+        )
 
 
 @dataclass(frozen=True, slots=True)

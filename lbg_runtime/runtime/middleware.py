@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.model.errors import HandlerError, TerminalFailure
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.handling import HandlerFunction
+from lbg_runtime.runtime.handling import HandlerFunction, refuse_unrun
 from lbg_runtime.runtime.parameters import Fill, read_fills
 
 Proceed = Callable[[Message], Awaitable[object]]
@@ -62,14 +62,14 @@ def _inside(call: HandlerFunction, middleware: Middleware) -> HandlerFunction:
         turn = _Turn(call, where)
         try:
             if extra:
-                await function(message, turn.proceed, **{name: fill(message) for name, fill in extra})
+                answer = await function(message, turn.proceed, **{name: fill(message) for name, fill in extra})
             else:
-                await function(message, turn.proceed)
+                answer = await function(message, turn.proceed)
         finally:
             turn.is_over = True
             if turn.is_running:
                 await turn.until_ended()
-        return turn.result()
+        return turn.result(answer)
 
     return around
 
@@ -99,6 +99,9 @@ class _Turn:
         self._is_called = self.is_running = True
         try:
             self._answer = await self._call(message)
+            if self._answer is not None:
+                # Here already: what is around it is to see it fail.
+                refuse_unrun(self._answer)
         except BaseException as failure:
             self._failure = failure
             raise
@@ -124,10 +127,15 @@ class _Turn:
         if is_cancelled:
             raise asyncio.CancelledError
 
-    def result(self) -> object:
-        """What the handler returned; raises where it failed or was not called, as a middleware may settle nothing."""
+    def result(self, answer: object) -> object:
+        """What the handler returned; raises where it failed or was not called, as a middleware may settle nothing.
+
+        `answer` is what the middleware returned.
+        """
         if self._failure is not None:
             raise self._failure
+        if answer is not None:
+            refuse_unrun(answer, self._where)
         if not self._is_called:
             raise MiddlewareMisused(f"{self._where} returned without calling its handler")
         return self._answer

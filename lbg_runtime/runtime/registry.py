@@ -109,7 +109,8 @@ class Handlers:
         """Register the decorated function for these topics. Raises `HandlerError` where it cannot be one.
 
         It is called with what its annotations ask for: the `Message`, its body decoded, a logger, `State[...]`, or a
-        `Receipt` to settle the message with. One that is not `async` is called on a thread.
+        `Receipt` to settle the message with. One that is not `async` is called on a thread. What it returns is ignored;
+        where that has not run yet, the attempt has failed, terminally.
 
         `publishes`: the `Message` that it returns, or several of them, are published, and the input is settled when
         that is confirmed; so it is where it yields them. `transacted`: they are published in a local transaction, at
@@ -123,8 +124,8 @@ class Handlers:
     ) -> Callable[[_Function], _Function]:
         """The same for a function that takes a `Batch` of messages, each of another key.
 
-        It is called when there are `max_count`, or when the first of them has waited for `max_wait` (`100ms`), which is
-        part of the time of its attempt.
+        It is called when there are `max_count`, or when the first of them has waited for `max_wait` (`100ms`). The time
+        of their attempts begins then.
         """
         limits = read_limits(max_count, max_wait)
         return self._registering(subscriptions, "batch_handler", failure, False, False, limits)

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar, copy_context
+from itertools import count
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -31,14 +32,19 @@ class MemberResources:
         thread_count: int | None = None,
         counts: DispatchCounts | None = None,
     ) -> None:
-        """`thread_count`: for handlers that are no coroutines; None for the loop's own threads."""
+        """`thread_count`: kept for handlers that are no coroutines, and more while more are called at the same time.
+
+        None: the loop's own threads, for which a call may have to wait.
+        """
         self.messenger = messenger
         self.counts = counts or DispatchCounts()
         self._owned: dict[object, object] = {}
         self._states: list[object] = []
         self._found: dict[type, object] = {}
         self._thread_count = thread_count
-        self._threads: Executor | None = None
+        self._thread_names = count()
+        self._idle: list[ThreadPoolExecutor] = []
+        """Each of one thread."""
 
     @asynccontextmanager
     async def entered(self, lifespans: Iterable[Lifespan]) -> AsyncIterator[None]:
@@ -56,9 +62,11 @@ class MemberResources:
                 yield
         finally:
             RESOURCES.reset(token)
-            if isinstance(self._threads, ThreadPoolExecutor):
-                # All handlers have ended, so there is nothing to wait for.
-                self._threads.shutdown(wait=False)
+            # A thread that a handler still has ends when it is given back.
+            if self._thread_count is not None:
+                self._thread_count = 0
+            while self._idle:
+                self._idle.pop().shutdown(wait=False)
 
     def state(self, kind: type[_Kind]) -> _Kind:
         """What a lifespan yielded of this type, the first one that did; raises `InvariantViolated` where none has."""
@@ -80,12 +88,27 @@ class MemberResources:
             self._owned[name] = make()
         return self._owned[name]  # type: ignore[return-value]  # as it was made
 
-    def threads(self) -> Executor | None:
-        """Where calls go that would block the loop."""
-        if self._threads is None and self._thread_count is not None:
-            # Its threads are started when they are needed, one by one.
-            self._threads = ThreadPoolExecutor(self._thread_count, thread_name_prefix="lbg-handler")
-        return self._threads
+    def take_thread(self) -> ThreadPoolExecutor | None:
+        """An idle thread for a call that would block the loop, so that none waits behind one that hangs.
+
+        What bounds them is who may call: runners, batches, and those in place of some that hang. None: one of the
+        loop's own. Give it back when the call is out.
+        """
+        if self._thread_count is None:
+            return None
+        if self._idle:
+            return self._idle.pop()
+        # Not one executor of many threads, which would have to find out for itself, beside its threads, who is idle.
+        return ThreadPoolExecutor(1, thread_name_prefix=f"lbg-handler-{next(self._thread_names)}")
+
+    def give_thread_back(self, thread: ThreadPoolExecutor | None) -> None:
+        """Nothing runs on it any more."""
+        if thread is None:
+            return
+        if self._thread_count is not None and len(self._idle) < self._thread_count:
+            self._idle.append(thread)
+        else:
+            thread.shutdown(wait=False)
 
 
 RESOURCES: ContextVar[MemberResources] = ContextVar("RESOURCES", default=MemberResources())  # noqa: B039 - of nobody
@@ -100,7 +123,10 @@ async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
     """
     loop = asyncio.get_running_loop()
     work = _Work(call)
-    answer: asyncio.Future[_Answer] = loop.run_in_executor(RESOURCES.get().threads(), copy_context().run, work.make)
+    resources = RESOURCES.get()
+    thread = resources.take_thread()
+    answer: asyncio.Future[_Answer] = loop.run_in_executor(thread, copy_context().run, work.make)
+    answer.add_done_callback(lambda _: resources.give_thread_back(thread))
     is_cancelled = False
     while not answer.done():
         try:

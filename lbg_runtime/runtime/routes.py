@@ -6,7 +6,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.attempts import AttemptWatches, RunningAttempts
 from lbg_runtime.runtime.failure_policy import FailureOptions, FailurePolicy, make_policy
-from lbg_runtime.runtime.registry import Handler, HandlerFunction, Handlers
+from lbg_runtime.runtime.registry import HandlerFunction, Handlers
 from lbg_runtime.runtime.resources import MemberResources
 
 MAX_ROUTES_REMEMBERED = 10_000
@@ -43,7 +43,7 @@ class Routes:
         self._handlers = handlers
         self._shape = shape
         self._watches = watches
-        self._policies = {each.subscription: _policy_of(each, failure) for each in handlers}
+        self._policies = {each.subscription: make_policy(failure, each.failure, each.where) for each in handlers}
         self._default_policy = make_policy(failure, FailureOptions(), SETTINGS_PLACE)
         self.known: dict[str, Route] = {}
         """By full topic; always the same object, to be read only."""
@@ -66,15 +66,8 @@ class Routes:
 
 def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePolicy]:
     """Every policy that a member with these handlers has; raises as `Routes` does."""
-    return [*(_policy_of(each, failure) for each in handlers), make_policy(failure, FailureOptions(), SETTINGS_PLACE)]
-
-
-def _policy_of(handler: Handler, failure: FailureSettings) -> FailurePolicy:
-    policy = make_policy(failure, handler.failure, handler.where)
-    if handler.limits is not None and handler.limits.max_wait_ms >= policy.timeout_ms:
-        expected = f"less than the time of an attempt, {policy.timeout_ms}ms"
-        raise HandlerError(handler.where, f"max_wait {handler.limits.max_wait_ms}ms", expected)
-    return policy
+    of_handlers = (make_policy(failure, each.failure, each.where) for each in handlers)
+    return [*of_handlers, make_policy(failure, FailureOptions(), SETTINGS_PLACE)]
 
 
 def check_states(handlers: Handlers, resources: MemberResources) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.runtime.attempts import this_task
+from lbg_runtime.runtime.batch_turns import BatchTurns
 from lbg_runtime.runtime.handling import Handling
 
 TURNS_WITHOUT_A_PAUSE = 32
@@ -27,6 +28,7 @@ class RunnerPool:
     def __init__(self, lanes: KeyLanes[Handling], runner_count: int, handle_turn: TurnHandler) -> None:
         self._lanes = lanes
         self._runner_count = runner_count
+        self.batch_turns = BatchTurns(runner_count)
         self._handle_turn = handle_turn
         self._surplus = 0
         """Runners to end, because others were added in their place."""
@@ -66,6 +68,11 @@ class RunnerPool:
                 wake_up.set_result(None)
                 return
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it runs and is not about to end."""
+        return self._group is not None and not self._is_ending
+
     def start(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> "asyncio.Task[_Answer]":
         """A task beside the turns, which ends with them at the latest; `work` is not called where it ends before."""
         if self._group is None or self._context is None:
@@ -94,7 +101,7 @@ class RunnerPool:
             self._add_runner(self._group)
 
     def stand_down(self) -> None:
-        """The one that hung goes on: called within its turn, ends its runner after it."""
+        """The one that hung goes on: called within its turn, ends its runner after it, or an idle one before."""
         self._surplus += 1
 
     def _add_runner(self, group: asyncio.TaskGroup) -> None:
@@ -119,6 +126,15 @@ class RunnerPool:
     async def _take_turns_until_surplus(self, task: "asyncio.Task[object]") -> None:
         turns = 0
         while True:
+            # Before a turn, so that one that is to end runs no handler beside the others first; and with no pause since
+            # the last turn, as one that is soiled is to end itself.
+            if self._surplus:
+                self._surplus -= 1
+                self.wake()
+                return
+            if turns == TURNS_WITHOUT_A_PAUSE:
+                turns = 0
+                await asyncio.sleep(0)
             lane = self._lanes.next_ready()
             if lane is None:
                 await self._wait_for_turn()
@@ -128,18 +144,11 @@ class RunnerPool:
             if not self._is_waking:
                 self.wake()
             await self._handle_turn(lane, task)
+            turns += 1
             if self._soiled and task in self._soiled:
                 self._soiled.remove(task)
                 self.stand_in()
                 self.stand_down()
-            if self._surplus:
-                self._surplus -= 1
-                self.wake()
-                return
-            turns += 1
-            if turns == TURNS_WITHOUT_A_PAUSE:
-                turns = 0
-                await asyncio.sleep(0)
 
     async def _beside(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> _Answer:
         try:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, refuse_unrun
 from lbg_runtime.runtime.registry import Handler, HandlerFunction, Handlers
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
                 attempt=handling.attempts,
                 is_redelivered=handling.delivery.redelivered,
             ):
-                return await handler.function(message)
+                answer = await handler.function(message)
+                if answer is not None:
+                    # Here too, for the span to say so.
+                    refuse_unrun(answer, handler.where)
+                return answer
 
         return handle
 

@@ -9,7 +9,7 @@ from time import monotonic_ns
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import FencingToken, Message
-from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.handling import CURRENT_HANDLING, refuse_unrun
 from lbg_runtime.runtime.registry import Handler, HandlerFunction
 from lbg_runtime.testing.moments import Moments
 
@@ -122,7 +122,11 @@ class HandlerWatch:
             self.attempts.append(attempt)
             self._on_change()
             try:
-                return await handler.function(message)
+                answer = await handler.function(message)
+                if answer is not None:
+                    # Here too, as it has failed.
+                    refuse_unrun(answer, handler.where)
+                return answer
             except BaseException as error:
                 if not self.is_over:
                     attempt.error = error

@@ -9,7 +9,12 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from lbg_runtime.guard.postgres import PostgresGuard
-from lbg_runtime.guard.protocol import ConnectionInTransaction, EffectEndedTransaction, EffectSpoiledTransaction
+from lbg_runtime.guard.protocol import (
+    ConnectionInTransaction,
+    EffectEndedTransaction,
+    EffectNotRun,
+    EffectSpoiledTransaction,
+)
 from tests.guard.bench import PostgresBench, message
 
 pytestmark = pytest.mark.real_time
@@ -148,6 +153,29 @@ async def test_scopes_in_one_database_have_marks_of_their_own(bench: PostgresBen
     other = PostgresBench(bench.pool, "mails")
     assert await bench.apply(message(1))
     assert await other.apply(message(1))
+
+
+async def test_an_effect_that_returns_what_it_should_have_awaited_is_refused_and_not_marked(
+    bench: PostgresBench,
+) -> None:
+    async def write(connection: psycopg.AsyncConnection) -> None:
+        raise AssertionError("it runs")
+
+    async def forgetful(connection: psycopg.AsyncConnection) -> object:
+        return write(connection)
+
+    async def lazy(connection: psycopg.AsyncConnection) -> object:
+        return (each async for each in connection.cursor().stream("SELECT 1 / 0"))
+
+    for effect in (forgetful, lazy):
+        with pytest.raises(EffectNotRun):
+            await bench.guard.once(message(1), effect)
+
+    async def answering(connection: psycopg.AsyncConnection) -> object:
+        return await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'booked')")
+
+    assert await bench.guard.once(message(1), answering), "nothing was marked, and a cursor is no such thing"
+    assert await bench.written() == ["booked"]
 
 
 async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: PostgresBench) -> None:

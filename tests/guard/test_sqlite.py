@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -158,16 +158,20 @@ async def test_a_guard_that_was_closed_can_be_used_again(tmp_path: Path) -> None
     await guard.close()
 
 
-@pytest.mark.parametrize("kind", ["async def", "async generator"])
-async def test_an_asynchronous_effect_is_refused_and_not_marked(bench: SqliteBench, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["async def", "async generator", "map"])
+async def test_an_effect_that_has_not_run_is_refused_and_not_marked(bench: SqliteBench, kind: str) -> None:
     async def effect(database: sqlite3.Connection) -> None:
         raise AssertionError("it runs")
 
     async def generator(database: sqlite3.Connection) -> AsyncIterator[None]:
         yield
 
+    def lazy(database: sqlite3.Connection) -> Iterator[object]:
+        return map(database.execute, ["SELECT no_such_column"])
+
+    effects = {"async def": effect, "async generator": generator, "map": lazy}
     with pytest.raises(EffectNotRun):
-        await bench.guard.once(message(1), effect if kind == "async def" else generator)
+        await bench.guard.once(message(1), effects[kind])
     assert await bench.apply(message(1))
 
 

@@ -2,9 +2,12 @@
 
 import asyncio
 
+import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConnectFailed, HandlerError
+from lbg_runtime.runtime.lifespan import LifespanFailed
 from lbg_runtime.runtime.registry import Handlers
 
 
@@ -143,6 +146,90 @@ async def test_a_member_that_is_cancelled_while_a_lifespan_begins_passes_it_on(t
 
     task = asyncio.ensure_future(trial.member(hooks=hooks).run())
     await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def _in_asyncio(failing):
+    async def life():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(failing())
+            yield
+
+    return life
+
+
+def _in_anyio(failing):
+    async def life():
+        async with anyio.create_task_group() as group:
+            group.start_soon(failing)
+            yield
+
+    return life
+
+
+def _in_time(failing):
+    async def life():
+        async with asyncio.timeout(5):
+            yield
+
+    return life
+
+
+@pytest.mark.parametrize("around", [_in_asyncio, _in_anyio, _in_time])
+async def test_what_a_lifespan_has_around_its_yield_ends_the_member_with_an_error_that_says_so(trial, around):
+    log, began = [], asyncio.Event()
+    hooks = _leaving_slowly(log)
+
+    async def failing():
+        await asyncio.sleep(5)
+        raise OSError("prices are gone")
+
+    async def work(message):
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    hooks.lifespan(around(failing))
+    task = asyncio.ensure_future(trial.member(hooks=hooks, work=work).run())
+    with capture_logs() as logs:
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(1)
+        await began.wait()
+        with pytest.raises(LifespanFailed, match="cancelled by what a lifespan has around its `yield`") as caught:
+            await asyncio.wait_for(task, 60)
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["lifespan_failed"] * (
+        around is not _in_time
+    )
+    assert log == ["slow out"]
+    assert trial.active() == {}
+    assert sum(trial.depths()) == 1, "cut short, and settled by nobody"
+    assert trial.records()[-1]["clean"] is False
+
+
+async def test_a_lifespan_that_fails_while_another_begins_ends_the_start(trial):
+    hooks, failed = Handlers(), asyncio.Event()
+
+    async def failing():
+        await failed.wait()
+        raise OSError("prices are gone")
+
+    hooks.lifespan(_in_asyncio(failing))
+
+    @hooks.lifespan
+    async def endless():
+        failed.set()
+        await asyncio.get_running_loop().create_future()
+        yield
+
+    with pytest.raises(LifespanFailed):
+        await asyncio.wait_for(trial.member(hooks=hooks).run(), 60)
+
+
+async def test_a_cancellation_from_outside_is_passed_on_although_there_is_a_lifespan(trial):
+    task = asyncio.ensure_future(trial.member(hooks=_leaving_slowly([])).run())
+    await trial.until(lambda: len(trial.active()) == 4)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

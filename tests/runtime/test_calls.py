@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -59,26 +60,6 @@ async def test_what_it_raises_fails_the_attempt(rig, delivery):
     assert calls == [b"1", b"1"]
 
 
-async def test_a_function_that_returns_a_coroutine_has_failed(rig, delivery):
-    async def real(message):
-        pass
-
-    moved = []
-
-    class ErrorQueue:
-        async def take(self, handling, report):
-            moved.append(report.error)
-
-    def handle(message):
-        return real(message)
-
-    made = rig(handle, error_queue=ErrorQueue(), failure={"then": "error_queue"})
-    async with made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
-    assert "is no `async def` and returns something to be awaited" in moved[0]
-
-
 @pytest.mark.real_time
 async def test_a_thread_is_waited_for_although_its_time_is_over_and_the_key_with_it(rig, delivery, monkeypatch):
     release, running, log = threading.Event(), [], []
@@ -132,7 +113,8 @@ async def test_a_recalled_thread_settles_nothing_and_its_key_waits_for_it(rig, d
 @pytest.mark.real_time
 async def test_a_call_that_waits_for_a_thread_is_given_up_at_once():
     release, made = threading.Event(), []
-    async with MemberResources(thread_count=1).entered(()):
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    async with MemberResources().entered(()):
         first = asyncio.ensure_future(call_in_thread(lambda: release.wait(20)))
         await asyncio.sleep(0.05)
         second = asyncio.ensure_future(call_in_thread(lambda: made.append("second")))
@@ -151,3 +133,42 @@ async def test_a_call_that_raises_stop_iteration_ends_all_the_same():
     async with MemberResources(thread_count=1).entered(()), asyncio.timeout(5):
         with pytest.raises(RuntimeError, match="the call raised StopIteration"):
             await call_in_thread(lambda: next(iter([])))
+
+
+@pytest.mark.real_time
+async def test_threads_that_hang_keep_no_other_key_from_its_handler(rig, delivery):
+    release, handled = threading.Event(), []
+
+    def handle(message):
+        if message.key.startswith("hang"):
+            assert release.wait(20)
+        else:
+            handled.append(message.key)
+
+    failure = {"timeout": "200ms", "attempts": 2, "then": "error_queue", "backoff": {"initial": "1ms"}}
+    made = rig(handle, dispatch={"runners": 2}, failure=failure, error_queue=object())
+    async with MemberResources(thread_count=2).entered(()), made.running():
+        for number, key in enumerate(("hang1", "hang2", "a", "b", "c", "d")):
+            made.dispatcher.dispatch(delivery(number, key))
+        await made.until_ended(4, within_s=20)
+        assert sorted(handled) == ["a", "b", "c", "d"]
+        assert [(end.outcome, end.attempts) for end in made.ends] == [(Outcome.ACCEPTED, 1)] * 4
+        release.set()
+        # Not believed the first time, and quick the second.
+        await made.until_ended(6, within_s=20)
+
+
+@pytest.mark.real_time
+async def test_of_the_threads_that_a_burst_needs_only_so_many_are_kept():
+    resources, release = MemberResources(thread_count=2), threading.Event()
+    async with resources.entered(()), asyncio.timeout(20):
+        calls = [asyncio.ensure_future(call_in_thread(lambda: release.wait(20))) for _ in range(5)]
+        names = [f"lbg-handler-{number}_0" for number in range(5)]
+        while not {*names} <= {thread.name for thread in threading.enumerate()}:  # noqa: ASYNC110 - of other threads
+            await asyncio.sleep(0.001)
+        release.set()
+        assert all(await asyncio.gather(*calls))
+        while len(left := {*names} & {thread.name for thread in threading.enumerate()}) > 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.001)
+        assert await call_in_thread(lambda: threading.current_thread().name) in left
+    assert await asyncio.to_thread(_until_gone)

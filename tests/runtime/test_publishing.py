@@ -1,14 +1,14 @@
 """Handlers that answer with messages: settled when all of them are confirmed, and not before."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from lbg_runtime.model.errors import HandlerError, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.publishing import MAX_UNCONFIRMED
+from lbg_runtime.runtime.publishing import MAX_UNCONFIRMED, own_copy
 from lbg_runtime.runtime.receipts import Receipt
 from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.resources import MemberResources
@@ -103,6 +103,60 @@ async def test_what_is_given_the_properties_of_the_input_is_no_copy_of_it(rig, d
     assert [message.fencing_token for message in kept] == [None, None]
     assert {message.key for message in kept} == {stamped.message.key}
     assert kept[1].properties["own"] == 1
+
+
+def _from_one_buffer(message):
+    properties, buffer = {}, bytearray()
+    for number in range(3):
+        properties["number"] = number
+        buffer[:] = b"%d" % number
+        yield Message("priced/new", buffer, properties)
+
+
+def _from_one_buffer_in_time(message):
+    return _from_one_buffer(message)
+
+
+async def _from_one_buffer_async(message):
+    for each in _from_one_buffer(message):
+        yield each
+
+
+async def _from_one_buffer_returned(message):
+    return _from_one_buffer(message)
+
+
+@pytest.mark.parametrize("transacted", [False, True])
+@pytest.mark.parametrize(
+    "function", [_from_one_buffer, _from_one_buffer_in_time, _from_one_buffer_async, _from_one_buffer_returned]
+)
+async def test_what_a_handler_changes_afterwards_is_sent_as_it_was(rig, delivery, function, transacted):
+    class Keeping(_Messenger):
+        def send_together(self, messages):
+            kept.extend(messages)
+            return super().send(messages[0])
+
+        def send(self, message):
+            kept.append(message)
+            return super().send(message)
+
+    kept = []
+    messenger = Keeping()
+    made = rig(function, options={"publishes": True, "transacted": transacted})
+    async with MemberResources(messenger).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await messenger.until_sent(1 if transacted else 3)
+    assert [(each.payload, each.properties) for each in kept] == [(b"%d" % each, {"number": each}) for each in range(3)]
+    assert {type(each.payload) for each in kept} == {bytes}
+
+
+def test_the_copy_that_is_sent_has_all_that_was_published():
+    message = Message("out/1", b"x", {"a": 1}, "id", 7)
+    assert len(fields(Message)) == 6, "with one more, `own_copy` has to have it"
+    for each in (message, replace(message, properties={}), replace(message, payload=bytearray(b"x"))):
+        copied = own_copy(each, "here")
+        assert copied == replace(each, payload=b"x")
+        assert copied.properties is not each.properties
 
 
 async def test_a_refused_message_fails_the_attempt_and_all_are_published_again(rig, delivery):

@@ -10,6 +10,7 @@ from structlog.testing import LogCapture
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.log_facts import add_handling
+from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.metrics.kept_spans import SHAPE, KeptSpans
 
@@ -52,6 +53,24 @@ async def test_every_attempt_is_a_span_below_that_of_the_publisher(trial, kept):
     assert [span.attributes["lbg.attempt"] for span in (first, second)] == [1, 2]
     assert [span.attributes.get("error.type") for span in (first, second)] == ["ValueError", None]
     assert {span.attributes["lbg.key"] for span in (first, second)} == {"k"}
+
+
+async def test_an_attempt_whose_body_has_not_run_is_a_span_that_failed(trial, kept):
+    handlers = Handlers()
+
+    async def book(message):
+        raise AssertionError("it runs")
+
+    @handlers.handler("orders/*")
+    async def forgetful(message):
+        return book(message)
+
+    failure = {"then": "error_queue"}
+    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"}, failure=failure)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k")
+        await trial.until(lambda: kept.ended)
+    assert {span.attributes.get("error.type") for span in kept.ended} == {"TerminalFailure"}
 
 
 async def test_no_span_is_made_where_none_is_asked_for(trial, kept):

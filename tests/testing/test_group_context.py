@@ -11,6 +11,7 @@ import pytest
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
+from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.parameters import State
 from lbg_runtime.runtime.registry import Handlers
@@ -187,6 +188,24 @@ async def test_states_take_the_place_of_what_lifespans_yield() -> None:
         group.assert_handled({"k": ["apple"]})
     assert asked == [5]
     assert [lifespan.where for lifespan in handlers.lifespans] != ["FixedPrices"], "the user's own are as they were"
+
+
+async def test_a_handler_that_forgets_to_await_has_not_handled_its_message() -> None:
+    handlers = Handlers()
+
+    async def book(message: Message) -> None:
+        raise AssertionError("it runs")
+
+    @handlers.handler("orders/>")
+    async def on_order(message: Message) -> object:
+        return book(message)
+
+    async with running(handlers, settings={"failure": {"then": "error_queue"}}) as group:
+        await group.publish("orders/new", "apple", key="k")
+        await group.settled()
+        assert group.handled() == []
+        (moved,) = group.error_queue()
+        assert "on_order" in str(moved.properties["lbg_error"])
 
 
 async def test_handlers_on_threads_and_their_lifespans_work() -> None:

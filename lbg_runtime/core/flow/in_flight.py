@@ -77,7 +77,7 @@ class InFlight:
         `most`, until it is answered. Nothing for what is not in flight here, and for what is excused."""
         if delivery_id in self._current:
             self._excused.add(delivery_id)
-            self._room = min(self._cap + len(self._excused), self._most)
+            self._room = self._room_beside(0)
 
     def outlive(self, epoch: Epoch) -> None:
         """The current handle died: its deliveries are still to be answered, and count for no cap."""
@@ -96,9 +96,9 @@ class InFlight:
     def close_intake(self, *, only_if_full: bool, kept: int = 0) -> bool:
         """Whether the broker must now be asked to send no more: True once, until the intake opens again.
 
-        `kept`: messages that wait for their turn before they are dispatched; they take places too.
+        `kept`: messages that wait for their turn before they are dispatched. They count as those that are excused.
         """
-        if not self._intake_open or (only_if_full and len(self._current) + kept < self._room):
+        if not self._intake_open or (only_if_full and len(self._current) + kept < self._room_beside(kept)):
             return False
         self._intake_open = False
         return True
@@ -108,14 +108,17 @@ class InFlight:
 
         Not at the first free place, or a flow at its cap would be stopped and started for every message.
         """
-        if self._intake_open or len(self._current) + kept > self._room - (self._cap - self._cap // 2):
+        if self._intake_open or len(self._current) + kept > self._room_beside(kept) - (self._cap - self._cap // 2):
             return False
         self._intake_open = True
         return True
 
+    def _room_beside(self, kept: int) -> int:
+        return min(self._cap + len(self._excused) + kept, self._most)
+
     def _end_excuse(self, delivery_id: DeliveryId) -> None:
         self._excused.discard(delivery_id)
-        self._room = min(self._cap + len(self._excused), self._most)
+        self._room = self._room_beside(0)
 
     def _excuse_none(self) -> None:
         self._excused.clear()

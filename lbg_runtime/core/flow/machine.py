@@ -92,8 +92,8 @@ class FlowMachine:
         gate: StripeGate | None = None,
         max_held: int | None = None,
     ) -> None:
-        """`gate`: of the queue's re-stripings; None where there are none. `max_held`: in flight, with all that are
-        excused."""
+        """`gate`: of the queue's re-stripings; None where there are none. `max_held`: in flight and kept by the gate,
+        with all that are excused; `max_in_flight` where it is not given."""
         self.queue = queue
         self.state = FlowState.UNBOUND
         self.epoch = Epoch(0)
@@ -321,11 +321,15 @@ class FlowMachine:
             if self.state is FlowState.UNBINDING or self._release.phase is not DrainPhase.FINISH:
                 return [Note("delivery_left_unstarted", {"epoch": self.epoch, "delivery_id": delivery.delivery_id})]
             self._release.quiet_at_ms = now_ms + self._settings.quiet_gap_ms
+        before_count = len(self._in_flight)
         if self._gate is None:
             commands += self._dispatch(delivery)
         else:
             commands += self._obey_gate(self._gate.take(delivery, self._in_flight))
-        if self._in_flight.close_intake(only_if_full=True, kept=self._kept_count()):
+        # Of what the gate has just let go, some will be excused when it is dispatched. The next arrival looks: closed
+        # too early, the intake might find nothing in flight that opens it again but a key that is stuck.
+        is_let_go = len(self._in_flight) > before_count + 1
+        if not is_let_go and self._in_flight.close_intake(only_if_full=True, kept=self._kept_count()):
             commands.append(StopIntake(self.epoch))
         return commands
 

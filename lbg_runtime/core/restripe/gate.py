@@ -107,7 +107,8 @@ class StripeGate:
         self._stuck: list[Delivery] = []
         """Records that nobody can read, or that make no sense, and what came behind them."""
         self.kept_count = 0
-        """Messages that wait here. Records do not count: they may be more than a flow has in flight."""
+        """Messages that wait here: they count for `max_held` alone, so that other shards come past them. Records do not
+        count: they may be more than a flow has in flight."""
         self._probes: dict[int, StripesNews] = {}
         self._ended_generation = 0
         """Of the re-striping whose records were settled on this handle."""

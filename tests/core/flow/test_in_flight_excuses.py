@@ -1,4 +1,5 @@
-"""Deliveries of hot keys count for no cap but the outermost; the intake is closed and opened as without them."""
+"""Deliveries of hot keys, and what a gate keeps, count for no cap but the outermost; the intake is closed and opened as
+without them."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +80,20 @@ def test_nothing_is_excused_that_is_not_in_flight_or_where_there_is_no_outermost
     assert strict.close_intake(only_if_full=True)
 
 
-steps = st.lists(st.one_of(st.sampled_from(["add", "excused", "quick"]), st.integers(0, 30)), max_size=80)
+def test_what_is_kept_leaves_others_their_cap_up_to_the_outermost() -> None:
+    in_flight = opened(4, 10)
+    add(in_flight, range(2))
+    assert not in_flight.close_intake(only_if_full=True, kept=7)
+    assert in_flight.close_intake(only_if_full=True, kept=8)
+    assert not in_flight.open_intake(kept=7)
+    assert in_flight.open_intake(kept=6)
+    add(in_flight, range(2, 4))
+    assert in_flight.close_intake(only_if_full=True, kept=1)
+
+
+steps = st.lists(
+    st.one_of(st.sampled_from(["add", "excused", "quick", "keep", "drop"]), st.integers(0, 30)), max_size=80
+)
 
 
 @given(steps, st.integers(1, 8), st.integers(1, 24))
@@ -88,11 +102,16 @@ def test_the_intake_is_as_a_count_of_the_two_kinds_says(course: list[str | int],
     in_flight, most = opened(cap, most), max(cap, most)
     plain: list[DeliveryId] = []
     excused: list[DeliveryId] = []
+    kept = 0
     is_open = True
     for number, step in enumerate(course):
         delivery_id = DeliveryId(number)
         full = min(cap + len(excused), most)
-        if isinstance(step, int):
+        if step == "keep":
+            kept += 1
+        elif step == "drop":
+            kept = 0
+        elif isinstance(step, int):
             held = plain + excused
             if not held:
                 continue
@@ -100,6 +119,9 @@ def test_the_intake_is_as_a_count_of_the_two_kinds_says(course: list[str | int],
             (plain if ended in plain else excused).remove(ended)
             if not in_flight.answer_if_open(ended):
                 in_flight.answer(ended)
+        elif step == "quick" and kept:
+            # Of a gate that is idle only.
+            continue
         elif step == "quick":
             added = in_flight.add_if_room(delivery_id, "t")
             assert added == (is_open and len(plain) + len(excused) + 1 < full)
@@ -109,11 +131,11 @@ def test_the_intake_is_as_a_count_of_the_two_kinds_says(course: list[str | int],
             if step == "excused":
                 in_flight.excuse(delivery_id)
             (excused if step == "excused" else plain).append(delivery_id)
-        full, held_count = min(cap + len(excused), most), len(plain) + len(excused)
+        full, held_count = min(cap + len(excused) + kept, most), len(plain) + len(excused) + kept
         closes = is_open and held_count >= full
-        assert in_flight.close_intake(only_if_full=True) == closes
+        assert in_flight.close_intake(only_if_full=True, kept=kept) == closes
         is_open = is_open and not closes
         opens = not is_open and full - held_count >= cap - cap // 2
-        assert in_flight.open_intake() == opens
+        assert in_flight.open_intake(kept) == opens
         is_open = is_open or opens
         assert is_open or held_count >= cap // 2

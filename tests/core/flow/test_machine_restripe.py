@@ -72,9 +72,14 @@ LEFT = TellStripes(ShardLeft(PLAN, LEAVING))
 class Flow:
     """An active flow of queue 0 that has read the plan, delivery 1."""
 
-    def __init__(self, max_in_flight: int = 4, place: Place = Place(0, gives_way=False)) -> None:  # noqa: B008 - frozen
-        gate = StripeGate(QUEUE_INDEX, SHAPE, PREFIX)
-        self.machine = FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(1), 0, gate)
+    def __init__(
+        self,
+        max_in_flight: int = 4,
+        place: Place = Place(0, gives_way=False),  # noqa: B008 - frozen
+        max_held: int | None = None,
+    ) -> None:
+        self.gate = StripeGate(QUEUE_INDEX, SHAPE, PREFIX)
+        self.machine = FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(1), 0, self.gate, max_held)
         self.activate(0)
         assert self.get(1, PLAN) == [TellStripes(PlanReached(PLAN))]
 
@@ -153,42 +158,6 @@ class TestAnActiveFlow:
         assert machine.handle(MessageReceived(plan), 1) == [Dispatch(plan)]
         assert machine.handle(StripingLearned(Striping(GENERATION, 2, 3)), 1) == []
         assert machine.handle(SettlementsReached(Epoch(1), 1), 1) == []
-
-
-class TestTheCap:
-    def test_kept_messages_count_for_it_and_records_do_not(self) -> None:
-        flow = Flow(max_in_flight=3)
-        assert flow.get(2, marker(COMING)) == []
-        assert flow.get(3, STAYING) == [dispatch(3, STAYING)]
-        assert flow.get(4, COMING) == []
-        assert flow.get(5, COMING) == [StopIntake(Epoch(1))]
-        assert flow.machine.in_flight == 1
-
-    def test_it_stays_reached_when_kept_messages_are_passed_on(self) -> None:
-        flow = Flow(max_in_flight=2)
-        flow.get(2, marker(COMING))
-        flow.get(3, COMING)
-        assert flow.get(4, COMING) == [StopIntake(Epoch(1))]
-        assert flow.learn(COMING) == [dispatch(3, COMING), dispatch(4, COMING)]
-        assert flow.done(3) == [settle(3), StartIntake(Epoch(1))]
-
-    def test_there_is_room_again_when_kept_messages_are_dropped(self) -> None:
-        flow = Flow(max_in_flight=3)
-        flow.get(2, LEAVING)
-        flow.get(3, marker(LEAVING))
-        flow.get(4, LEAVING)
-        assert flow.get(5, LEAVING) == [StopIntake(Epoch(1))]
-        assert flow.done(2) == [settle(2), settle(4), settle(5), probe(1), StartIntake(Epoch(1))]
-
-    def test_kept_messages_keep_the_intake_closed(self) -> None:
-        flow = Flow(max_in_flight=2)
-        flow.get(2, marker(COMING))
-        flow.get(3, STAYING)
-        flow.get(4, COMING)
-        assert flow.done(3) == [settle(3), StartIntake(Epoch(1))]
-        assert flow.get(5, COMING) == [StopIntake(Epoch(1))]
-        assert flow.learn() == []
-        assert flow.machine.deadline_ms is None
 
 
 class TestTheShortWays:

@@ -101,11 +101,11 @@ class GateLaws(RuleBasedStateMachine):
         self.plan: StripePlan | None = None
         self.is_finished = self.is_ended = False
         self.deaths = 0
-        self.cap = 4
+        self.cap = self.most = 4
 
-    @initialize(cap=st.integers(1, 4))
-    def choose_the_cap(self, cap: int) -> None:
-        self.cap = cap
+    @initialize(cap=st.integers(1, 4), kept=st.integers(0, 8))
+    def choose_the_caps(self, cap: int, kept: int) -> None:
+        self.cap, self.most = cap, cap + kept
 
     def new_gate(self, queue: int) -> StripeGate:
         return self.make_gate(queue, SHAPE, record_prefix(CONTROL_TOPIC))
@@ -131,7 +131,8 @@ class GateLaws(RuleBasedStateMachine):
             self.queues[queue].append(Entry(entry_id, message, key, number, self.published_count))
 
     def room(self, owner: Owner) -> bool:
-        return len(owner.in_flight) + owner.gate.kept_count < self.cap
+        kept_count = owner.gate.kept_count
+        return len(owner.in_flight) < self.cap and len(owner.in_flight) + kept_count < self.most
 
     @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 8))
     def deliver(self, queue: int, count: int) -> None:
@@ -370,7 +371,7 @@ class GateLaws(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_is_counted(self) -> None:
         for owner in self.owners:
-            assert len(owner.in_flight) + owner.gate.kept_count <= self.cap, "the cap holds"
+            assert len(owner.in_flight) + owner.gate.kept_count <= self.most, "the cap holds"
 
     def teardown(self) -> None:
         """Everything comes to its end: the re-striping, every message, both queues."""

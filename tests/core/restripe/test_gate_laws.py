@@ -73,6 +73,7 @@ def law_broken_in(seed: int, make_gate: Callable[[int, GroupShape, str], StripeG
     chance = random.Random(seed)
     laws = GateLaws(make_gate)
     laws.cap = chance.choice((1, 2, 4, 50))
+    laws.most = (1 + 3 * (seed % 2)) * laws.cap
     try:
         live(laws, chance)
         laws.teardown()
