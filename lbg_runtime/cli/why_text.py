@@ -38,7 +38,9 @@ def _head_line(head: LaneHead) -> str:
     again = ", redelivered" if head.redelivered else ""
     received = f"received {_seconds(head.received_ms)} ago{again}"
     if head.started_ms is None:
-        return f"in flight: {_named(head.number)}{received}, waits for a runner"
+        is_kept = head.stage is LaneStage.DELAYED
+        why = "not handled: it is to be parked, or its queue has stopped" if is_kept else "waits for a runner"
+        return f"in flight: {_named(head.number)}{received}, {why}"
     tried = f"first tried {_seconds(head.started_ms)} ago, attempt {head.attempts}"
     if head.stage is LaneStage.RUNNING:
         return f"in flight: {_named(head.number)}{received}, {tried} runs"

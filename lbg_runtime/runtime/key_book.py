@@ -3,7 +3,7 @@
 from time import monotonic_ns
 
 from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled
-from lbg_runtime.core.lanes import LaneSight
+from lbg_runtime.core.lanes import LaneSight, LaneStage
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
@@ -65,9 +65,11 @@ class KeyBook:
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
     handling, delivery = lane.head, lane.head.delivery
+    # While it is published to where it goes, its lane runs and its handler does not.
+    is_moved = lane.stage is LaneStage.RUNNING and handling.end_report is not None
     retry_in_ms = None if lane.retry_at_ms is None else max(0, lane.retry_at_ms - now_ms())
     return LaneHead(
-        stage=lane.stage,
+        stage=LaneStage.DELAYED if is_moved else lane.stage,
         attempts=handling.attempts,
         redelivered=delivery.redelivered,
         number=_number(delivery.message),

@@ -29,8 +29,9 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import ParkingEntryRefused, PublishRefused
+from lbg_runtime.model.errors import ParkingEntryRefused, PublishRefused, TransportError
 from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.parking_room import KEPT_FOR_FENCES_BYTES, is_over_quota, with_remedy
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.transport.base import Browser, Messenger
@@ -74,22 +75,24 @@ class ParkedView:
     async def lanes(self) -> list[ParkedLane]:
         """All that is parked in the group, by queue; raises `TransportError` where a parking queue cannot be read.
 
-        Of one moment for each queue, not for all.
+        Of one moment for each queue, not for all. Parking queues beyond those of the settings are read and told of.
         """
         found: list[ParkedLane] = []
-        for index in range(self._group.queue_count):
+        index = 0
+        while True:
             queue = parking_queue(self._group.name, index)
-            ledger = ParkingLedger(ParkingOwner(0, ""))
-            for place, message in enumerate(await self._session.browse(queue, QUIET_S)):
-                try:
-                    ledger.take(DeliveryId(place), decode_entry(message))
-                except ParkingEntryRefused as refusal:
-                    _log.warning("parking_entry_not_read", parking=queue, reason=refusal.what)
-            found += [
-                ParkedLane(lane, queue, messages, ledger.is_replaying(lane))
-                for lane, messages in ledger.contents().items()
-            ]
-        return found
+            is_beyond = index >= self._group.queue_count
+            try:
+                messages = await self._session.browse(queue, QUIET_S)
+            except TransportError as error:
+                # Only one that is not there is the end: one that may not be read can have something in it.
+                if is_beyond and "Unknown Queue" in str(error):
+                    return found
+                raise
+            if is_beyond:
+                _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
+            found += _lanes_in(queue, messages)
+            index += 1
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
         """Ask for their replay; on return the broker has it. Raises `PublishFailed`; may be done again."""
@@ -116,6 +119,16 @@ class ParkedView:
                 if not tries_left or not is_over_quota(refusal):
                     raise with_remedy(refusal) from None
             await asyncio.sleep(RETRY_S)
+
+
+def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]:
+    ledger = ParkingLedger(ParkingOwner(0, ""))
+    for place, message in enumerate(messages):
+        try:
+            ledger.take(DeliveryId(place), decode_entry(message))
+        except ParkingEntryRefused as refusal:
+            _log.warning("parking_entry_not_read", parking=queue, reason=refusal.what)
+    return [ParkedLane(lane, queue, held, ledger.is_replaying(lane)) for lane, held in ledger.contents().items()]
 
 
 @asynccontextmanager

@@ -105,7 +105,12 @@ class ParkedQueue:
 
     def judge(self, handling: Handling) -> Verdict:
         """What becomes of a message that is next in its lane. Constant time where nothing is parked."""
-        if self._stay is None or self._stay.ledger.is_idle:
+        if self._stay is None:
+            return Verdict.HANDLE
+        if handling.end_report is not None and self._stay.has(handling):
+            # It has come since it was tried to park, and may be replayed by now: `take` then knows that it was parked.
+            return Verdict.PARK
+        if self._stay.ledger.is_idle:
             return Verdict.HANDLE
         delivery = handling.delivery
         return self._stay.ledger.judge(lane_name(handling), delivery.message, redelivered=delivery.redelivered)

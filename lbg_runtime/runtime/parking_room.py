@@ -82,6 +82,11 @@ class ParkingRoom:
         if not self._parking_count and self._timer is None:
             self._release()
 
+    def doubt(self) -> None:
+        """Something that was confirmed did not come: a filler that has not come may lie nowhere, and is sent anew."""
+        if not self._held:
+            self._filler = None
+
     def end(self) -> None:
         """The parking queue is about to be given up. Where something is on its way there, the next owner settles."""
         self._stop_timer()

@@ -24,21 +24,13 @@ from lbg_runtime.core.parking.ledger import (
     Replay,
     SettleParked,
 )
-from lbg_runtime.core.parking.records import (
-    OwnerFence,
-    ParkedMessage,
-    ParkingOwner,
-    RoomKept,
-    decode_entry,
-    encode_entry,
-)
+from lbg_runtime.core.parking.records import ParkedMessage, ParkingOwner, RoomKept, decode_entry, encode_entry
 from lbg_runtime.model.errors import (
     BindFailed,
     InvariantViolated,
     ParkingEntryRefused,
     ParkingNotReady,
     PublishRefused,
-    TransportError,
 )
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
@@ -46,6 +38,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.failure_report import FailureReport
 from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.parking_fence import StayFence
 from lbg_runtime.runtime.parking_room import ParkingRoom, with_remedy
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.transport.base import BoundFlow
@@ -56,10 +49,10 @@ MAX_PARKED = 9_000
 """Messages in one parking queue: PubSub+ shows a flow 10,000 that are not settled, and all that are parked are not."""
 
 RETRY_S = 1.0
-"""Between two attempts to bind a parking queue, or to publish its fence."""
+"""Between two attempts to bind a parking queue."""
 
-FENCE_PATIENCE_S = 10.0
-"""After so long without its fence, the log says what may be wrong."""
+COPY_PATIENCE_S = 10.0
+"""What was confirmed and has not come for so long is sent again, at the next retry of its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +74,17 @@ class ParkingPorts:
     is_restriping: Callable[[], bool]
     patience_s: float
     """How long a replay that runs is waited for when the queue is given up."""
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """Of a message, on its way here: under one number, however often it is sent."""
+
+    number: int
+    came: "asyncio.Future[bool]"
+    """True: it lies here, and counts. False: it was given up, and what was sent of it will not count."""
+    was_sent: bool = False
+    """It may lie here."""
 
 
 class ParkingStay:
@@ -106,14 +110,12 @@ class ParkingStay:
         self._is_lost = False
         self._replays: dict[DeliveryId, LaneKey] = {}
         """Offered to the lanes, and not ended."""
-        self._unseen: dict[int, asyncio.Future[bool]] = {}
-        """By number, what was sent and has not come back; False: it will not count."""
-        self._numbers: dict[Handling, int] = {}
-        """Of messages that may have been sent already."""
+        self._copies: dict[Handling, _Copy] = {}
+        """Of messages that are being parked, between two tries too."""
+        self._by_number: dict[int, _Copy] = {}
+        """The same."""
         self._tasks: asyncio.TaskGroup | None = None
-        self._fences: set[asyncio.Task[None]] = set()
-        self._fence_error: TransportError | None = None
-        """Why the fence could not be published; None again when it was."""
+        self._fence = StayFence(parking, epoch, self.ledger, ports.session)
         self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
 
     # -- what the parked queue calls
@@ -142,40 +144,50 @@ class ParkingStay:
             self._take_end(handling)
             self._wake_up.set()
 
+    def has(self, handling: Handling) -> bool:
+        """Whether a message that could not be parked in time lies here all the same, or did: it is to be accepted."""
+        copy = self._copies.get(handling)
+        return copy is not None and copy.came.done() and copy.came.result()
+
     async def park(self, handling: Handling, lane: LaneKey, report: FailureReport) -> None:
         """Return when the message lies here, and counts; raises `ParkingNotReady` or `PublishFailed`.
 
         Where it raises or is cancelled it may lie here all the same; a copy that is sent then is found out.
         """
-        self._check_ready(handling)
-        number = self._numbers.get(handling)
-        if number is None:
-            # Before anything is waited for: the verdict that brought it here is true now.
-            number = self._numbers[handling] = self.ledger.begin_park(lane)
-        was_sent = number in self._unseen
+        if not self.has(handling):
+            self._check_ready(handling)
+            copy = self._copies.get(handling) or self._begin(handling, lane)
+            await self._try_to_park(handling, copy, lane, report)
+        self._forget(handling)
+
+    def _begin(self, handling: Handling, lane: LaneKey) -> _Copy:
+        # Before anything is waited for: the verdict that brought it here is true now.
+        copy = _Copy(self.ledger.begin_park(lane), asyncio.get_running_loop().create_future())
+        self._copies[handling] = self._by_number[copy.number] = copy
+        return copy
+
+    async def _try_to_park(self, handling: Handling, copy: _Copy, lane: LaneKey, report: FailureReport) -> None:
+        was_sent = copy.was_sent
         try:
             async with self._room.kept():
-                await self._send(handling, number, lane, report)
+                await self._send(handling, copy, lane, report)
         except PublishRefused as refusal:
             # Of a copy whose fate is not known, nobody can say that it lies nowhere.
-            if not was_sent:
-                self._unseen.pop(number, None)
-                self._numbers.pop(handling, None)
-                self._obey(self.ledger.park_refused(number))
+            if not was_sent and self._copies.get(handling) is copy:
+                self._forget(handling)
+                self._obey(self.ledger.park_refused(copy.number))
             raise with_remedy(refusal) from None
-        self._numbers.pop(handling, None)
 
-    async def _send(self, handling: Handling, number: int, lane: LaneKey, report: FailureReport) -> None:
+    async def _send(self, handling: Handling, copy: _Copy, lane: LaneKey, report: FailureReport) -> None:
         # What was handled of its key must be settled before it lies elsewhere, or that could come back behind it. No
         # bound: the flow runner answers at its next turn.
         await self._ports.flush()
         self._check_ready(handling)
-        if self._numbers.get(handling) != number:
-            raise ParkingNotReady(self._parking, "it was given up meanwhile")
+        self._check_kept(copy)
         entry = ParkedMessage(
             lane=lane,
             owner=self.ledger.owner,
-            number=number,
+            number=copy.number,
             original=handling.delivery.message,
             attempts=report.attempts,
             error=report.error,
@@ -183,11 +195,24 @@ class ParkingStay:
             member=self._ports.member,
             parked_at_ms=wall_us() // 1_000,
         )
-        seen = self._unseen.setdefault(number, asyncio.get_running_loop().create_future())
+        copy.was_sent = True
         await self._ports.session.send(encode_entry(entry, self._parking))
-        # The confirm alone proves nothing: brokers confirm what no queue attracts. No bound: the stay's end answers.
-        if not await asyncio.shield(seen):
+        # The confirm alone proves nothing: brokers confirm what no queue attracts.
+        await asyncio.wait((copy.came,), timeout=COPY_PATIENCE_S)
+        if not copy.came.done():
+            self._room.doubt()
+            reason = f"what was sent there has not come for {COPY_PATIENCE_S:g} s, though the broker has confirmed it"
+            raise ParkingNotReady(self._parking, f"{reason}; expected a queue that subscribes to {self._parking}")
+        self._check_kept(copy)
+
+    def _check_kept(self, copy: _Copy) -> None:
+        if copy.came.done() and not copy.came.result():
             raise ParkingNotReady(self._parking, "it was given up meanwhile")
+
+    def _forget(self, handling: Handling) -> None:
+        copy = self._copies.pop(handling, None)
+        if copy is not None:
+            del self._by_number[copy.number]
 
     # -- the stay
 
@@ -197,25 +222,28 @@ class ParkingStay:
         if flow is None:
             return
         self._flow = flow
-        silence = asyncio.get_running_loop().call_later(FENCE_PATIENCE_S, self._tell_of_silence)
+        self._fence.await_it()
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                while not self._over.is_set():
-                    # No bound: an owner stays one until its queue goes.
-                    await self._wake_up.wait()
-                    self._wake_up.clear()
-                    self._take_events()
-                self.pause()
-                await self._wait_for_replays()
-                for fence in self._fences:
-                    fence.cancel()
+                try:
+                    await self._read()
+                finally:
+                    self._fence.end()
         finally:
             self.is_open = False
             self._room.end()
             self._flow = None
-            silence.cancel()
-            self._forget_unseen()
+            self._give_up_copies()
             await flow.unbind()
+
+    async def _read(self) -> None:
+        while not self._over.is_set():
+            # No bound: an owner stays one until its queue goes.
+            await self._wake_up.wait()
+            self._wake_up.clear()
+            self._take_events()
+        self.pause()
+        await self._wait_for_replays()
 
     async def _bind(self) -> BoundFlow | None:
         while not self._over.is_set():
@@ -256,7 +284,7 @@ class ParkingStay:
                 case FlowActive():
                     if self._flow is not None:
                         self._flow.start_intake()
-                    self._publish_fence(self.ledger.owner)
+                    self._publish_fence()
                 case FlowInactive() | FlowDown():
                     self._lose()
                 case _:
@@ -314,13 +342,13 @@ class ParkingStay:
                     if self._flow is not None:
                         self._flow.settle(delivery_id, Outcome.ACCEPTED)
                 case ParkedSeen(number):
-                    seen = self._unseen.pop(number, None)
-                    if seen is not None and not seen.done():
-                        seen.set_result(True)
+                    copy = self._by_number.get(number)
+                    if copy is not None and not copy.came.done():
+                        copy.came.set_result(True)
                 case Replay(lane, delivery_id, original):
                     self._replay(lane, delivery_id, original)
-                case PublishFence(owner):
-                    self._publish_fence(owner)
+                case PublishFence():
+                    self._publish_fence()
                 case ParkingOpened():
                     self._open()
                 case _:
@@ -340,51 +368,24 @@ class ParkingStay:
         )
 
     def _open(self) -> None:
-        self._forget_unseen()
+        self._give_up_copies()
         if not self.is_open:
             self.is_open = True
             parked = {"lanes": self.ledger.lane_count, "messages": self.ledger.count}
             _log.info("parking_opened", parking=self._parking, epoch=self.epoch, **parked)
             self._on_open()
 
-    def _publish_fence(self, owner: ParkingOwner) -> None:
+    def _publish_fence(self) -> None:
         if self._tasks is None:
             raise InvariantViolated(f"{self._parking}: a fence outside of a stay")
-        fence = self._tasks.create_task(self._send_fence(owner))
-        self._fences.add(fence)
-        fence.add_done_callback(self._fences.discard)
+        self._fence.publish(self._tasks)
 
-    async def _send_fence(self, owner: ParkingOwner) -> None:
-        # Until it is sent or cancelled, with the end of the stay: without it nothing is handled.
-        while True:
-            try:
-                await self._ports.session.send(encode_entry(OwnerFence(owner), self._parking))
-                self._fence_error = None
-                return
-            except TransportError as error:
-                self._fence_error = with_remedy(error)
-                _log.warning("parking_fence_not_sent", parking=self._parking, reason=str(self._fence_error))
-            await asyncio.sleep(RETRY_S)
-
-    def _tell_of_silence(self) -> None:
-        if self.is_open:
-            return
-        reason = f"its own fence has not come for {FENCE_PATIENCE_S:g} s"
-        expected = f"the queue to be fed to this member alone, and to subscribe to {self._parking}"
-        if self._fence_error is not None:
-            reason, expected = (
-                str(self._fence_error),
-                "its fence to be taken: until then no key of the queue is handled",
-            )
-        _log.error("parking_queue_silent", parking=self._parking, epoch=self.epoch, reason=reason, expected=expected)
-
-    def _forget_unseen(self) -> None:
+    def _give_up_copies(self) -> None:
         """What was sent until now and has not come back does not count any more."""
-        unseen, self._unseen = self._unseen, {}
-        self._numbers.clear()
-        for seen in unseen.values():
-            if not seen.done():
-                seen.set_result(False)
+        for handling, copy in list(self._copies.items()):
+            if not copy.came.done():
+                copy.came.set_result(False)
+                self._forget(handling)
 
     def _check_ready(self, handling: Handling) -> None:
         reason = None

@@ -23,7 +23,7 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import PublishRefused, UserError
+from lbg_runtime.model.errors import PublishRefused, TransportError, UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
@@ -213,6 +213,24 @@ def test_what_is_not_clear_is_refused(words: tuple[str, ...], found: str) -> Non
     asked = CliRunner().invoke(app, ["parked", *words])
     assert isinstance(asked.exception, UserError)
     assert asked.exception.found == found
+
+
+def test_what_is_parked_beyond_the_queues_of_the_settings_is_found(stage: Stage) -> None:
+    stage.config.write_text(stage.config.read_text().replace("queue_count: 2", "queue_count: 1"))
+    stage.put(QUEUES[1], parked("key a", 1, "e"))
+    with capture_logs() as logs:
+        assert [each["queue"] for each in stage.told("list")] == [QUEUES[1]]
+    told = [log for log in logs if log["event"] == "parking_queue_beyond_settings"]
+    assert [(log["parking"], log["queue_count"]) for log in told] == [(QUEUES[1], 1)]
+    assert stage.lbg("unpark", "a").exit_code == 0
+    assert stage.entries(QUEUES[1])[-1] == UnparkAsked("key a")
+
+
+def test_a_parking_queue_of_the_settings_that_is_not_there_is_no_end(stage: Stage) -> None:
+    stage.config.write_text(stage.config.read_text().replace("queue_count: 2", "queue_count: 3"))
+    listed = stage.lbg("list")
+    assert isinstance(listed.exception, TransportError)
+    assert str(listed.exception) == f"cannot browse {parking_queue('orders', 2)}: Unknown Queue"
 
 
 def test_nothing_parked_is_said(stage: Stage) -> None:

@@ -33,6 +33,14 @@ def answer(
             "  in flight: number 17, received 250 ms ago, waits for a runner",
         ),
         (
+            LaneHead(LaneStage.DELAYED, 0, False, 17, 250, None, 500),
+            "  in flight: number 17, received 250 ms ago, not handled: it is to be parked, or its queue has stopped",
+        ),
+        (
+            LaneHead(LaneStage.DELAYED, 2, False, 17, 250, 250, None),
+            "  in flight: number 17, received 250 ms ago, first tried 250 ms ago, attempt 2 failed",
+        ),
+        (
             LaneHead(LaneStage.RUNNING, 1, True, None, 12_345, 12_300, None),
             "  in flight: received 12.3 s ago, redelivered, first tried 12.3 s ago, attempt 1 runs",
         ),

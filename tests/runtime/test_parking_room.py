@@ -256,6 +256,29 @@ async def test_a_filler_that_comes_behind_the_end_of_parking_is_settled_and_not_
     await task
 
 
+async def test_a_filler_that_may_lie_nowhere_is_not_relied_on():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    tasks = [asyncio.ensure_future(desk.park(parked))]
+    await turn()
+    desk.answers[0].set_result(None)
+    await turn()
+    desk.room.doubt()
+    tasks.append(asyncio.ensure_future(desk.park(parked)))
+    await turn()
+    assert len(desk.answers) == 2
+    desk.answers[1].set_result(None)
+    desk.room.take(7)
+    desk.room.doubt()
+    tasks.append(asyncio.ensure_future(desk.park(parked)))
+    await turn()
+    assert len(desk.answers) == 2, "one lies there for certain"
+    desk.room.take(8)
+    parked.set_result(None)
+    await asyncio.wait(tasks)
+    await asyncio.sleep(LINGER_S)
+    assert desk.settled == [7, 8]
+
+
 async def test_a_filler_without_room_is_a_refusal_and_nothing_is_tried_for_a_while():
     desk, parked = Desk(), asyncio.get_running_loop().create_future()
     task = asyncio.ensure_future(desk.park(parked))

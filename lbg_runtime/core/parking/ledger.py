@@ -270,7 +270,9 @@ class ParkingLedger:
             return [SettleParked(delivery_id)]
         orders: list[LedgerOrder] = []
         if entry.owner == self.owner:
-            self._sent.pop(entry.number, None)
+            if self._sent.pop(entry.number, None) is None:
+                # Sent twice under one number, as the first one did not come in time. That may be replayed by now.
+                return [SettleParked(delivery_id)]
             orders.append(ParkedSeen(entry.number))
         parked = self._lanes.setdefault(entry.lane, _ParkedLane())
         identity = identity_of(entry.original)
@@ -288,7 +290,7 @@ class ParkingLedger:
     def _has(self, parked: _ParkedLane, entry: ParkedMessage, identity: MessageIdentity | None) -> bool:
         if identity is not None:
             return identity in parked.identities
-        # Sent twice under one number, because the first time was not confirmed.
+        # Sent twice under one number, by an owner before us: nothing of its lane was sent in between.
         return any(one.entry.owner == entry.owner and one.entry.number == entry.number for one in parked.entries[-1:])
 
     def _take_drop(self, delivery_id: DeliveryId, asked: DropAsked) -> list[LedgerOrder]:

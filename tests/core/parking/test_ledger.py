@@ -1,5 +1,7 @@
 """The ledger's answers, one by one."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.core.parking.ledger import (
@@ -33,19 +35,33 @@ def message(number: int, *, publisher: str | None = "p") -> Message:
     return Message("t", b"%d" % number, {PARTITION_KEY_PROPERTY: "a", **stamps})
 
 
-def parked(number: int, owner: ParkingOwner = OWN, *, as_number: int | None = None) -> ParkedMessage:
-    return ParkedMessage("key a", owner, as_number or number, message(number), 1, "e", "s", "m", number)
+def number(count: int) -> int:
+    """That of this one of what the owner parks, from 1."""
+    return OWN.generation + count
+
+
+def parked(count: int, owner: ParkingOwner = OWN, *, as_number: int | None = None) -> ParkedMessage:
+    named = as_number or owner.generation + count
+    return ParkedMessage("key a", owner, named, message(count), 1, "e", "s", "m", count)
 
 
 class Rig:
-    """A ledger that is shown one entry after another, under ids from 1."""
+    """A ledger that is shown one entry after another, under ids from 1; what it is shown of its owner was sent."""
 
     def __init__(self, *entries: ParkingEntry) -> None:
         self.ledger = ParkingLedger(OWN)
         self.shown = 0
+        self.sent = number(0)
         self.orders = [order for entry in entries for order in self.show(entry)]
 
+    def begin(self) -> int:
+        self.sent = self.ledger.begin_park("key a")
+        return self.sent
+
     def show(self, entry: ParkingEntry) -> list[LedgerOrder]:
+        if isinstance(entry, ParkedMessage) and entry.owner == self.ledger.owner:
+            while self.sent < entry.number:
+                self.begin()
         self.shown += 1
         return self.ledger.take(DeliveryId(self.shown), entry)
 
@@ -90,7 +106,7 @@ def test_what_a_former_owner_sent_does_not_count_behind_the_next_fence() -> None
     rig = Rig(OwnerFence(OLD), parked(1, OLD), OwnerFence(OWN))
     assert rig.show(parked(2, OLD)) == settle(4)
     assert rig.show(OwnerFence(OLD)) == settle(5)
-    assert rig.show(parked(2)) == [ParkedSeen(2)]
+    assert rig.show(parked(2)) == [ParkedSeen(number(2))]
     assert rig.numbers() == [1, 2]
 
 
@@ -133,7 +149,7 @@ def test_a_message_of_a_parked_key_is_parked_and_a_copy_of_one_is_dropped() -> N
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_the_original_of_what_another_owner_parked_is_dropped_when_it_comes_after_the_end(*, is_dropped: bool) -> None:
-    rig = Rig(parked(1, OLD), OwnerFence(OWN), parked(2))
+    rig = Rig(parked(1, OLD), OwnerFence(OWN), parked(2, as_number=number(1)))
     if is_dropped:
         rig.show(DropAsked("key a"))
     else:
@@ -148,22 +164,47 @@ def test_the_original_of_what_another_owner_parked_is_dropped_when_it_comes_afte
 
 def test_a_copy_is_settled_and_a_message_that_comes_again_late_is_placed_before_later_ones() -> None:
     rig = Rig(OwnerFence(OWN), parked(3), parked(4))
-    assert rig.show(parked(3, as_number=7)) == [ParkedSeen(7), *settle(4)]
-    rig.show(parked(2, as_number=8))
+    assert rig.show(parked(3, as_number=number(7))) == [ParkedSeen(number(7)), *settle(4)]
+    rig.show(parked(2, as_number=number(8)))
     assert rig.numbers() == [2, 3, 4]
 
 
 def test_one_that_was_sent_twice_under_one_number_is_known_without_stamps() -> None:
-    plain = ParkedMessage("key a", OWN, 1, message(1, publisher=None), 1, "e", "s", "m", 1)
+    plain = ParkedMessage("key a", OWN, number(1), message(1, publisher=None), 1, "e", "s", "m", 1)
     rig = Rig(OwnerFence(OWN), plain)
-    assert rig.show(plain) == [ParkedSeen(1), *settle(3)]
+    assert rig.show(plain) == settle(3)
+    assert Rig(OwnerFence(OLD), replace(plain, owner=OLD), replace(plain, owner=OLD)).orders == settle(3)
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_one_that_was_sent_twice_does_not_count_again_when_the_first_is_gone(*, is_dropped: bool) -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    if is_dropped:
+        rig.show(DropAsked("key a"))
+    else:
+        rig.show(UnparkAsked("key a"))
+        rig.ledger.replayed("key a")
+    assert rig.show(parked(1)) == settle(4)
+    assert rig.ledger.lane_count == 0
+
+
+def test_a_fence_that_was_sent_twice_is_settled_and_changes_nothing() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    assert rig.show(OwnerFence(OWN)) == settle(3)
+    assert rig.show(parked(2)) == [ParkedSeen(number(2))]
+    ahead, higher = ParkingOwner(20, "ahead"), ParkingOwner(21, "own")
+    rig.show(OwnerFence(ahead))
+    assert rig.show(OwnerFence(OWN)) == settle(6), "of who it was before"
+    assert rig.show(OwnerFence(higher)) == [*settle(5), ParkingOpened()]
+    assert rig.show(OwnerFence(higher)) == settle(8)
+    assert rig.numbers() == [1, 2]
 
 
 def test_a_lane_is_replayed_one_by_one_and_its_order_is_settled_last() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), parked(2))
     assert rig.show(UnparkAsked("key a")) == [Replay("key a", DeliveryId(2), message(1))]
     assert rig.ledger.is_replaying("key a")
-    assert rig.show(parked(3)) == [ParkedSeen(3)], "it follows"
+    assert rig.show(parked(3)) == [ParkedSeen(number(3))], "it follows"
     assert rig.ledger.replayed("key a") == [*settle(2), Replay("key a", DeliveryId(3), message(2))]
     assert rig.ledger.replayed("key a") == [*settle(3), Replay("key a", DeliveryId(5), message(3))]
     assert rig.ledger.replayed("key a") == settle(5, 4)
@@ -172,18 +213,18 @@ def test_a_lane_is_replayed_one_by_one_and_its_order_is_settled_last() -> None:
 
 def test_a_replay_is_not_over_while_another_of_its_key_is_on_its_way() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
-    number = rig.ledger.begin_park("key a")
+    follower = rig.begin()
     assert rig.ledger.replayed("key a") == settle(2)
     assert rig.ledger.is_replaying("key a")
-    assert rig.show(parked(2, as_number=number)) == [ParkedSeen(number), Replay("key a", DeliveryId(4), message(2))]
+    assert rig.show(parked(2, as_number=follower)) == [ParkedSeen(follower), Replay("key a", DeliveryId(4), message(2))]
     assert rig.ledger.replayed("key a") == settle(4, 3)
 
 
 def test_a_replay_is_over_when_the_one_on_its_way_is_refused() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
-    number = rig.ledger.begin_park("key a")
+    follower = rig.begin()
     rig.ledger.replayed("key a")
-    assert rig.ledger.park_refused(number) == settle(3)
+    assert rig.ledger.park_refused(follower) == settle(3)
     assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.HANDLE
 
 
@@ -212,8 +253,8 @@ def test_a_paused_ledger_offers_nothing() -> None:
     ("asked", "left", "settled"),
     [
         (DropAsked("key a"), [], (2, 3, 4)),
-        (DropAsked("key a", (OWN, 1)), [2], (2, 4)),
-        (DropAsked("key a", (OLD, 1)), [1, 2], (4,)),
+        (DropAsked("key a", (OWN, number(1))), [2], (2, 4)),
+        (DropAsked("key a", (OLD, number(1))), [1, 2], (4,)),
         (DropAsked("key b"), [1, 2], (4,)),
     ],
     ids=["all", "one", "one of another owner", "another key"],

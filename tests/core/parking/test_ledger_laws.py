@@ -2,7 +2,9 @@
 
 The world is a queue, its parking queue, and one owner at a time. What an owner sends leaves in order on one connection;
 settlements wait for a timer or a flush first. When it dies, a part of all that arrives; of the rest, what was published
-may still arrive, at any time, as the client of a process that only lost its connection sends it again.
+may still arrive, at any time, as the client of a process that only lost its connection sends it again. Where the
+parking queue has no subscription for a while, what is published is gone; the owner sends what has not come again,
+whether it is lost or only slow.
 """
 
 import random
@@ -56,10 +58,11 @@ class Owner:
     ledger: ParkingLedger
     lanes: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: {key: [] for key in KEYS})
     """Numbers that are dispatched, and whether they came before."""
-    moving: dict[str, int] = field(default_factory=dict)
-    """By key, the number under which its head was sent to be parked."""
+    moving: dict[str, ParkedMessage] = field(default_factory=dict)
+    """By key, as what its head was sent to be parked."""
     offered: dict[str, DeliveryId] = field(default_factory=dict)
     replaying: dict[str, int] = field(default_factory=dict)
+    replayed: set[tuple[str, int]] = field(default_factory=set)
     read: int = 0
     """How much of the parking queue it has read."""
     is_open: bool = False
@@ -85,12 +88,16 @@ class ParkingWorld(RuleBasedStateMachine):
         self.dropped: set[tuple[str, int]] = set()
         self.done: set[tuple[str, int]] = set()
         """Handled from the queue, and the broker has taken the settlement: nobody may handle it again."""
+        self.is_deaf = False
+        """Whether the parking queue attracts nothing."""
         self.owners = 0
         self.owner = self.new_owner(1)
 
     # -- the broker
 
     def spool(self, entry: ParkingEntry) -> None:
+        if self.is_deaf:
+            return
         self.spooled += 1
         self.parking[self.spooled] = entry
         self.log.append(self.spooled)
@@ -125,7 +132,7 @@ class ParkingWorld(RuleBasedStateMachine):
                     owner.held.append(("settle_parked", delivery_id))
                 case ParkedSeen(number):
                     for key, sent in list(owner.moving.items()):
-                        if sent == number:
+                        if sent.number == number:
                             del owner.moving[key]
                             self.settle(key, owner.lanes[key].pop(0)[0])
                 case Replay(lane, _, original):
@@ -189,9 +196,23 @@ class ParkingWorld(RuleBasedStateMachine):
         if not owner.ledger.is_open or key in owner.replaying:
             return
         self.flush()
-        owner.moving[key] = parked = owner.ledger.begin_park(key)
+        parked = owner.ledger.begin_park(key)
         entry = ParkedMessage(key, owner.ledger.owner, parked, message(key, number), 1, "e", "s", "m", 0)
+        owner.moving[key] = entry
         owner.line.append(("publish", entry))
+
+    @rule(is_deaf=st.booleans())
+    def subscription_goes_or_comes(self, *, is_deaf: bool) -> None:
+        self.is_deaf = is_deaf
+
+    @rule(key=keys)
+    def what_has_not_come_is_sent_again(self, key: str) -> None:
+        owner = self.owner
+        if not owner.ledger.is_open:
+            owner.line.append(("publish", OwnerFence(owner.ledger.owner)))
+        elif key in owner.moving:
+            self.flush()
+            owner.line.append(("publish", owner.moving[key]))
 
     @rule(count=st.integers(1, 6))
     def line_moves(self, count: int) -> None:
@@ -217,6 +238,8 @@ class ParkingWorld(RuleBasedStateMachine):
             return
         number = owner.replaying.pop(key)
         if is_good and (key, number) not in self.poisoned:
+            assert key == "plain" or (key, number) not in owner.replayed, f"{key} {number} was replayed twice"
+            owner.replayed.add((key, number))
             self.handle(key, number)
             self.obey(owner.ledger.replayed(key))
             self.flush()
@@ -272,6 +295,7 @@ class ParkingWorld(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All comes to an end: what is parked is replayed, and nothing but a fence is left."""
         self.poisoned.clear()
+        self.is_deaf = False
         while self.late:
             self.something_comes_late(0)
         for _ in range(200):
@@ -283,6 +307,7 @@ class ParkingWorld(RuleBasedStateMachine):
                 self.line_moves(1_000)
                 self.read(1_000)
                 for key in KEYS:
+                    self.what_has_not_come_is_sent_again(key)
                     self.replay_ends(key, is_good=True)
                     self.take_turn(key)
             is_done = not self.queue and all(isinstance(entry, OwnerFence) for entry in self.parking.values())
@@ -313,6 +338,8 @@ def walk(seed: int, steps: int = 250) -> None:
         lambda: world.unpark(key(), is_mended=chance.random() < 0.7): 2,
         lambda: world.drop_the_first(key()): 0.3,
         world.somebody_keeps_room: 1,
+        lambda: world.subscription_goes_or_comes(is_deaf=chance.random() < 0.4): 2,
+        lambda: world.what_has_not_come_is_sent_again(key()): 4,
         lambda: world.late and world.something_comes_late(chance.randrange(20)): 3,
         lambda: world.owner_dies(
             chance.randrange(4), [chance.random() < 0.7 for _ in range(8)], world.owners + chance.randrange(-3, 4)

@@ -1,0 +1,167 @@
+"""A parking queue without its subscription, or far behind: the broker confirms, and nothing comes for a while."""
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from lbg_runtime.core.flow.events import MessageReceived
+from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.core.parking.records import (
+    OwnerFence,
+    ParkedMessage,
+    UnparkAsked,
+    decode_entry,
+    encode_entry,
+    parking_queue,
+)
+from lbg_runtime.runtime.parking_fence import FENCE_PATIENCE_S
+from lbg_runtime.runtime.parking_stay import COPY_PATIENCE_S, ParkingStay
+from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.testing.group_context import running
+from lbg_runtime.transport.memory.broker import DEFAULT_VPN
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+SETTINGS = {
+    "group": {"queue_count": 1, "hash_count": 4},
+    "failure": {"attempts": 1, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}},
+}
+A_WHILE_S = 3 * max(FENCE_PATIENCE_S, COPY_PATIENCE_S)
+
+
+class Story:
+    """Handlers of which one refuses a key until it is mended, and the subscription of the parking queue."""
+
+    def __init__(self):
+        self.is_mended = False
+        self.handlers = Handlers()
+        self.handlers.handler("orders/>")(self._handle)
+
+    async def _handle(self, message):
+        await asyncio.sleep(0.01)
+        if message.key == "a" and message.key_sequence == 1 and not self.is_mended:
+            raise ValueError("poison")
+
+    async def unpark(self, group):
+        session = group.broker.make_transport("operator")
+        await session.open()
+        await session.send(encode_entry(UnparkAsked("key a"), parking(group)))
+        await session.close()
+
+
+def parking(group):
+    return parking_queue(group.shape.name, 0)
+
+
+def deafen(group):
+    group.broker.engine.remove_queue_subscription(DEFAULT_VPN, parking(group), parking(group))
+
+
+def subscribe(group):
+    group.broker.engine.add_queue_subscription(DEFAULT_VPN, parking(group), parking(group))
+
+
+def entries(group):
+    return [decode_entry(message) for message in group.broker.left_on(parking(group))]
+
+
+def parked(group):
+    return [entry for entry in entries(group) if isinstance(entry, ParkedMessage)]
+
+
+def slow_down(monkeypatch, delay_s):
+    """What lies in parking queues is shown to their owners so much later."""
+    take, due_s = ParkingStay._take_event, {}
+
+    def take_later(stay, event):
+        if isinstance(event, MessageReceived):
+            loop = asyncio.get_running_loop()
+            # No two at the same time, as nobody says in which order a loop takes those.
+            due_s[stay] = max(due_s.get(stay, 0) + 0.001, loop.time() + delay_s)
+            loop.call_at(due_s[stay], take, stay, event)
+        else:
+            take(stay, event)
+
+    monkeypatch.setattr(ParkingStay, "_take_event", take_later)
+
+
+async def test_a_fence_that_nothing_attracted_is_published_again():
+    story = Story()
+    with capture_logs() as logs:
+        async with running(story.handlers, members=2, settings=SETTINGS) as group:
+            await group.balanced()
+            deafen(group)
+            group.kill(group.owner("b"))
+            await group.publish("orders/new", b"1", key="b")
+            await group.advance(A_WHILE_S)
+            assert not group.handled()
+            subscribe(group)
+            await group.until(lambda: bool(group.handled("b")), within_s=2 * FENCE_PATIENCE_S)
+            await group.settled()
+            await group.until(lambda: [type(entry) for entry in entries(group)] == [OwnerFence])
+    assert [log["event"] for log in logs].count("parking_queue_silent") >= 2, "told of as long as it lasts"
+
+
+async def test_what_was_confirmed_and_attracted_by_nothing_is_sent_again_and_told_of():
+    story, payloads = Story(), [b"1", b"2"]
+    with capture_logs() as logs:
+        async with running(story.handlers, settings=SETTINGS) as group:
+            await group.publish("orders/new", b"1", key="b")
+            await group.until(lambda: bool(group.handled("b")))
+            deafen(group)
+            await group.publish("orders/new", *payloads, key="a")
+            await group.publish("orders/new", b"2", key="b")
+            await group.advance(A_WHILE_S)
+            assert parked(group) == []
+            assert len(group.handled("b")) == 2
+            (life,) = group._latest().values()
+            head = life.supervisor.sight().key("a").sight.head
+            assert (head.stage, head.attempts) == (LaneStage.DELAYED, 1), "its handler does not run"
+            subscribe(group)
+            await group.until(lambda: len(parked(group)) == 2, within_s=2 * COPY_PATIENCE_S)
+            story.is_mended = True
+            await story.unpark(group)
+            await group.settled()
+            group.assert_handled({"a": payloads, "b": [b"1", b"2"]})
+            await group.until(lambda: [type(entry) for entry in entries(group)] == [OwnerFence])
+    reasons = [log["reason"] for log in logs if log["event"] == "move_failed"]
+    assert reasons
+    assert all("has not come for 10 s, though the broker has confirmed it" in reason for reason in reasons)
+    assert all("a queue that subscribes to lbg-parked/" in reason for reason in reasons)
+
+
+async def test_what_comes_late_and_was_sent_twice_is_parked_and_replayed_once(monkeypatch):
+    story, payloads = Story(), [b"1", b"2", b"3"]
+    slow_down(monkeypatch, 1.5 * COPY_PATIENCE_S)
+    async with running(story.handlers, settings=SETTINGS) as group:
+        await group.publish("orders/new", *payloads, key="a")
+        await group.until(lambda: {entry.original.payload for entry in parked(group)} == set(payloads), within_s=200)
+        story.is_mended = True
+        await story.unpark(group)
+        await group.settled(within_s=200)
+        group.assert_handled({"a": payloads})
+        assert [len(group.attempts("a", number)) for number in (1, 2, 3)] == [2, 1, 1]
+        await group.until(lambda: [type(entry) for entry in entries(group)] == [OwnerFence])
+
+
+async def test_a_replay_that_overtakes_the_retry_of_its_original_is_the_only_one(monkeypatch):
+    """The copy and the order to replay it come while the message waits for its next try to be parked."""
+    story, payloads, sent = Story(), [b"1", b"2"], []
+    slow_down(monkeypatch, COPY_PATIENCE_S + 0.5)
+    send = MemoryTransport.send
+
+    def note(transport, message):
+        sent.append(message)
+        return send(transport, message)
+
+    monkeypatch.setattr(MemoryTransport, "send", note)
+    failure = {**SETTINGS["failure"], "backoff": {"initial": "5s", "maximum": "5s"}}
+    async with running(story.handlers, settings={**SETTINGS, "failure": failure}) as group:
+        await group.publish("orders/new", *payloads, key="a")
+        await group.until(lambda: len(parked(group)) == 2, within_s=200)
+        story.is_mended = True
+        await story.unpark(group)
+        await group.settled(within_s=200)
+        group.assert_handled({"a": payloads})
+        assert [len(group.attempts("a", number)) for number in (1, 2)] == [2, 1]
+        copies = [each for each in sent if each.topic == parking(group) and each.payload in payloads]
+        assert [each.payload for each in copies] == payloads, "what has come by then is not sent again"
