@@ -76,10 +76,7 @@ class _Teller:
 
 
 async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> "Progress | None":
-    from lbg_runtime.admin.stored import store_queue_count
     from lbg_runtime.runtime.restriper import open_restriper
 
     async with open_restriper(settings, on_progress) as restriper:
-        done = await restriper.run(queues)
-        await store_queue_count(settings, queues)
-        return done
+        return await restriper.run(queues)

@@ -6,18 +6,17 @@ one conduct; and it gives up with its connection, so that one which was replaced
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 import structlog
 
 from lbg_runtime.admin.queues import QueueAdmin, open_queue_admin
+from lbg_runtime.admin.stored import store_queue_count
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
-from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
-from lbg_runtime.core.group.control_messages import ControlMessage, GroupQuestion, Header, Inquiry, Life, QuestionId
-from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.conductor import (
     Conductor,
@@ -32,29 +31,36 @@ from lbg_runtime.core.restripe.conductor import (
     Wait,
     plan_under_way,
 )
-from lbg_runtime.core.restripe.records import StripePlan, encode_record, plan_of_topic, without_secret
-from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.core.restripe.layout import (
+    ensure_layout,
+    ensure_on_the_way,
+    has_begun,
+    is_unmoved,
+    layout_of,
+    leftover_plans,
+    plans_on,
+)
+from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
 from lbg_runtime.model.errors import (
     ConfigError,
-    ConnectFailed,
-    LbgError,
     PublishFailed,
     QueueInUse,
     SempRefused,
     SempUnreachable,
     UserError,
 )
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName, MemberId
-from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.restripe_hearing import Hearing
+from lbg_runtime.runtime.restripe_secrets import facts_of, secret_of, without
 from lbg_runtime.runtime.session import Session, open_session
 
 _log = structlog.get_logger(__name__)
 
-LOOK_AGAIN_S = 0.05
-ASK_AGAIN_S = 1.0
-"""Members are asked how they stand; what they say by themselves comes as often."""
+HELD_S = 20.0
+"""How late a request may arrive that who conducted before has sent: it gives up after 10 s, and what stands between may
+hold it on. SEMP has nothing to refuse it by, so it must come while it changes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,61 +80,89 @@ class Restriper:
     """Conducts one re-striping; `run` once. On one event loop."""
 
     def __init__(
-        self, settings: Settings, queues: QueueAdmin, session: Session, on_progress: Callable[[Progress], None]
+        self,
+        settings: Settings,
+        queues: QueueAdmin,
+        session: Session,
+        on_progress: Callable[[Progress], None],
+        store_count: Callable[[int], Awaitable[None]],
     ) -> None:
+        """`store_count` writes down how many queues there are; called while nobody can begin another re-striping."""
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
         self._queues = queues
         self._session = session
         self._on_progress = on_progress
+        self._store_count = store_count
+        self._quiet_from_s = 0.0
+        """When nothing of who conducted before can arrive any more, by the loop's clock."""
         self._subscriptions: dict[int, frozenset[str]] = {}
         self._depths: dict[int, int] = {}
         """Forgotten with every step, as it may change them."""
-        self._book = StripingBook(1, self._shape.hash_count)
-        self._picture = GroupPicture()
-        self._is_heard = False
-        self._has_news = asyncio.Event()
-        self._is_cut_off = False
+        self._hearing = Hearing(self._shape, self._topic, session)
 
     async def run(self, queue_count: int) -> Progress | None:
         """Bring the group to so many queues, or go on with a re-striping to so many that is under way.
 
         None where the group has so many and nothing is under way: it may have been done by a run that could not tell.
-        Raises, before anything is changed, `UserError` where the group is being brought to another number or is as no
-        step leaves it, and `QueueUnfit` where a queue may throw messages away or deliver them out of order; at any time
-        `SempError` and `TransportError` where the broker says no. Run again after any of them, and after a crash.
+        What another run has left of a plan that never began is taken away. Raises, before anything else is changed,
+        `UserError` where the group is being brought to another number, is as no step leaves it, or parks, and
+        `QueueUnfit` where a queue may throw messages away or deliver them out of order; at the end `UserError` where
+        somebody else has changed what the queues subscribe to; at any time `SempError` and `TransportError` where the
+        broker says no. Run again after any of them, and after a crash.
         """
-        self._session.watch_connection(self._connection_changed)
-        await self._session.subscribe(self._topic, self._arrived)
+        await self._hearing.begin()
         await self._read_subscriptions(queue_count)
+        if plans_on(self._subscriptions, self._topic):
+            # Somebody has conducted before, and was killed or replaced.
+            self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
+        await self._clear_leftovers(queue_count)
+        conductor = self._conductor(queue_count)
+        if conductor is None:
+            await self._store_count(queue_count)
+            return None
         for index in self._subscriptions:
             # A record that was thrown away after some redeliveries would be missed without a word.
             await self._queues.ensure_fit(self._shape.queue_name(index))
-        await self._insist_on_no_parking()
-        conductor = self._conductor(queue_count)
-        if conductor is None:
-            return None
-        asking = asyncio.create_task(self._ask_now_and_then())
+        if is_unmoved(conductor.plan, self._shape, self._subscriptions):
+            await self._insist_on_no_parking()
+        asking = asyncio.create_task(self._hearing.ask_now_and_then())
         try:
-            if plan_under_way(self._subscriptions, self._topic) is None:
-                await self._hear_of_members(conductor)
-            while True:
-                sight = await self._look(conductor)
-                before = conductor.plan.generation
-                step = conductor.next_step(sight)
-                self._book.trust(conductor.plan)
-                if conductor.plan.generation != before:
-                    _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
-                waiting_for = step.for_what if isinstance(step, Wait) else ""
-                progress = Progress(
-                    conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
-                )
-                self._on_progress(progress)
-                if isinstance(step, Done):
-                    return progress
-                await self._take(step, conductor)
+            return await self._conduct(conductor)
         finally:
             asking.cancel()
+
+    async def _conduct(self, conductor: Conductor) -> Progress:
+        is_to_begin = not has_begun(conductor.plan, self._shape, self._subscriptions, self._topic)
+        if is_to_begin:
+            await self._hear_of_members(conductor)
+            # That may have taken as long as it took somebody to turn parking on.
+            await self._insist_on_no_parking()
+        while True:
+            sight = await self._look(conductor)
+            before = conductor.plan.generation
+            step = conductor.next_step(sight)
+            self._hearing.book.trust(conductor.plan)
+            if conductor.plan.generation != before:
+                _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
+            waiting_for = step.for_what if isinstance(step, Wait) else ""
+            progress = Progress(
+                conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
+            )
+            self._on_progress(progress)
+            if isinstance(step, Done):
+                await self._look_at_the_end(conductor.plan)
+                return progress
+            if is_to_begin and step == Publish(conductor.plan):
+                if not await self._is_as_seen(conductor):
+                    continue
+                is_to_begin = False
+            if step == Unsubscribe(0, conductor.topic):
+                # The last trace: while it is there, nobody begins another one.
+                await self._wait_for_quiet(progress)
+                self._hearing.insist_on_connection()
+                await self._store_count(conductor.plan.to_count)
+            await self._take(step, conductor)
 
     async def _hear_of_members(self, conductor: Conductor) -> None:
         """Wait until one is heard: what it knows of earlier re-stripings decides what the plan is called.
@@ -136,44 +170,86 @@ class Restriper:
         Members teach each other the newest, so one speaks for all, whatever the clocks say. No bound: without members
         no step is taken anyway.
         """
-        while not self._is_heard:
-            if self._is_cut_off:
-                raise _cut_off()
+        while not self._hearing.is_heard:
+            self._hearing.insist_on_connection()
             moving = len(conductor.moving_shards())
             self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
-            await self._wait()
+            await self._hearing.wait()
 
     # -- what is there
 
     async def _read_subscriptions(self, queue_count: int) -> None:
         """Those of the group's queues; it has them without gaps."""
-        index = 0
+        index, read = 0, dict[int, frozenset[str]]()
+        count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
         while True:
             found = await self._queues.subscriptions(self._shape.queue_name(index))
-            if found is None and index >= max(queue_count, self._shape.queue_count):
-                return
+            if found is None and index >= count:
+                break
             if found is not None:
-                self._subscriptions[index] = found
+                read[index] = found
             index += 1
+        self._subscriptions, self._depths = read, {}
+
+    async def _clear_leftovers(self, queue_count: int) -> None:
+        """Take away what is left of plans that never began, or are over; nobody could end them."""
+        leftovers = leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
+        if not leftovers:
+            return
+        await self._wait_for_quiet(Progress(max(leftovers, key=lambda plan: plan.generation), 0, 0, ""))
+        await self._read_subscriptions(queue_count)
+        leftovers &= leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
+        for plan in sorted(leftovers, key=lambda plan: plan.generation):
+            _log.warning(
+                "restripe_leftover_cleared", generation=plan.generation, before=plan.from_count, target=plan.to_count
+            )
+            await self._take_away(plan)
+
+    async def _take_away(self, plan: StripePlan) -> None:
+        topic = record_topic(self._topic, plan)
+        for index in sorted(self._subscriptions, reverse=True):
+            if topic in self._subscriptions[index]:
+                await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
+
+    async def _is_as_seen(self, conductor: Conductor) -> bool:
+        """Whether the queues are as they were when we began, with our topic; the next step is to publish the plan.
+
+        Raises `UserError` where no plan may be published there; ours is gone then, as nobody could end it.
+        """
+        before, plan = self._subscriptions, conductor.plan
+        await self._read_subscriptions(plan.queue_total)
+        try:
+            ensure_layout(self._of_count(plan.from_count), self._subscriptions)
+            await self._insist_on_no_parking()
+        except UserError:
+            await self._take_away(plan)
+            raise
+        return self._subscriptions == before
+
+    async def _look_at_the_end(self, plan: StripePlan) -> None:
+        await self._read_subscriptions(plan.queue_total)
+        # Who has replaced us may be on the way to another layout.
+        self._hearing.insist_on_connection()
+        ensure_layout(self._of_count(plan.to_count), self._subscriptions)
 
     async def _insist_on_no_parking(self) -> None:
         """What is parked belongs to a queue, and would stay behind when its shard moves. Raises `UserError`."""
-        if plan_under_way(self._subscriptions, self._topic) is not None:
-            return
+        expected = (
+            "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
+            "queues are deleted first"
+        )
         for index in self._subscriptions:
             queue = parking_queue(self._shape.name, index)
             if await self._queues.subscriptions(queue) is not None:
-                raise UserError(
-                    "failure.then: park",
-                    f"parking queue {queue}",
-                    "a group without parking queues: what is parked is replayed, members run without `park`, and the "
-                    "parking queues are deleted first",
-                )
+                raise UserError("failure.then: park", f"parking queue {queue}", expected)
+        for member, beat in self._hearing.picture.members.items():
+            if beat.settings.get("failure.then") == Then.PARK.value:
+                raise UserError("failure.then: park", f"member {member} runs with it", expected)
 
     def _conductor(self, queue_count: int) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
         if plan is None:
-            present = self._queue_count()
+            present = layout_of(self._shape, self._subscriptions)
             if present == queue_count:
                 return None
             plan = StripePlan(wall_us(), present, queue_count, secrets.token_hex(16))
@@ -183,28 +259,8 @@ class Restriper:
                 f"{queue_count}, while the group is brought from {plan.from_count} to {plan.to_count} queues",
                 f"{plan.to_count}, to end that first",
             )
+        ensure_on_the_way(plan, self._shape, self._subscriptions)
         return Conductor(self._of_count(plan.from_count), plan, self._topic)
-
-    def _queue_count(self) -> int:
-        """By what the queues subscribe to, whatever the settings say; raises `UserError` where it is no layout."""
-        with_shards = {
-            index: frozenset(topic for topic in topics if topic.startswith(f"{self._shape.hash_prefix}/"))
-            for index, topics in self._subscriptions.items()
-        }
-        count = sum(map(bool, with_shards.values()))
-        if not 0 < count <= self._shape.hash_count:
-            raise UserError("group.name", f"{count} queues of {self._shape.name} with shards", "queues of the group")
-        shape = self._of_count(count)
-        for index in range(count):
-            found, expected = with_shards.get(index, frozenset()), frozenset(shape.subscriptions(index))
-            if found != expected:
-                odd = sorted(found ^ expected)[0]
-                raise UserError(
-                    shape.queue_name(index),
-                    f"{'no ' if odd in expected else ''}subscription {odd}",
-                    f"what it has as one of {count} queues; `lbg group plan` says what to do",
-                )
-        return count
 
     def _of_count(self, queue_count: int) -> GroupShape:
         shape = self._shape
@@ -215,27 +271,26 @@ class Restriper:
             self._depths = {
                 index: await self._queues.depth(self._shape.queue_name(index)) for index in self._subscriptions
             }
-        owned = self._picture.owners
+        owned = self._hearing.picture.owners
         return Sight(
             self._subscriptions,
             self._depths,
             {index for index in range(conductor.plan.queue_total) if self._shape.queue_name(index) in owned},
-            self._book.now if self._is_heard else None,
+            self._hearing.book.now if self._hearing.is_heard else None,
         )
 
     # -- what is done
 
     async def _take(self, step: Step, conductor: Conductor) -> None:
-        if self._is_cut_off:
-            raise _cut_off()
+        self._hearing.insist_on_connection()
         try:
             is_done = await self._do(step, conductor)
         except (SempRefused, SempUnreachable, PublishFailed) as error:
-            raise _without(_secret_of(step, conductor), error) from None
+            raise without(secret_of(step, conductor), error) from None
         self._depths = {}
         if is_done:
             conductor.did(step)
-            _log.info("restripe_step_done", step=type(step).__name__, **_facts(step, self._topic))
+            _log.info("restripe_step_done", step=type(step).__name__, **facts_of(step, self._topic))
 
     async def _do(self, step: Step, conductor: Conductor) -> bool:
         """Whether something is done now that was not before."""
@@ -256,7 +311,7 @@ class Restriper:
             case DeleteQueue(index):
                 return await self._delete(index)
             case Wait() | Done():
-                await self._wait()
+                await self._hearing.wait()
                 return False
             case _:
                 assert_never(step)
@@ -267,87 +322,17 @@ class Restriper:
             await self._queues.delete_queue(self._shape.queue_name(index))
         except QueueInUse:
             # Its members have heard that it is over, and are on their way out.
-            await self._wait()
+            await self._hearing.wait()
             return False
         del self._subscriptions[index]
         return True
 
-    async def _wait(self) -> None:
-        self._has_news.clear()
-        try:
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await self._has_news.wait()
-        except TimeoutError:
-            pass
-
-    # -- what members say
-
-    async def _ask_now_and_then(self) -> None:
-        number = 0
-        life = Life(wall_us(), secrets.randbits(53))
-        name = MemberId(f"restriper-{life.nonce}")
-        while True:
-            number += 1
-            header = Header(GroupName(self._shape.name), name, life, number)
-            question = GroupQuestion(header, QuestionId(f"{name}/{number}"))
-            self._session.send_direct(Message(self._topic, encode(question)))
-            await asyncio.sleep(ASK_AGAIN_S)
-
-    def _arrived(self, message: Message) -> None:
-        try:
-            heard: ControlMessage | Inquiry = decode(message.payload, GroupName(self._shape.name))
-        except ControlMessageRefused:
-            # Another group's, or no control message at all: the members log it.
-            return
-        self._picture.hear(heard)
-        for beat in self._picture.members.values():
-            self._is_heard = True
-            self._book.hear(beat.striping)
-        self._has_news.set()
-
-    def _connection_changed(self, is_up: bool) -> None:
-        if not is_up:
-            self._is_cut_off = True
-
-
-def _facts(step: Step, control_topic: str) -> Mapping[str, object]:
-    """What the log says of a step: what it is about, without the secret of the re-striping."""
-    match step:
-        case Subscribe(index, topic) | Unsubscribe(index, topic):
-            return {"queue_index": index, "topic": without_secret(control_topic, topic)}
-        case CreateQueue(index) | DeleteQueue(index):
-            return {"queue_index": index}
-        case Publish(record):
-            return {"record": str(record)}
-        case Wait() | Done():
-            return {}
-        case _:
-            assert_never(step)
-
-
-def _without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -> LbgError:
-    """The same error where it quotes the topic of the records, or a request that names it."""
-
-    def hide(text: str) -> str:
-        return text.replace(secret, "***")
-
-    match error:
-        case SempRefused(request=request, http_status=status, code=code, is_repeated=again):
-            return SempRefused(hide(request), status, code, error.status, hide(error.description), is_repeated=again)
-        case SempUnreachable():
-            return SempUnreachable(error.url, hide(error.reason))
-        case PublishFailed():
-            return type(error)(hide(error.topic), hide(error.reason))
-
-
-def _secret_of(step: Step, conductor: Conductor) -> str:
-    """That of the plan that the step is about; it may be an older one than is conducted."""
-    topic = step.topic if isinstance(step, Subscribe | Unsubscribe) else conductor.topic
-    return (plan_of_topic(conductor.control_topic, topic) or conductor.plan).secret
-
-
-def _cut_off() -> ConnectFailed:
-    return ConnectFailed("the broker", "the connection was lost, or another one conducts; start again to go on")
+    async def _wait_for_quiet(self, progress: Progress) -> None:
+        """Wait until a request of who conducted before has arrived, or never will."""
+        while asyncio.get_running_loop().time() < self._quiet_from_s:
+            self._hearing.insist_on_connection()
+            self._on_progress(replace(progress, waiting_for="late requests of who conducted before"))
+            await self._hearing.wait()
 
 
 @asynccontextmanager
@@ -375,4 +360,4 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     # Who was replaced must not come back and replace the other in its turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_queue_admin(settings) as queues, opening as session:
-        yield Restriper(settings, queues, session, on_progress)
+        yield Restriper(settings, queues, session, on_progress, partial(store_queue_count, settings))

@@ -11,8 +11,6 @@ from lbg_runtime.model.errors import (
     ConfigError,
     ConnectFailed,
     PublishRefused,
-    QueueInUse,
-    QueueMissing,
     QueueUnfit,
     SempError,
     SempRefused,
@@ -22,115 +20,17 @@ from lbg_runtime.model.errors import (
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime import restriper as restriper_module
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.restriper import Restriper, open_restriper
+from lbg_runtime.runtime.restriper import open_restriper
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.restripe_world import GROUP, handled, in_order_and_once, made_queues, publish_for, restripe
 
 CONTROL_TOPIC = "lbg-control/orders"
 SECRET = "5ec7e7"
 
 
-class EngineQueues:
-    """`QueueAdmin` straight on the engine; can be told to fail, and what it is asked takes a moment."""
-
-    def __init__(self, broker):
-        self._broker = broker
-        self._engine = broker.engine
-        self._topics = {}
-        self.unfit = None
-        self.calls_left = None
-        """Changes until the next one is done and its answer lost."""
-
-    def adopt(self, queue, topics):
-        self._topics[queue] = set(topics)
-
-    async def subscriptions(self, queue):
-        await asyncio.sleep(0.001)
-        return frozenset(self._topics[queue]) if queue in self._topics else None
-
-    async def ensure_fit(self, queue):
-        if queue == self.unfit:
-            raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
-
-    async def create_queue(self, queue):
-        if queue not in self._topics:
-            self._broker.create_queue(queue)
-            self._topics[queue] = set()
-        await self._answer()
-
-    async def subscribe(self, queue, topic):
-        if topic not in self._topics[queue]:
-            self._engine.add_queue_subscription("default", queue, topic)
-            self._topics[queue].add(topic)
-        await self._answer()
-
-    async def unsubscribe(self, queue, topic):
-        if topic in self._topics.get(queue, ()):
-            self._engine.remove_queue_subscription("default", queue, topic)
-            self._topics[queue].discard(topic)
-        await self._answer()
-
-    async def depth(self, queue):
-        if queue not in self._topics:
-            raise QueueMissing(queue)
-        return self._engine.queue_depth("default", queue)
-
-    async def delete_queue(self, queue):
-        flows = len(self._engine.queue_flows("default", queue))
-        if depth := self._engine.queue_depth("default", queue) or flows:
-            raise QueueInUse(queue, depth, flows)
-        self._broker.delete_queue(queue)
-        del self._topics[queue]
-        await self._answer()
-
-    def names(self):
-        return sorted(self._topics)
-
-    async def _answer(self):
-        await asyncio.sleep(0.002)
-        if self.calls_left is not None:
-            self.calls_left -= 1
-            if self.calls_left == 0:
-                raise ConnectFailed("semp", "gone")
-
-
 @pytest.fixture
 def queues(trial, settings):
-    admin = EngineQueues(trial.broker)
-    shape = settings().group.shape()
-    for index, queue in enumerate(shape.queue_names()):
-        trial.broker.create_queue(queue, shape.subscriptions(index))
-        admin.adopt(queue, shape.subscriptions(index))
-    return admin
-
-
-def cooperative(settings):
-    return settings(membership={"mode": "discovered", "index": None, "count": None}, rebind={"mode": "cooperative"})
-
-
-async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
-    session = MemoryTransport(trial.broker, f"restriper-{count}")
-    await session.open()
-    try:
-        return await Restriper(cooperative(settings), queues, session, on_progress).run(count)
-    finally:
-        await session.close()
-
-
-def in_order_and_once(trial):
-    return all(numbers == list(range(1, len(numbers) + 1)) for numbers in trial.sequences().values())
-
-
-def handled(trial):
-    return sum(map(len, trial.sequences().values()))
-
-
-async def publish_for(trial, seconds):
-    for _ in range(seconds * 20):
-        await trial.publish(8, 8)
-        await asyncio.sleep(0.05)
-
-
-GROUP = {"provision": "none"}
+    return made_queues(trial, settings)
 
 
 async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled_once_in_order(
@@ -314,11 +214,13 @@ async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, setti
     with pytest.raises(UserError, match="orders/1: no subscription h/1/>; expected what it has as one of 4 queues"):
         await restripe(trial, settings, queues, 3)
     await queues.subscribe(odd, "h/1/>")
-    plan = StripePlan(7, 4, 6, "s3cr3t")
-    await queues.subscribe(QueueName("orders/0"), record_topic(CONTROL_TOPIC, plan))
-    with pytest.raises(UserError, match="while the group is brought from 4 to 6 queues; expected 6"):
+    topic = record_topic(CONTROL_TOPIC, StripePlan(7, 4, 2, "s3cr3t"))
+    for name in queues.names():
+        await queues.subscribe(QueueName(name), topic)
+    with pytest.raises(UserError, match="while the group is brought from 4 to 2 queues; expected 2"):
         await restripe(trial, settings, queues, 3)
-    await queues.unsubscribe(QueueName("orders/0"), record_topic(CONTROL_TOPIC, plan))
+    for name in queues.names():
+        await queues.unsubscribe(QueueName(name), topic)
     assert {name: await queues.subscriptions(QueueName(name)) for name in queues.names()} == topics
 
 

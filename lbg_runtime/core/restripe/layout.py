@@ -1,0 +1,155 @@
+"""Where the shards lie, by the queues' subscriptions: in a layout, on the way of a plan, or as no step leaves it.
+
+A re-striping is broken off at any point, and a request of who conducted it may arrive late: where others have gone
+elsewhere meanwhile. What then lies on the queues looks like a plan under way. To go on with it would tell the members
+things that are not true, so a plan is gone on with only where the shards lie as its own steps leave them.
+"""
+
+from collections.abc import Mapping
+
+from lbg_runtime.core.restripe.records import StripePlan, plan_of_topic, record_topic
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+
+Subscriptions = Mapping[int, frozenset[str]]
+"""Of the group's queues that exist, by index."""
+
+
+def layout_of(shape: GroupShape, subscriptions: Subscriptions) -> int:
+    """How many queues the group has, whatever the settings say; raises `UserError` where shards lie in no layout."""
+    with_shards = {index: _of_shards(shape, topics) for index, topics in subscriptions.items()}
+    count = sum(map(bool, with_shards.values()))
+    if not 0 < count <= shape.hash_count:
+        raise UserError("group.name", f"{count} queues of {shape.name} with shards", "queues of the group")
+    layout = GroupShape(shape.name, shape.hash_prefix, shape.hash_count, count)
+    for index in range(count):
+        found, expected = with_shards.get(index, frozenset()), frozenset(layout.subscriptions(index))
+        if found != expected:
+            odd = sorted(found ^ expected)[0]
+            raise UserError(
+                layout.queue_name(index),
+                f"{'no ' if odd in expected else ''}subscription {odd}",
+                f"what it has as one of {count} queues; `lbg group plan` says what to do",
+            )
+    return count
+
+
+def ensure_layout(shape: GroupShape, subscriptions: Subscriptions) -> None:
+    """Raises `UserError` where a shard lies elsewhere than in its queue of `shape`, or in no queue at all."""
+    as_set = f"with group.queue_count {shape.queue_count}"
+    for shard, indexes in _holders(shape, subscriptions).items():
+        home, topic = shape.queue_index_of_shard(shard), shape.subscription(shard)
+        if not indexes:
+            found = "no queue subscribes to it, and what is published there is lost"
+            raise UserError(topic, found, f"at once, and {as_set}: `lbg group apply`")
+        if indexes != {home}:
+            raise UserError(
+                topic,
+                f"subscribed to by {_names(shape, indexes)}",
+                f"by {shape.queue_name(home)} alone; {as_set}, `lbg group plan` says what to do",
+            )
+    layout_of(shape, subscriptions)
+
+
+def ensure_on_the_way(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> None:
+    """Raises `UserError` where a shard lies as no step of this plan leaves it.
+
+    What it says to do is right wherever the plan stands: with nothing on its way, a shard is in its new queue as if it
+    had moved, and the finish, behind which more may come, cuts off all that the old one had.
+    """
+    moving = ""
+    for shard, indexes in _holders(shape, subscriptions).items():
+        topic, new = shape.subscription(shard), plan.goes_to(shard)
+        if not indexes:
+            found = "no queue subscribes to it, and what is published there is lost"
+            raise UserError(topic, found, _by_hand(f"added to {shape.queue_name(new)}"))
+        found = (
+            f"subscribed to by {_names(shape, indexes)}, on the way from {plan.from_count} to {plan.to_count} queues"
+        )
+        if odd := indexes - {plan.leaves(shard), new}:
+            added = f" and added to {shape.queue_name(new)}" if odd == indexes else ""
+            raise UserError(topic, found, _by_hand(f"taken from {_names(shape, odd)}{added}"))
+        if len(indexes) > 1:
+            if moving:
+                expected = _by_hand(f"taken from {_names(shape, indexes - {new})}")
+                raise UserError(topic, f"{found}, as {moving} is by two", f"one at a time; {expected}")
+            moving = topic
+
+
+def _by_hand(what: str) -> str:
+    return (
+        f"publishers stopped until all is handled, then by hand: {what}; then the same command, and publishers again "
+        "when it has ended"
+    )
+
+
+def leftover_plans(
+    shape: GroupShape, subscriptions: Subscriptions, control_topic: str, queue_count: int
+) -> frozenset[StripePlan]:
+    """Plans of which no queue holds a record, and which do not lead from what is there to `queue_count` queues.
+
+    The topics of their records may be taken from the queues, and that is all that is left of them.
+    """
+    plans = plans_on(subscriptions, control_topic)
+    kept = {plan for plan in plans if has_begun(plan, shape, subscriptions, control_topic)}
+    if not kept:
+        # The same command goes on with what it had hardly begun.
+        kept = {plan for plan in plans if plan.to_count == queue_count and is_unmoved(plan, shape, subscriptions)}
+    return frozenset(plans - kept)
+
+
+def has_begun(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str) -> bool:
+    """Whether a record of the plan may lie in a queue, by this name or another: then it is to be brought to its end."""
+    for name in plans_on(subscriptions, control_topic):
+        # One that is being renewed goes by two names, and by the older one it may have begun.
+        if (name.from_count, name.to_count) != (plan.from_count, plan.to_count):
+            continue
+        topic = record_topic(control_topic, name)
+        informed = {index for index, topics in subscriptions.items() if topic in topics}
+        # A plan is published when all its queues have the topic. They lose it behind the finish, when all records but
+        # the end are settled; the end comes before the first queue is deleted, and nothing but the topics after the
+        # last.
+        is_cleaning_up = (
+            any(index >= plan.to_count for index in subscriptions)
+            and informed.issuperset(range(plan.to_count))
+            and _is_layout(_holders(shape, subscriptions), plan.to_count)
+        )
+        if informed.issuperset(range(plan.queue_total)) or is_cleaning_up:
+            return True
+    return False
+
+
+def plans_on(subscriptions: Subscriptions, control_topic: str) -> set[StripePlan]:
+    """Every plan that a queue's subscriptions name."""
+    topics = {topic for of_queue in subscriptions.values() for topic in of_queue}
+    return {plan for topic in topics if (plan := plan_of_topic(control_topic, topic)) is not None}
+
+
+def is_unmoved(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> bool:
+    """Whether every shard lies in its old queue alone."""
+    return _is_layout(_holders(shape, subscriptions), plan.from_count)
+
+
+def _is_layout(holders: Mapping[int, frozenset[int]], queue_count: int) -> bool:
+    return all(indexes == {shard % queue_count} for shard, indexes in holders.items())
+
+
+def _holders(shape: GroupShape, subscriptions: Subscriptions) -> dict[int, frozenset[int]]:
+    """By shard, the indexes of the queues that subscribe to it; raises `UserError` for what is no shard's topic."""
+    found: dict[int, set[int]] = {shard: set() for shard in range(shape.hash_count)}
+    shards = {shape.subscription(shard): shard for shard in found}
+    for index, topics in subscriptions.items():
+        for topic in sorted(_of_shards(shape, topics)):
+            if topic not in shards:
+                expected = "nothing of the group's but whole shards"
+                raise UserError(shape.queue_name(index), f"subscription {topic}", expected)
+            found[shards[topic]].add(index)
+    return {shard: frozenset(indexes) for shard, indexes in found.items()}
+
+
+def _of_shards(shape: GroupShape, topics: frozenset[str]) -> frozenset[str]:
+    return frozenset(topic for topic in topics if topic.startswith(f"{shape.hash_prefix}/"))
+
+
+def _names(shape: GroupShape, indexes: frozenset[int]) -> str:
+    return " and ".join(shape.queue_name(index) for index in sorted(indexes))

@@ -1,0 +1,54 @@
+"""What is told of a re-striping's steps, without its secret: that is a part of the topic which a step may be about."""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from lbg_runtime.core.restripe.conductor import (
+    Conductor,
+    CreateQueue,
+    DeleteQueue,
+    Done,
+    Publish,
+    Step,
+    Subscribe,
+    Unsubscribe,
+    Wait,
+)
+from lbg_runtime.core.restripe.records import plan_of_topic, without_secret
+from lbg_runtime.model.errors import LbgError, PublishFailed, SempRefused, SempUnreachable
+
+
+def facts_of(step: Step, control_topic: str) -> Mapping[str, object]:
+    """What the log says of a step: what it is about, without the secret of the re-striping."""
+    match step:
+        case Subscribe(index, topic) | Unsubscribe(index, topic):
+            return {"queue_index": index, "topic": without_secret(control_topic, topic)}
+        case CreateQueue(index) | DeleteQueue(index):
+            return {"queue_index": index}
+        case Publish(record):
+            return {"record": str(record)}
+        case Wait() | Done():
+            return {}
+        case _:
+            assert_never(step)
+
+
+def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -> LbgError:
+    """The same error where it quotes the topic of the records, or a request that names it."""
+
+    def hide(text: str) -> str:
+        return text.replace(secret, "***")
+
+    match error:
+        case SempRefused(request=request, http_status=status, code=code, is_repeated=again):
+            return SempRefused(hide(request), status, code, error.status, hide(error.description), is_repeated=again)
+        case SempUnreachable():
+            return SempUnreachable(error.url, hide(error.reason))
+        case PublishFailed():
+            return type(error)(hide(error.topic), hide(error.reason))
+
+
+def secret_of(step: Step, conductor: Conductor) -> str:
+    """That of the plan that the step is about; it may be an older one than is conducted."""
+    topic = step.topic if isinstance(step, Subscribe | Unsubscribe) else conductor.topic
+    return (plan_of_topic(conductor.control_topic, topic) or conductor.plan).secret

@@ -1,0 +1,156 @@
+"""What a conductor's own steps leave is told from what others have left, whoever looks whenever."""
+
+from itertools import product
+
+import pytest
+
+from lbg_runtime.core.restripe.conductor import Done, Subscribe, Wait
+from lbg_runtime.core.restripe.layout import (
+    ensure_layout,
+    ensure_on_the_way,
+    has_begun,
+    is_unmoved,
+    layout_of,
+    leftover_plans,
+    plans_on,
+)
+from lbg_runtime.core.restripe.records import StripeEnd, StripePlan, record_topic
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+from tests.core.restripe.conductor_world import CONTROL_TOPIC, GENERATION, HASH_COUNT, MOST_STEPS, Group, conduct
+from tests.core.restripe.test_conductor import WAYS
+
+COUNTS = range(1, HASH_COUNT + 1)
+
+
+def shape_of(count: int, hash_count: int = HASH_COUNT) -> GroupShape:
+    return GroupShape(GroupName("orders"), "lbg", hash_count, count)
+
+
+def laid_out(count: int, hash_count: int = HASH_COUNT) -> dict[int, frozenset[str]]:
+    shape = shape_of(count, hash_count)
+    return {index: frozenset(shape.subscriptions(index)) for index in range(count)}
+
+
+def with_topic(subscriptions: dict[int, frozenset[str]], plan: StripePlan, *indexes: int) -> dict[int, frozenset[str]]:
+    topic = record_topic(CONTROL_TOPIC, plan)
+    return {index: topics | {topic} if index in indexes else topics for index, topics in subscriptions.items()}
+
+
+@pytest.mark.parametrize(("from_count", "to_count"), WAYS)
+def test_a_plan_of_which_a_queue_may_hold_a_record_is_gone_on_with(from_count: int, to_count: int) -> None:
+    group = Group(from_count, to_count)
+    conductor = group.conductor()
+    has_ended = False
+    for _ in range(MOST_STEPS):
+        seen = group.sight().subscriptions
+        ensure_on_the_way(group.plan, group.old, seen)
+        begun = has_begun(group.plan, group.old, seen, CONTROL_TOPIC)
+        if group.journal or (group.said is not None and group.said.target is not None and not has_ended):
+            assert begun, "nobody else could end it"
+        if begun:
+            for count in COUNTS:
+                assert not leftover_plans(group.old, seen, CONTROL_TOPIC, count)
+        elif plans_on(seen, CONTROL_TOPIC) and is_unmoved(group.plan, group.old, seen):
+            assert not leftover_plans(group.old, seen, CONTROL_TOPIC, to_count), "the same command goes on with it"
+            assert leftover_plans(group.old, seen, CONTROL_TOPIC, from_count) == {group.plan}
+        step = conductor.next_step(group.sight())
+        if isinstance(step, Done):
+            break
+        if isinstance(step, Wait):
+            group.look()
+            continue
+        group.do(step)
+        conductor.did(step)
+        has_ended = has_ended or group.published(StripeEnd)
+    ensure_layout(group.new, group.sight().subscriptions)
+    assert layout_of(group.old, group.sight().subscriptions) == to_count
+
+
+def test_a_late_topic_of_another_plan_is_a_leftover_on_whatever_layout_it_falls() -> None:
+    for from_count, to_count, present in product(COUNTS, COUNTS, COUNTS):
+        if from_count == to_count:
+            continue
+        plan = StripePlan(GENERATION, from_count, to_count, "s3cr3t")
+        seen = with_topic(laid_out(present), plan, 0)
+        shape = shape_of(present)
+        assert not has_begun(plan, shape, seen, CONTROL_TOPIC)
+        for wanted in COUNTS:
+            expected = set() if (present, wanted) == (from_count, to_count) else {plan}
+            assert leftover_plans(shape, seen, CONTROL_TOPIC, wanted) == expected
+
+
+def test_a_plan_that_is_renewed_has_begun_by_its_older_name() -> None:
+    old, new = (StripePlan(generation, 2, 3, "s3cr3t") for generation in (7, 9))
+    seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, old, 0, 1, 2), new, 0)
+    assert has_begun(new, shape_of(2), seen, CONTROL_TOPIC)
+    assert not leftover_plans(shape_of(2), seen, CONTROL_TOPIC, 2)
+
+
+def test_of_two_plans_the_one_that_began_stays() -> None:
+    begun, late = StripePlan(9, 2, 3, "s3cr3t"), StripePlan(7, 2, 4, "other")
+    seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, begun, 0, 1, 2), late, 0)
+    for wanted in (2, 3, 4):
+        assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, wanted) == {late}
+
+
+class TestWhatNoStepLeaves:
+    plan = StripePlan(GENERATION, 4, 6, "s3cr3t")
+
+    def ensure(self, seen: dict[int, frozenset[str]]) -> None:
+        ensure_on_the_way(self.plan, shape_of(4), seen)
+
+    def test_the_layout_of_others(self) -> None:
+        with pytest.raises(UserError, match=r"lbg/6/>: .* by orders/6, .*: taken from orders/6 and added to orders/0;"):
+            self.ensure(laid_out(8))
+
+    def test_a_shard_in_no_queue(self) -> None:
+        seen = laid_out(4)
+        seen[0] -= {"lbg/4/>"}
+        with pytest.raises(
+            UserError, match=r"lbg/4/>: no queue.* publishers stopped.* by hand: added to orders/4; then"
+        ):
+            self.ensure(seen)
+        with pytest.raises(
+            UserError, match=r"lost; expected at once, and with group\.queue_count 4: `lbg group apply`"
+        ):
+            ensure_layout(shape_of(4), seen)
+
+    def test_a_shard_in_a_third_queue(self) -> None:
+        seen = laid_out(4)
+        seen[1] |= {"lbg/4/>"}
+        with pytest.raises(
+            UserError, match=r"lbg/4/>: .* by orders/0 and orders/1, .* by hand: taken from orders/1; then"
+        ):
+            self.ensure(seen)
+        with pytest.raises(UserError, match="lbg/4/>: subscribed to by orders/0 and orders/1; expected by orders/0 al"):
+            ensure_layout(shape_of(4), seen)
+
+    def test_two_shards_on_the_move(self) -> None:
+        seen = {**laid_out(4), 4: frozenset({"lbg/4/>"}), 5: frozenset()}
+        self.ensure(seen)
+        seen[5] |= {"lbg/5/>"}
+        with pytest.raises(UserError, match=r"lbg/5/>: .* as lbg/4/> is by two; .* by hand: taken from orders/1; then"):
+            self.ensure(seen)
+
+    @pytest.mark.parametrize("begun_with", [1, 3, 4, 8])
+    def test_what_it_says_leads_to_the_end(self, begun_with: int) -> None:
+        """Wherever it stands, a shard that has lost its queue is added to the new one, while nobody publishes."""
+        group = Group(4, 6, hash_count=12)
+        steps = conduct(group, group.conductor())
+        while sum("lbg/" in step.topic for step in group.steps if isinstance(step, Subscribe)) < begun_with:
+            next(steps)
+        for topics in group.queues.values():
+            topics.discard("lbg/7/>")
+        with pytest.raises(UserError, match=r"lbg/7/>: .* by hand: added to orders/1; then"):
+            ensure_on_the_way(group.plan, group.old, group.sight().subscriptions)
+        group.queues[1].add("lbg/7/>")
+        ensure_on_the_way(group.plan, group.old, group.sight().subscriptions)
+        list(conduct(group, group.conductor()))
+
+    def test_what_is_no_shard(self) -> None:
+        seen = laid_out(4)
+        seen[3] |= {"lbg/99/>"}
+        with pytest.raises(UserError, match="orders/3: subscription lbg/99/>"):
+            self.ensure(seen)
