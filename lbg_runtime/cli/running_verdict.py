@@ -2,10 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from lbg_runtime.model.errors import StreamFailed
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
@@ -18,6 +22,16 @@ _PAUSE_S = 1.0
 Tell = Callable[["Standing", Sequence["Finding"]], None]
 Look = Callable[[Tell], bool]
 """Judge what has come, tell of it, and say whether there is more to be read at once."""
+
+
+@contextmanager
+def leaving_without_verdict() -> Iterator[None]:
+    """One line and exit code 3 where the query fails that judges: 1 would say that a law is broken."""
+    try:
+        yield
+    except StreamFailed as error:
+        print(printable(f"lbg: {error}"), file=sys.stderr)
+        raise typer.Exit(3) from None
 
 
 def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:

@@ -90,7 +90,7 @@ def stream(
     from lbg_runtime.model.errors import UserError
     from lbg_runtime.pipeline.spark.session import spark_session
     from lbg_runtime.pipeline.spark.source_options import read_source_options
-    from lbg_runtime.pipeline.spark.stream_job import StreamJob, parse_target
+    from lbg_runtime.pipeline.spark.stream_job import StreamJob, check_folder, parse_target
 
     try:
         trigger_ms = parse_duration_ms(trigger)
@@ -99,11 +99,17 @@ def stream(
     # What can be wrong is said before the seconds that Spark takes to start.
     read_source_options({"path": str(directory), "group": group})
     lake, target = parse_target(to)
+    check_folder("--to", target)
+    check_folder("--checkpoint", checkpoint)
     job = StreamJob(directory, group, lake, target, checkpoint, available_now, trigger_ms, max_rows)
-    with leaving_without_spark(), spark_session("lbg spark stream", driver_memory=driver_memory) as session:
+    with (
+        _stop_signals() as stopped,
+        leaving_without_spark(),
+        spark_session("lbg spark stream", driver_memory=driver_memory) as session,
+    ):
         from lbg_runtime.pipeline.spark.stream import run_stream
 
-        with _stop_signals() as stopped, _shown() as show:
+        with _shown() as show:
             progress = run_stream(session, job, stopped=stopped, on_progress=show)
     report = {"batch": progress.batch, "rows": progress.rows, "behind": progress.behind}
     print(orjson.dumps(report).decode() if json else f"{progress.rows} rows written, {progress.behind} are left")
@@ -111,7 +117,7 @@ def stream(
 
 @contextmanager
 def _stop_signals() -> "Iterator[Callable[[], bool]]":
-    """Whether the process was asked to leave; set after Spark has set handlers of its own."""
+    """Whether the process was asked to leave, which also counts while Spark starts; `open_spark` leaves it so."""
     asked = threading.Event()
     old = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

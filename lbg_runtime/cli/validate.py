@@ -139,12 +139,13 @@ def _follow_files(
 def _follow_on_spark(
     directory: Path, ack_window_ms: int, limit_s: float | None, checkpoint: Path | None, *, as_json: bool
 ) -> int:
-    from lbg_runtime.cli.running_verdict import follow
+    from lbg_runtime.cli.running_verdict import follow, leaving_without_verdict
     from lbg_runtime.cli.spark import leaving_without_spark
     from lbg_runtime.pipeline.spark.session import spark_session
 
     with (
         leaving_without_spark(),
+        leaving_without_verdict(),
         tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder,
         spark_session("lbg validate --live") as session,
     ):

@@ -123,9 +123,12 @@ class _Tail:
             raise UserError(str(self._path), str(error.strerror), "a readable record file") from error
         whole = block[: block.rfind(b"\n") + 1]
         self._place += len(whole)
-        self.has_more = len(block) == _BLOCK_BYTES
         if whole:
             self.file.take(whole[:-1].split(b"\n"))
+        elif len(block) == _BLOCK_BYTES and not self.file.hopeless:
+            self.file.give_up()
+        # Who waits for more of a file of which nothing more is read never ends.
+        self.has_more = len(block) == _BLOCK_BYTES and not self.file.hopeless
 
 
 def _taken(tails: Iterable[_Tail], kind: str, schema: pa.Schema) -> pa.Table:

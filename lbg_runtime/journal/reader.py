@@ -11,12 +11,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.record import RECORD_SCHEMA
 from lbg_runtime.validator.schema import (
@@ -52,6 +53,11 @@ _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa
 
 _LARGEST_NUMBER = 1 << 60
 """No time and no sequence number of ours comes near it."""
+
+_LATEST_WALL_US = 1 << 52
+"""In the year 2112; in nanoseconds, and less any of the monotonic clock, it has room in 64 bits."""
+
+_WALL_CLOCK = {"t", "t_done", "t_settle", "t_first"}
 
 _Row = dict[str, object]
 
@@ -123,14 +129,17 @@ def _read_blocks(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Sc
     file = RecordFile(path.name, kind, number, schemas)
     yield file
     for lines in _blocks_of_lines(path):
-        file.take(lines)
+        if lines is None:
+            file.give_up()
+        else:
+            file.take(lines)
         yield file
         if file.hopeless:
             break
 
 
-def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
-    """Lines without their ends; the last one may have been cut off."""
+def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
+    """Lines without their ends, of which the last one may have been cut off; or None for one that has no end."""
     rest = b""
     with open_records(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
@@ -138,9 +147,7 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
             if lines:
                 yield lines
             if len(rest) > _LONGEST_LINE_BYTES:
-                # No writer of ours makes such a line; do not take a file of something else into memory.
-                yield [rest[:80]]
-                yield [b""]
+                yield None
                 return
     if rest:
         yield [rest]
@@ -149,74 +156,53 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
 class RecordFile:
     """One record file while it is read, then its row in the table of files."""
 
-    def __init__(
-        self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema], *, is_piece: bool = False
-    ) -> None:
-        """`is_piece`: only the first line and some of the others are read, so nothing is said of how many there are."""
+    def __init__(self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> None:
         self.hopeless = False
-        """The header is not one that this reader can go by; the rest is not read."""
+        """The header is not one that this reader can go by, or a line has no end; the rest is not read."""
         self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in schemas}
-        self._name = name
+        self.facts = FileFacts(name)
         self._kind = kind
         self._number = number
         self._schemas = schemas
-        self._is_piece = is_piece
-        self._header: _Row | None = None
-        self._close: _Row | None = None
-        self._defect: str | None = None
-        self._line_count = 0
         self._unreadable: int | None = None
-        self._last_mono_ns: int | None = None
-        self._last_wall_us: int | None = None
-        self._wall_offset_ns: int | None = None
-        self._pauses: list[tuple[int, int]] = []
-        self._named: set[str] = set()
 
     def take(self, lines: Sequence[bytes]) -> None:
         """Read the next lines of the file."""
         if self._unreadable is not None:
             self._blame(self._unreadable, "not a record")
-        first_number = self._line_count + 1
-        self._line_count += len(lines)
+        first_number = self.facts.line_count + 1
+        self.facts.line_count += len(lines)
         rows = self._parse(lines, first_number)
-        if self._header is None and rows:
+        if self.facts.header is None and rows:
             self._take_header(rows.pop(0)[1])
         if not self.hopeless:
             self._sort(rows)
 
+    def go_on(self, line_count: int, header: bytes | None, *, is_closed: bool, ends_unreadable: bool) -> None:
+        """Be as after so many lines, which others read; of what these say the facts have the header alone.
+
+        `header` is the first line that is a record; `ends_unreadable` says that the last line so far is none.
+        """
+        if header is not None:
+            self.take([header])
+        self.facts.close = {} if is_closed else None
+        self.facts.line_count = line_count
+        self._unreadable = line_count if ends_unreadable else None
+
+    def give_up(self) -> None:
+        """What follows is no line of any writer of ours: do not take a file of something else into memory."""
+        self.take([b"", b""])
+        self.hopeless = True
+
     def take_first_line_again(self, line: bytes) -> None:
         """What a file says in its first line of what is missing may change while it grows."""
-        row = _parse_line(line)
-        if self._header is not None and isinstance(row, dict) and row.get("is_whole") is False:
-            self._header = {**self._header, "is_whole": False}
-
-    @property
-    def last_wall_us(self) -> int | None:
-        """The latest moment of those records that have the wall clock alone."""
-        return self._last_wall_us
+        row = parse_line(line)
+        if self.facts.header is not None and isinstance(row, dict) and row.get("is_whole") is False:
+            self.facts.note_header({**self.facts.header, "is_whole": False})
 
     def row(self, schema: pa.Schema) -> _Row:
         """This file's row in the table of files."""
-        header, close = self._header or {}, self._close or {}
-        # Of a file that grows, the next look may find more.
-        absence = "the header was cut off" if self._line_count else "the file is empty"
-        offset = self._wall_offset_ns or 0
-        moments = [self._last_mono_ns] if self._last_mono_ns is not None else []
-        if self._last_wall_us is not None and self._wall_offset_ns is not None:
-            moments.append(self._last_wall_us * 1000 - offset)
-        facts: _Row = {
-            "file": self._name,
-            "torn": self._close is None,
-            "clean": bool(close.get("clean")),
-            # Without a last line, how many is not known.
-            "dropped": close.get("dropped", int(header.get("is_whole") is False)),
-            "defect": self._defect or (absence if self._header is None else None),
-            "last_mono_ns": max(moments, default=None),
-            "wall_offset_ns": self._wall_offset_ns,
-            "pauses": " ".join(f"{begin}:{end}" for begin, end in self._pauses) or None,
-            "named": orjson.dumps(sorted(self._named)).decode() if self._named else None,
-        }
-        return {name: facts.get(name, header.get(name)) for name in schema.names}
+        return self.facts.row(schema)
 
     def _parse(self, lines: Sequence[bytes], first_number: int) -> list[tuple[int, _Row]]:
         """Line numbers and records of the lines that hold one."""
@@ -225,12 +211,12 @@ class RecordFile:
         except orjson.JSONDecodeError:
             found = []
         if len(found) != len(lines):
-            found = [_parse_line(line) for line in lines]
+            found = [parse_line(line) for line in lines]
         rows = []
         for number, row in enumerate(found, first_number):
-            if isinstance(row, dict) and isinstance(row.get("kind"), str):
+            if is_record(row):
                 rows.append((number, row))
-            elif number < self._line_count:
+            elif number < self.facts.line_count:
                 self._blame(number, "not a record")
             else:
                 # The last line so far: a cut if nothing follows, else a defect.
@@ -245,23 +231,23 @@ class RecordFile:
         wrong = [name for name in wanted if not _is_usable(name, row.get(name))]
         wrong += ["boot_id"] if type(row.get("boot_id", "")) not in (str, type(None)) else []
         if row["kind"] != self._kind:
-            self._defect = f"the first line is no {self._kind} header"
+            self.facts.defect = (0, f"the first line is no {self._kind} header")
         elif row.get("schema") != RECORD_SCHEMA:
-            self._defect = f"schema {row.get('schema')}, but this version reads schema {RECORD_SCHEMA}"
+            self.facts.defect = (0, f"schema {row.get('schema')}, but this version reads schema {RECORD_SCHEMA}")
         elif row.get("backend", "exclusive") not in ("exclusive", "partitioned"):
-            self._defect = f"the header has no usable backend: {row['backend']!r}"
+            self.facts.defect = (0, f"the header has no usable backend: {row['backend']!r}")
         elif wrong:
-            self._defect = f"the header has no usable {wrong[0]}"
+            self.facts.defect = (0, f"the header has no usable {wrong[0]}")
         else:
-            self._header = row
-        self.hopeless = self._header is None
+            self.facts.note_header(row)
+        self.hopeless = self.facts.header is None
 
     def _sort(self, rows: Sequence[tuple[int, _Row]]) -> None:
         """Turn the records of a block into one batch per kind."""
         chosen: dict[str, list[tuple[int, _Row]]] = {kind: [] for kind in self._schemas}
         for number, row in rows:
             kind = row["kind"]
-            if self._close is not None:
+            if self.facts.close is not None:
                 self._blame(number, "a record after the close")
             elif kind in chosen:
                 chosen[str(kind)].append((number, row))
@@ -282,16 +268,16 @@ class RecordFile:
         if type(begin) is not int or type(end) is not int or not -_LARGEST_NUMBER <= begin <= end <= _LARGEST_NUMBER:
             self._blame(number, "a pause record with a missing or impossible value")
             return
-        self._pauses.append((begin, end))
+        self.facts.pauses.append((begin, end))
 
     def _take_close(self, number: int, row: _Row) -> None:
-        if type(row.get("written")) is not int or type(row.get("dropped")) is not int:
+        if not is_close(row):
             self._blame(number, "a close without counts")
             return
-        self._close = row
+        self.facts.close = row
         self._note_wall(row.get("t"))
-        if row["written"] != number - 1 and not self._is_piece:
-            self._defect = self._defect or f"{number - 1} records, but the close counts {row['written']}"
+        if row["written"] != number - 1:
+            self.facts.note_defect(number, f"{number - 1} records, but the close counts {row['written']}")
 
     def _append(self, kind: str, members: Sequence[tuple[int, _Row]]) -> None:
         schema = self._schemas[kind]
@@ -307,23 +293,23 @@ class RecordFile:
             self.batches[kind].append(batch)
             if kind == "owner":
                 for name in ("from_member", "to_member"):
-                    self._named.update(pc.unique(batch.column(name).drop_null()).to_pylist())
+                    self.facts.named.update(pc.unique(batch.column(name).drop_null()).to_pylist())
             self._note_clocks(kind, batch)
 
     def _note_clocks(self, kind: str, batch: pa.RecordBatch) -> None:
         if kind not in _CLOCKS:
             return
         wall, mono = (batch.column(name) for name in _CLOCKS[kind])
-        self._last_mono_ns = max(self._last_mono_ns or 0, pc.max(mono).as_py())
-        if self._wall_offset_ns is None:
-            self._wall_offset_ns = wall[0].as_py() * 1000 - mono[0].as_py()
+        self.facts.note_mono(pc.max(mono).as_py())
+        if self.facts.wall_offset_ns is None:
+            self.facts.wall_offset_ns = wall[0].as_py() * 1000 - mono[0].as_py()
 
     def _note_wall(self, moment: object) -> None:
-        if isinstance(moment, int):
-            self._last_wall_us = max(self._last_wall_us or 0, moment)
+        if isinstance(moment, int) and 0 <= moment <= _LATEST_WALL_US:
+            self.facts.note_wall(moment)
 
     def _blame(self, number: int, what: str) -> None:
-        self._defect = self._defect or (what if self._is_piece else f"line {number}: {what}")
+        self.facts.note_defect(number, f"line {number}: {what}")
 
 
 def _is_usable(name: str, value: object) -> bool:
@@ -338,7 +324,19 @@ def _is_usable(name: str, value: object) -> bool:
             return type(value) is str
 
 
-def _parse_line(line: bytes) -> object:
+def is_record(row: object) -> TypeGuard[_Row]:
+    """Whether what a line holds is a record, of whatever kind."""
+    return isinstance(row, dict) and isinstance(row.get("kind"), str)
+
+
+def is_close(row: _Row) -> bool:
+    """Whether a record closes its file."""
+    counts = [row.get(name) for name in ("written", "dropped")]
+    return row["kind"] == "close" and all(type(n) is int and 0 <= n <= _LARGEST_NUMBER for n in counts)
+
+
+def parse_line(line: bytes) -> object:
+    """What a line holds; None where it is no JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -363,14 +361,15 @@ def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_numb
             column = pa.array(values, field.type)
         except (pa.ArrowInvalid, OverflowError):
             return None
-        if pa.types.is_integer(field.type) and not _is_sensible(column):
+        if pa.types.is_integer(field.type) and not _is_sensible(field.name, column):
             return None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _is_sensible(column: pa.Array) -> bool:
+def _is_sensible(name: str, column: pa.Array) -> bool:
     """Whether the kernel can count with these numbers: indices not negative, the others far from the end of 64 bits."""
     bounds = pc.min_max(column).as_py()
-    least = 0 if column.type == pa.int32() else -_LARGEST_NUMBER
-    return (bounds["min"] or 0) >= least and (bounds["max"] or 0) <= _LARGEST_NUMBER
+    least = 0 if column.type == pa.int32() or name in _WALL_CLOCK else -_LARGEST_NUMBER
+    most = _LATEST_WALL_US if name in _WALL_CLOCK else _LARGEST_NUMBER
+    return (bounds["min"] or 0) >= least and (bounds["max"] or 0) <= most

@@ -1,13 +1,21 @@
 """`lbg spark` and the engines of `lbg validate`: what is said before Spark starts, and where it cannot."""
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from lbg_runtime.cli.main import app
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.cli.running_verdict import leaving_without_verdict
+from lbg_runtime.model.errors import StreamFailed, UserError
+from lbg_runtime.pipeline.spark import session
+from lbg_runtime.pipeline.spark import stream as spark_stream
+from lbg_runtime.pipeline.spark.stream_job import StreamProgress
 from tests.pipeline.landing.landed import LogOnDisk
 from tests.validator.history import story
 
@@ -31,7 +39,14 @@ def landing(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def stream(landing: Path, *more: object, group: str = "orders", to: str = "delta:lake", **environment: str) -> Result:
+def stream(
+    landing: Path,
+    *more: object,
+    group: str = "orders",
+    to: str = "delta:lake",
+    checkpoint: str = "checkpoint",
+    **environment: str,
+) -> Result:
     return lbg(
         "spark",
         "stream",
@@ -41,7 +56,7 @@ def stream(landing: Path, *more: object, group: str = "orders", to: str = "delta
         "--to",
         to,
         "--checkpoint",
-        landing / "checkpoint",
+        landing / checkpoint,
         *more,
         **environment,
     )
@@ -75,6 +90,42 @@ def test_a_wrong_stream_is_refused_before_spark_starts(landing: Path, given: dic
     done = stream(landing, **given)
     assert isinstance(done.exception, UserError)
     assert expected in str(done.exception)
+
+
+@pytest.mark.parametrize("below", ["", "/lake"])
+def test_a_file_where_a_folder_has_to_be_is_refused_before_spark_starts(landing: Path, below: str) -> None:
+    file = landing.parent / "file"
+    file.touch()
+    for given in ({"to": f"parquet:{file}{below}"}, {"to": f"delta:{file}{below}"}, {"checkpoint": f"{file}{below}"}):
+        done = stream(landing, **given)
+        assert isinstance(done.exception, UserError)
+        assert f"{file} is no folder" in str(done.exception)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stream_that_is_to_end_while_spark_starts_ends_with_0(
+    landing: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        signal.raise_signal(number)
+        yield
+
+    def run(*_: object, stopped: Callable[[], bool], **__: object) -> StreamProgress:
+        assert stopped()
+        return StreamProgress(-1, 0, 0)
+
+    monkeypatch.setattr(session, "spark_session", starting)
+    monkeypatch.setattr(spark_stream, "run_stream", run)
+    done = stream(landing)
+    assert (done.exit_code, done.stdout) == (0, "0 rows written, 0 are left\n")
+
+
+def test_a_verdict_so_far_whose_query_fails_is_unknown_and_not_invalid(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as raised, leaving_without_verdict():
+        raise StreamFailed("checkpoint", "no room")
+    assert raised.value.exit_code == 3
+    assert capsys.readouterr().err == "lbg: the stream to checkpoint failed: no room\n"
 
 
 def test_a_run_is_laid_out_and_judged_again_from_there(run: Path, tmp_path: Path) -> None:

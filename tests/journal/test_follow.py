@@ -187,6 +187,27 @@ def test_a_file_that_was_empty_or_whole_at_first_is_looked_at_again(folders: tup
     assert facts()["dropped"] == 1
 
 
+@pytest.mark.parametrize("begin", [b'{"kind":"journal","schema":9}\n', b""])
+def test_a_file_that_is_not_read_on_has_nothing_more(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    """Else who looks until all is judged that is there looks for good."""
+    whole, _ = folders
+    run = story()
+    run.write(whole)
+    (whole / "zz.member.jsonl").write_bytes(begin + b"\0" * 20_000)
+    monkeypatch.setattr("lbg_runtime.journal.follow._BLOCK_BYTES", 9_000)
+    monkeypatch.setattr("lbg_runtime.journal.reader._LONGEST_LINE_BYTES", 9_000)
+    monkeypatch.setattr("lbg_runtime.journal.reader._BLOCK_BYTES", 9_000)
+    follower, looks = RunFollower(whole), 1
+    while (news := follower.look()).has_more:
+        looks += 1
+        assert looks < 10
+
+    assert news.tables.journals.to_pylist()[-1]["defect"] == read_run(whole).journals.to_pylist()[-1]["defect"]
+    assert news.until_ns > 0
+
+
 def test_when_every_member_has_left_nothing_is_waited_for(folders: tuple[Path, Path]) -> None:
     whole, _ = folders
     run = story()

@@ -259,6 +259,7 @@ def without(place: int, name: str) -> Callable[[list[bytes]], list[bytes]]:
         (changed(4, kind="dream"), "line 5: an unexpected record of kind 'dream'"),
         (changed(4, kind=None), "line 5: not a record"),
         (without(-1, "dropped"), "a close without counts"),
+        (changed(-1, dropped=1 << 63), "a close without counts"),
     ],
 )
 @pytest.mark.parametrize("name", ["00.member.jsonl", "00.ledger.jsonl"])
@@ -300,6 +301,8 @@ def test_a_journal_of_no_possible_group_is_a_defect(folder: Path, facts: dict[st
         {"key": 5},
         {"redelivered": "yes"},
         {"t_done": 1.5},
+        {"t_done": 1 << 60},
+        {"t_done": -1},
     ],
 )
 def test_a_record_with_an_impossible_value_is_a_defect_and_the_others_still_count(
@@ -333,6 +336,30 @@ def test_status_records_move_only_the_last_moment(tmp_path: Path) -> None:
 
     assert after["defect"] is None
     assert after["last_mono_ns"] - before["last_mono_ns"] == pytest.approx(5_000_000_000, abs=1000)
+
+
+@pytest.mark.parametrize("moment", [1 << 63, 1 << 60, -1, "late"])
+def test_a_wall_clock_that_no_machine_shows_moves_nothing(folder: Path, moment: object) -> None:
+    path = folder / "00.member.jsonl"
+    before = read_run(folder).journals.to_pylist()[0]
+    lines = lines_of(path)
+    status = orjson.dumps({"kind": "status", "t": moment}) + b"\n"
+    close = orjson.loads(lines[-1])
+    close = orjson.dumps(close | {"written": close["written"] + 1}) + b"\n"
+    path.write_bytes(b"".join([*lines[:4], status, *lines[4:-1], close]))
+
+    assert read_run(folder).journals.to_pylist()[0] == before
+
+
+def test_what_is_wrong_first_is_told_however_much_is_read_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "00.member.jsonl"
+    lines = lines_of(path)
+    path.write_bytes(b"".join([*lines[:4], b'{"kind":"dream"}\n', *lines[4:7], b"no record\n", *lines[7:]]))
+    for block_bytes in (1 << 20, 300):
+        monkeypatch.setattr("lbg_runtime.journal.reader._BLOCK_BYTES", block_bytes)
+        assert read_run(folder).journals.to_pylist()[0]["defect"] == "line 5: an unexpected record of kind 'dream'"
 
 
 def test_other_files_are_left_alone(folder: Path) -> None:

@@ -108,6 +108,13 @@ class LaneView:
             self._seen = LaneExtent(segments[0], segments[-1] if last is None else last.rows)
             return self._seen
 
+    def first_left(self) -> int:
+        """The first row that is not pruned; 0 where the lane is gone, as nothing is known of it then."""
+        try:
+            return self.extent().first_row
+        except FileNotFoundError:
+            return 0
+
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
         """The rows from one to before another, in order. Raises as `LandingLog.read`."""
         if start_row < end_row:

@@ -67,7 +67,9 @@ class LandingLog:
             return
         yield from view.read(start_row, end_row)
 
-    def read_queue(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
+    def read_queue(
+        self, queue: int, start: Mapping[str, int], end: Mapping[str, int], *, skips_pruned: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a queue between two offsets: lanes merged, each message once, the order of each key kept.
 
         Offsets are rows by lane. A lane that `start` does not name is at 0 there; one that `end` does not name gives no
@@ -77,21 +79,25 @@ class LandingLog:
         rules of it. A copy that lands more than seven days after its message was pruned counts as new (`prune.py`).
 
         Raises as `read`; `LandingRowsPruned` also where `start` lies before what is left of a lane: what had been
-        there could not be told from what is new.
+        there could not be told from what is new. With `skips_pruned` that is no error, nor is a lane that is gone: the
+        rows that are left come as if the others had come in their place.
         """
-        views = []
+        views: list[LaneView] = []
+        left: dict[str, int] = {}
         for name in dict.fromkeys((*start, *end)):
             if queue_of(name) != queue:
                 continue
             first, last = start.get(name, 0), end.get(name, 0)
             view = self._view(name)
             if view is None:
-                if first < last:
+                if first < last and not skips_pruned:
                     raise _gone(self.path, name, first, last)
                 continue
+            if skips_pruned:
+                first = left[name] = max(first, view.first_left())
             view.check(first, max(first, last))
             views.append(view)
-        yield from merged(sorted(views, key=lambda view: view.place), start, end)
+        yield from merged(sorted(views, key=lambda view: view.place), start, end, left)
 
     def cut(
         self,
@@ -100,13 +106,16 @@ class LandingLog:
         end: Mapping[str, int],
         max_rows: int,
         max_bytes: int | None = None,
+        *,
+        skips_pruned: bool = False,
     ) -> Mapping[str, int]:
         """An offset between two of a queue, with at most so many rows, copies counted, after the first.
 
         Of the lanes of that queue which either names. Closed where the two are, which an offset made in any other way
         is not: `read_queue` then might give the rows of a key in another order. With `max_bytes` it holds about as many
         at most, as they lie on the disk. Where there are rows, it holds at least one. It ends with a flush where that
-        leaves at most a quarter of a limit unused, as a flush that is cut is read twice. Raises as `read_queue`.
+        leaves at most a quarter of a limit unused, as a flush that is cut is read twice. With `skips_pruned` rows that
+        are pruned take nothing of the limits. Raises as `read_queue`.
         """
         if max_rows < 1 or (max_bytes is not None and max_bytes < 1):
             raise InvariantViolated(f"a part of {max_rows} rows and {max_bytes} bytes was asked for")
@@ -116,6 +125,9 @@ class LandingLog:
         rows_left, bytes_left = max_rows, max_bytes
         for view in sorted(views, key=lambda view: view.place):
             first, last = reached[view.name], end.get(view.name, 0)
+            if skips_pruned and first < last:
+                # Not before its turn: rows of older lanes that come later may be copies of these.
+                first = reached[view.name] = max(first, min(view.first_left(), last))
             if first >= last:
                 continue
             if not view.had(first, last):
@@ -142,7 +154,7 @@ class LandingLog:
                 break
         if max_bytes is not None and rows_left == max_rows and any(end.get(name, 0) > reached[name] for name in names):
             # The first row alone is larger.
-            return self.cut(queue, start, end, 1)
+            return self.cut(queue, start, end, 1, skips_pruned=skips_pruned)
         return reached
 
     def before(self, queue: int, time_us: int) -> Mapping[str, int]:

@@ -17,6 +17,10 @@ beginnings, each run begins no later than one past what came before it, and goes
 in order. A member that lost its flow and still writes only adds copies, or what its successor is about to land, in
 order too. The offsets must be *closed* for this: what landed before a lane was begun must not be missing where rows of
 that lane are counted. `LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
+
+Rows that are pruned and were not read come out nowhere, for those who go on without them; all else comes as if they had
+come in their place. So a copy that lies before comes, and one that lies behind does not: the rows of the same handle
+may be in between, in a lane that it begun anew, and the key would go back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,13 +34,14 @@ Offsets = Mapping[str, int]
 """Rows by lane; a lane that is not named is at 0."""
 
 
-def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets) -> Iterator[pa.RecordBatch]:
+def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offsets) -> Iterator[pa.RecordBatch]:
     """See the module. `lanes` are those of one queue that either offset names, in the order of their beginnings.
 
-    Those rows were just checked to be there. No batch is empty. Raises as `LandingLog.read`.
+    `left`: from which row on one is read, where that is not `start`, as what is before is pruned. The rows from there
+    were just checked to be there. No batch is empty. Raises as `LandingLog.read`.
     """
     for position, lane in enumerate(lanes):
-        first, last = start.get(lane.name, 0), end.get(lane.name, 0)
+        first, last = max(start.get(lane.name, 0), left.get(lane.name, 0)), end.get(lane.name, 0)
         if first >= last:
             continue
         # Not those of which nothing is earlier: such a one may be gone by now, as nobody has asked for rows of it.
@@ -75,7 +80,7 @@ class _Earlier:
                         self._seen.update(batch.column("broker_id").to_pylist())
                 # After the rows: what is pruned in between is here then.
                 for pruned in lane.pruned(low, high):
-                    self._seen.update(pruned.ids().to_pylist())
+                    self._seen.update(pruned.ids(rows).to_pylist())
             except (LandingRowsPruned, FileNotFoundError):
                 # Pruned between two looks; nobody has asked for these rows.
                 tries_left -= 1

@@ -44,12 +44,22 @@ class PrunedSegment:
     """When, microseconds since the epoch."""
     content_crc: int
 
-    def ids(self) -> pa.Array:
-        """Those that other rows may have too. Raises `LandingDamaged` and `OSError`."""
+    def ids(self, end_row: int | None = None) -> pa.Array:
+        """Those that other rows may have too; of all rows, or of those before one of the lane.
+
+        Of a segment that has rows on both sides, and of which not all ids are kept, also those of later rows. Raises
+        `LandingDamaged` and `OSError`.
+        """
+        if end_row is not None and end_row <= self.first_row:
+            return pa.array([], pa.string())
         content = self.path.read_bytes()[_HEADER_BYTES:]
         if zlib.crc32(content) != self.content_crc:
             raise LandingDamaged(str(self.path), "its ids have a wrong CRC", DAMAGE_REMEDY)
-        return pa.ipc.open_file(io.BytesIO(content)).read_all().column("broker_id").combine_chunks()
+        found = pa.ipc.open_file(io.BytesIO(content)).read_all().column("broker_id").combine_chunks()
+        if end_row is None or len(found) < self.rows - self.first_row:
+            # Which rows they are of is told only where all are kept.
+            return found
+        return found[: end_row - self.first_row]
 
 
 def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], now_us: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark import TaskContext
@@ -56,12 +56,18 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
     """Made by the driver, pickled to each task; Spark calls `write` there, then `commit` on the driver."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raises `UserError` where there is a table that the rows do not fit, and `LakeWriteFailed`."""
         path = options.get("path")
         if not path:
             raise UserError("option path", "missing", "the folder of a Delta table")
         self._folder = Path(path)
         # Delta knows no map of binary and no zone but UTC; landing rows have neither.
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        # Before any file is written, not only when it is to be added.
+        try:
+            self._find_table()
+        except (DeltaError, OSError) as error:
+            raise LakeWriteFailed(str(self._folder), str(error)) from error
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition of a batch to a file; raises `LakeWriteFailed`."""
@@ -91,7 +97,10 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         return _Written(query, name, facts.st_size, rows, facts.st_mtime_ns // 1_000_000)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Add the files of a batch to the table, unless the batch is there; raises `LakeWriteFailed`."""
+        """Add the files of a batch to the table, unless the batch is there.
+
+        Raises `LakeWriteFailed`, and `UserError` where the table has become one that the rows do not fit.
+        """
         written = [message for message in messages if isinstance(message, _Written)]
         files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
         if not files:
@@ -114,14 +123,28 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         """Nothing to undo: no table knows of the files."""
 
     def _open_table(self) -> DeltaTable:
+        return self._find_table() or DeltaTable.create(self._folder, self._schema, mode="error")
+
+    def _find_table(self) -> DeltaTable | None:
+        """The table, where there is one; raises `UserError` where a row added to it would not be read as it was."""
         try:
             table = DeltaTable(self._folder)
         except TableNotFoundError:
-            return DeltaTable.create(self._folder, self._schema, mode="error")
-        names = [field.name for field in table.schema().fields]
+            return None
+        where, found = str(self._folder), table.schema().fields
+        names = [field.name for field in found]
         if names != self._schema.names:
-            found, expected = ", ".join(names), ", ".join(self._schema.names)
-            raise UserError(str(self._folder), f"a table of columns {found}", f"one of columns {expected}")
+            columns, expected = ", ".join(names), ", ".join(self._schema.names)
+            raise UserError(where, f"a table of columns {columns}", f"one of columns {expected}")
+        # A reader takes these columns from what the commit says of a file, whatever is in it.
+        if partitions := table.metadata().partition_columns:
+            raise UserError(where, f"a table partitioned by {', '.join(partitions)}", "one without partitions")
+        for field, ours in zip(found, Schema.from_arrow(self._schema).fields, strict=True):
+            if field.type != ours.type:
+                what = f"column {field.name} of type {field.type.to_json()}"
+                raise UserError(where, what, f"type {ours.type.to_json()}")
+            if ours.nullable and not field.nullable:
+                raise UserError(where, f"column {field.name} that must not be null", "one that may be")
         return table
 
 

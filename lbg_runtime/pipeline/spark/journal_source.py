@@ -4,38 +4,31 @@ A row is a table of records of one kind, of one part, as Arrow bytes; or what is
 offset says how many bytes of each file were read, so that a batch that is run again reads the same lines.
 """
 
+import math
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from lbg_runtime.journal.reader import (
-    JOURNAL_PATTERN,
-    LEDGER_PATTERN,
-    MEMBER_KINDS,
-    PUBLISHER_KINDS,
-    RecordFile,
-    open_records,
-)
+from lbg_runtime.journal.facts import FileFacts
+from lbg_runtime.journal.pieces import Place, cut_piece, is_ledger, read_piece
+from lbg_runtime.journal.reader import JOURNAL_PATTERN, LEDGER_PATTERN, open_records
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.validator.schema import JOURNALS, LEDGERS
+from lbg_runtime.validator.schema import JOURNALS
 
 FORMAT = "lbg-journals"
 COLUMNS = "part int, name string, number int, has_more boolean, payload binary"
-"""`name` is a table of `RunTables`; of `journals` and `ledgers` the payload is the row of file `number`."""
+"""`name` is a table of `RunTables`; of `journals` and `ledgers` the payload is the `FileFacts` of file `number`."""
 
-WALL = "last_wall_us"
-"""In what is known of a file, besides its row: a piece may have no record that says how far the clocks are apart."""
-
-_FILE_BYTES = 32 << 20
-"""Read of a file in one batch."""
+_MOST_PARTS = 1024
+"""Every part is told of every file."""
 
 _ARROW_COLUMNS = pa.schema(
     [
@@ -53,14 +46,13 @@ _PLACES = {
 """Per kind of file and of record the table, and the column that says which part it belongs to."""
 
 
-class _Lines(NamedTuple):
-    """Whole lines of one file, from a byte to another."""
+class _Piece(NamedTuple):
+    """What one file has gained."""
 
     name: str
     number: int
-    begin: int
-    end: int
-    has_more: bool
+    begin: Place
+    end: Place
 
 
 class JournalSource(DataSource):
@@ -81,7 +73,7 @@ class JournalSource(DataSource):
 
 
 class JournalReader(DataSourceStreamReader):
-    """Offsets are `{"parts": n, "files": {name: [number, bytes]}}`; files are numbered as they are found."""
+    """Offsets are `{"parts": n, "files": {name: [number, *Place]}}`; files are numbered as they are found."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -95,89 +87,107 @@ class JournalReader(DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802, ARG002
-        """As far as the files have whole lines; `start` until a member has written who it is."""
-        parts = start["parts"] or self._part_count()
+        """As far as the files have whole lines; `start` until a member has written who it is.
+
+        A file that has none is named as well. Raises `UserError` where a file cannot be read.
+        """
+        files = _files(start)
+        for path in record_files(self._directory):
+            number, place = files.get(path.name, (len(files), Place()))
+            with _told_of(path):
+                files[path.name] = (number, cut_piece(path, place))
+        parts = start["parts"] or self._part_count(files)
         if not parts:
             return start
-        files = dict(_files(start))
-        for pattern in (JOURNAL_PATTERN, LEDGER_PATTERN):
-            for path in sorted(self._directory.glob(pattern)):
-                number, begin = files.get(path.name, (len(files), 0))
-                end = begin + _whole_lines(path, begin)
-                if end > begin:
-                    files[path.name] = (number, end)
-        return {"parts": parts, "files": {name: list(place) for name, place in files.items()}}
+        return {"parts": parts, "files": {name: [number, *place] for name, (number, place) in files.items()}}
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The files that have gained something, dealt out to no more tasks than cores: each task has its price."""
+        """The files that have changed, dealt out to no more tasks than cores: each task has its price."""
         before = _files(start)
-        found = []
-        for name, (number, last) in _files(end).items():
-            begin = before.get(name, (number, 0))[1]
-            if last > begin:
-                more = (self._directory / name).stat().st_size - last > _FILE_BYTES // 2
-                found.append(_Lines(name, number, begin, last, more))
+        found = [
+            _Piece(name, number, before[name][1] if name in before else Place(), place)
+            for name, (number, place) in _files(end).items()
+            if before.get(name) != (number, place)
+        ]
         cores = os.cpu_count() or 1
         return [InputPartition((end["parts"], found[core::cores])) for core in range(min(cores, len(found)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's files; raises `UserError` for a group that changes its number of queues."""
-        parts, files = partition.value
-        for lines in files:
-            yield self._read_file(parts, lines)
+        parts, pieces = partition.value
+        for piece in pieces:
+            yield self._read_piece(parts, piece)
 
-    def _read_file(self, parts: int, lines: _Lines) -> pa.RecordBatch:
-        kind = "ledger" if lines.name.endswith(LEDGER_PATTERN.removeprefix("*")) else "journal"
-        path = self._directory / lines.name
-        file = _read_lines(path, kind, lines)
+    def _read_piece(self, parts: int, piece: _Piece) -> pa.RecordBatch:
+        kind = "ledger" if is_ledger(piece.name) else "journal"
+        path = self._directory / piece.name
+        with _told_of(path):
+            file = read_piece(path, piece.number, piece.begin, piece.end)
         if kind == "journal" and file.batches["stripes"]:
             raise UserError(str(path), "a change of the number of queues", "lbg validate --live without --engine spark")
+        count = _queue_count(file.facts)
+        if count % parts:
+            # What lies in the same queue of so many may lie in two parts.
+            file.facts.note_defect(1, f"queue_count {count}, but the run was divided by {parts} when this file came")
         rows: list[tuple[int, str, bytes]] = []
         for record, (name, column) in _PLACES[kind].items():
             for batch in file.batches[record]:
                 rows += [(part, name, _as_bytes(own)) for part, own in _cut(batch, column, parts)]
-        facts = pickle.dumps({**file.row(JOURNALS if kind == "journal" else LEDGERS), WALL: file.last_wall_us})
+        facts = pickle.dumps(file.facts)
         rows += [(part, f"{kind}s", facts) for part in range(parts)]
         columns = list(zip(*rows, strict=True))
+        has_more = piece.end.has_more and not file.hopeless
         return pa.record_batch(
-            [columns[0], columns[1], [lines.number] * len(rows), [lines.has_more] * len(rows), columns[2]],
+            [columns[0], columns[1], [piece.number] * len(rows), [has_more] * len(rows), columns[2]],
             schema=_ARROW_COLUMNS,
         )
 
-    def _part_count(self) -> int:
-        for path in sorted(self._directory.glob(JOURNAL_PATTERN)):
-            with open_records(path) as stream:
-                header = stream.readline(1 << 16)
-            try:
-                count = orjson.loads(header)["queue_count"]
-            except (orjson.JSONDecodeError, KeyError, TypeError):
-                continue
-            if isinstance(count, int) and count > 0:
-                return count
-        return 0
+    def _part_count(self, files: Mapping[str, tuple[int, Place]]) -> int:
+        """What shards, and queues, are equal modulo of is in one part; 0 without a usable header.
+
+        So it divides the queue count, and each that a header names, as one of them may be damaged.
+        """
+        counts = []
+        for name, (number, place) in files.items():
+            if not is_ledger(name) and place.header_at is not None:
+                with _told_of(self._directory / name):
+                    counts.append(_queue_count(read_piece(self._directory / name, number, place, place).facts))
+        count = math.gcd(*counts)
+        return next((parts for parts in range(min(count, _MOST_PARTS), 0, -1) if count % parts == 0), 0)
 
 
-def _files(offset: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+def record_files(directory: Path) -> Iterator[Path]:
+    """The journals, then the ledgers."""
+    for pattern in (JOURNAL_PATTERN, LEDGER_PATTERN):
+        yield from sorted(directory.glob(pattern))
+
+
+def check_files(directory: Path) -> None:
+    """Raise `UserError` for the first of the record files that cannot be read."""
+    for path in record_files(directory):
+        with _told_of(path), open_records(path):
+            pass
+
+
+@contextmanager
+def _told_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(str(path), str(error.strerror), "a readable record file") from error
+
+
+def _queue_count(facts: FileFacts) -> int:
+    """As the header says; 0 without one, and of a ledger."""
+    count = facts.row(JOURNALS)["queue_count"]
+    return count if isinstance(count, int) else 0
+
+
+def _files(offset: Mapping[str, object]) -> dict[str, tuple[int, Place]]:
     files = offset["files"]
-    return {name: (number, place) for name, (number, place) in files.items()} if isinstance(files, dict) else {}
-
-
-def _whole_lines(path: Path, begin: int) -> int:
-    with open_records(path) as stream:
-        stream.seek(begin)
-        return stream.read(_FILE_BYTES).rfind(b"\n") + 1
-
-
-def _read_lines(path: Path, kind: str, lines: _Lines) -> RecordFile:
-    kinds = MEMBER_KINDS if kind == "journal" else PUBLISHER_KINDS
-    file = RecordFile(path.name, kind, lines.number, kinds, is_piece=True)
-    with open_records(path) as stream:
-        if lines.begin:
-            file.take([stream.readline().rstrip(b"\n")])
-            stream.seek(lines.begin)
-        if not file.hopeless:
-            file.take(stream.read(lines.end - lines.begin).removesuffix(b"\n").split(b"\n"))
-    return file
+    if not isinstance(files, dict):
+        return {}
+    return {name: (number, Place(*place)) for name, (number, *place) in files.items()}
 
 
 def _cut(batch: pa.RecordBatch, column: str, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -15,6 +15,9 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing.segment import sync_folder
 from lbg_runtime.validator.findings import Finding, Standing
 
+_VERSION = b"2"
+"""Of all that is kept, by Spark as well. What the first one had read of a file, it had judged only in part."""
+
 
 class Said(NamedTuple):
     """After one batch, of the run so far."""
@@ -34,18 +37,22 @@ class KeptVerdict:
 
     def __init__(self, checkpoint: Path) -> None:
         self._folder = checkpoint / "verdict"
+        self._planned = checkpoint / "offsets"
         self._done = checkpoint / "commits"
 
     def claim(self, directory: Path) -> None:
         """Have the checkpoint be of the run in this directory, if it is of none yet.
 
         Raises `UserError` where it is that of another: of a file of the same name it would know how far it was read,
-        and its verdict would be on both. One that was made before this was written down is taken as of this. Raises
-        `OSError`.
+        and its verdict would be on both; and where another version made it. Raises `OSError`.
         """
-        note, asked = self._folder / "directory", directory.resolve()
-        if not note.exists():
+        note, version, asked = self._folder / "directory", self._folder / "version", directory.resolve()
+        if not _numbers(self._planned):
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._write("version", _VERSION)
+        elif not version.exists() or version.read_bytes() != _VERSION:
+            raise UserError(str(self._folder.parent), "the checkpoint of another version of lbg-runtime", "a new one")
+        if not note.exists():
             self._write("directory", os.fsencode(asked))
         known = Path(os.fsdecode(note.read_bytes()))
         if known != asked:

@@ -73,8 +73,8 @@ def plan_end(
     """Up to where the next batch goes, at most up to `end`: so many rows and bytes, but one row where there is one.
 
     Each queue gets an even share, of rows those too that others do not need; a queue whose next row is larger than its
-    share of bytes gives that one row. `lanes_of` are the lanes of `end`, by queue. Lanes of which nothing is new stay
-    where they are.
+    share of bytes gives that one row. Where there are fewer rows than queues, queues take turns. `lanes_of` are the
+    lanes of `end`, by queue. Lanes of which nothing is new stay where they are.
     """
     reached = dict(start)
     waiting = {
@@ -85,10 +85,12 @@ def plan_end(
         for queue in queues:
             reached.update((lane, max(end[lane], start.get(lane, 0))) for lane in lanes_of[queue])
         return reached
-    if queues:
-        # Not the same queue first each time: where a limit leaves no row for each, it would be the only one.
+    if max_rows is not None and max_rows < len(queues):
+        # Not the same queue first each time: it would be the only one until it has nothing left.
         turn = sum(start.values()) % len(queues)
-        queues = sorted(queues[turn:] + queues[:turn], key=lambda queue: waiting[queue])
+        queues = queues[turn:] + queues[:turn]
+    else:
+        queues.sort(key=lambda queue: waiting[queue])
     rows_left, bytes_left = max_rows if max_rows is not None else sum(waiting.values()), max_bytes
     for position, queue in enumerate(queues):
         left = len(queues) - position
@@ -100,7 +102,8 @@ def plan_end(
         first = {lane: start[lane] for lane in lanes_of[queue] if lane in start}
         last = {lane: end[lane] for lane in lanes_of[queue]}
         found = cut(queue, first, last, max(1, row_share), byte_share if byte_share is None else max(1, byte_share))
-        rows_left -= sum(found[lane] - start.get(lane, 0) for lane in found)
+        # At most its share: what is skipped, as it was pruned, takes nothing from the others.
+        rows_left -= min(row_share, sum(found[lane] - start.get(lane, 0) for lane in found))
         if bytes_left is not None and byte_share is not None:
             # How many bytes it took is not told.
             bytes_left -= byte_share

@@ -10,24 +10,23 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-import orjson
 import pandas as pd
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
+from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.journal.follow import complete_until
 from lbg_runtime.journal.layout import NO_RECORDS
 from lbg_runtime.model.errors import StreamFailed, UserError
-from lbg_runtime.pipeline.spark.journal_source import FORMAT, WALL, JournalSource
+from lbg_runtime.pipeline.spark.journal_source import FORMAT, JournalSource, check_files
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
-from lbg_runtime.pipeline.spark.stream import reason_of
+from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
 from lbg_runtime.validator.findings import Finding, Standing, first_of_each_law, total
 from lbg_runtime.validator.schema import JOURNALS, LEDGERS, RunTables
 from lbg_runtime.validator.slices import SlicedExamination
@@ -45,8 +44,8 @@ class _Part:
     """What is carried of one part."""
 
     sliced: SlicedExamination
-    files: dict[str, dict[int, dict[str, object]]] = field(default_factory=lambda: {"journals": {}, "ledgers": {}})
-    """The rows of the tables of files, by the number of the file, which stands for it in the part's own records."""
+    files: dict[str, dict[int, FileFacts]] = field(default_factory=lambda: {"journals": {}, "ledgers": {}})
+    """By the number of the file, which stands for it in the part's own records."""
     behind: dict[int, bool] = field(default_factory=dict)
     """Journals of which more had been written than was read at once."""
 
@@ -74,14 +73,14 @@ class RunningVerdict:
             self._untold = list(self._said.findings)
             self._has_begun = False
             self._query = _start(spark, directory, checkpoint, ack_window_ms, self._take)
-        except (PySparkException, OSError) as error:
+        except (*SPARK_FAILURES, OSError) as error:
             raise StreamFailed(str(checkpoint), reason_of(error)) from error
 
     def look(self, for_s: float) -> tuple[Standing, Sequence[Finding]]:
         """Let the query go on for a while: how the run stands then, and what is not told yet. Raises `StreamFailed`."""
         try:
             self._query.awaitTermination(for_s)  # type: ignore[arg-type]  # parts of a second are taken
-        except PySparkException as error:
+        except SPARK_FAILURES as error:
             raise self._failure or StreamFailed(str(self._checkpoint), reason_of(error)) from error
         with self._lock:
             untold, self._untold = self._untold, []
@@ -90,18 +89,24 @@ class RunningVerdict:
     def catch_up(self) -> None:
         """Return when all is judged that is written by now, or when the query has ended."""
         # What it ended with is for `look` to raise.
-        with suppress(PySparkException):
+        with suppress(*SPARK_FAILURES):
             self._query.processAllAvailable()
 
     def stop(self) -> None:
-        """End the query. A batch that is cut short is run again by whoever goes on with the checkpoint."""
-        self._query.stop()
+        """End the query. A batch that is cut short is run again by whoever goes on with the checkpoint.
+
+        Raises `StreamFailed` where the query cannot be asked to end.
+        """
+        try:
+            self._query.stop()
+        except SPARK_FAILURES as error:
+            raise self._failure or StreamFailed(str(self._checkpoint), reason_of(error)) from error
 
     def _take(self, batch: DataFrame, number: int) -> None:
         # On a thread of Spark's, before the batch is noted as done.
         try:
             rows = batch.collect()
-        except (PySparkException, Py4JError) as error:
+        except SPARK_FAILURES as error:
             # Told without what Spark tells of it: that is long, and the JVM chokes on it when it comes back there.
             self._failure = StreamFailed(str(self._checkpoint), reason_of(error))
             raise self._failure from None
@@ -126,10 +131,12 @@ def looking_on_spark(
 ) -> Iterator[Callable[[Callable[[Standing, Sequence[Finding]], None]], bool]]:
     """A query, for as long as the context lasts, as something to look at that tells what it has found.
 
-    Raises `UserError` where there is no such directory or the checkpoint is that of another, and `StreamFailed`.
+    Raises `UserError` where there is no such directory, a file in it cannot be read or the checkpoint is that of
+    another, and `StreamFailed`.
     """
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", "the directory that members write journals to")
+    check_files(directory)
     running = RunningVerdict(spark, directory, checkpoint, ack_window_ms)
     # A first look has something to tell when what is there is judged, which may take long.
     catching_up = Thread(target=running.catch_up, name="lbg-catch-up", daemon=True)
@@ -170,7 +177,7 @@ def _start(
 
 def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
     """Judge what came of a part in one batch."""
-    came: dict[str, list[pa.Table]] = {name: [table] for name, table in NO_RECORDS.items()}
+    came: dict[str, list[tuple[int, pa.Table]]] = {name: [(0, table)] for name, table in NO_RECORDS.items()}
     for frame in frames:
         for name, number, has_more, payload in frame[["name", "number", "has_more", "payload"]].itertuples(index=False):
             if name in part.files:
@@ -178,9 +185,11 @@ def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
                 if name == "journals":
                     part.behind[int(number)] = bool(has_more)
             else:
-                came[name].append(pa.ipc.open_stream(payload).read_all())
+                came[name].append((int(number), pa.ipc.open_stream(payload).read_all()))
+    # Of two records of one moment, the one of the first file counts as the first, whichever task was quicker.
+    in_order = {name: sorted(batches, key=itemgetter(0)) for name, batches in came.items()}
     tables = RunTables(
-        **{name: pa.concat_tables(batches) for name, batches in came.items()},
+        **{name: pa.concat_tables([table for _, table in batches]) for name, batches in in_order.items()},
         journals=_table(part.files["journals"], JOURNALS),
         ledgers=_table(part.files["ledgers"], LEDGERS),
     )
@@ -189,31 +198,16 @@ def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
     return Told(part.sliced.standing, findings)
 
 
-def _learn(files: dict[int, dict[str, object]], number: int, row: dict[str, object]) -> None:
+def _learn(files: dict[int, FileFacts], number: int, facts: FileFacts) -> None:
     """Bring what is known of a file and what a later piece of it says together."""
-    known = files.get(number)
-    if known is not None:
-        row["torn"] = known["torn"] and row["torn"]
-        row["clean"] = known["clean"] or row["clean"]
-        row["dropped"] = max(value for value in (known["dropped"], row["dropped"]) if isinstance(value, int))
-        row["defect"] = known["defect"] or row["defect"]
-        # A ledger has neither of the two.
-        row["pauses"] = " ".join(str(each.get("pauses") or "") for each in (known, row)).strip() or None
-        lists = [orjson.loads(str(each.get("named") or "[]")) for each in (known, row)]
-        row["named"] = orjson.dumps(sorted({*lists[0], *lists[1]})).decode() if any(lists) else None
-        for name in ("last_mono_ns", "wall_offset_ns"):
-            values = [value for value in (known.get(name), row.get(name)) if isinstance(value, int)]
-            if values:
-                row[name] = max(values) if name == "last_mono_ns" else values[0]
-    wall_us, offset_ns, last_ns = row.get(WALL), row.get("wall_offset_ns"), row.get("last_mono_ns")
-    if isinstance(wall_us, int) and isinstance(offset_ns, int):
-        moment_ns = wall_us * 1000 - offset_ns
-        row["last_mono_ns"] = max(last_ns, moment_ns) if isinstance(last_ns, int) else moment_ns
-    files[number] = row
+    if number in files:
+        files[number].take_in(facts)
+    else:
+        files[number] = facts
 
 
-def _table(files: dict[int, dict[str, object]], schema: pa.Schema) -> pa.Table:
+def _table(files: dict[int, FileFacts], schema: pa.Schema) -> pa.Table:
     """The rows at the places that their numbers say; journals and ledgers share the numbers."""
     nothing = dict.fromkeys(schema.names) | {"file": "", "torn": False, "clean": True, "dropped": 0}
-    count = max(files, default=-1) + 1
-    return pa.Table.from_pylist([files.get(number, nothing) for number in range(count)], schema)
+    rows = [files[number].row(schema) if number in files else nothing for number in range(max(files, default=-1) + 1)]
+    return pa.Table.from_pylist(rows, schema)

@@ -5,9 +5,12 @@ Imports pyspark when a session is opened. Where the user's own code makes the se
 """
 
 import os
+import signal
+import socketserver
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,9 @@ from lbg_runtime.pipeline.spark.java import INSTALL_LINE, find_java
 from lbg_runtime.pipeline.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
+    from socket import socket
+
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 DEFAULT_DRIVER_MEMORY = "2g"
@@ -57,11 +63,14 @@ def open_spark(
     """Start Spark in this process, with `format("lbg")` known; takes about five seconds. One session per process.
 
     Sets `JAVA_HOME` and Spark's choice of Python in this process's environment, as Spark reads them from there.
-    `extra` are Spark settings that win over `settings`. Raises `SparkUnavailable`.
+    `extra` are Spark settings that win over `settings`. SIGINT is heard when it has started. The caller's handler of it
+    stays, but for Python's own, in whose place Spark sets one that also cancels jobs. Raises `SparkUnavailable`.
     """
     try:
-        from pyspark.errors import PySparkRuntimeError
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
+
+        from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
     except ImportError:
         raise SparkUnavailable("pyspark is not installed", INSTALL_LINE) from None
     found = find_java()
@@ -72,14 +81,16 @@ def open_spark(
     os.environ["PYSPARK_PYTHON"] = python if chosen["spark.master"].startswith("local") else sys.executable
     # Else Spark looks for an outside address first, and says so.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(name)
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
+    conf = SparkConf().setAppName(name).setAll(list(chosen.items()))
     try:
-        spark = builder.getOrCreate()
-    except PySparkRuntimeError as error:
+        with _interrupt_held_back():
+            context = SparkContext.getOrCreate(conf)
+        _hush_end_of(context)
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    except SPARK_FAILURES as error:
         # The JVM has told the rest on standard error.
-        raise SparkUnavailable(f"Spark does not start on {found.java.real_home}: {error}", "lbg spark doctor") from None
+        what = f"Spark does not start on {found.java.real_home}: {reason_of(error)}"
+        raise SparkUnavailable(what, "lbg spark doctor") from None
     register(spark)
     return spark
 
@@ -92,15 +103,21 @@ def register(spark: "SparkSession") -> None:
 
 
 def close_spark(spark: "SparkSession") -> None:
-    """End the session and the JVM of this process, and wait until that is gone."""
+    """End the session and the JVM of this process, and wait until that is gone; no error where it is already."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     gateway = SparkContext._gateway
-    spark.stop()
+    with suppress(Py4JError, OSError):
+        spark.stop()
+    # Where the JVM had died, Spark has not come to this, and the next session would be the one that is over.
+    SparkContext._active_spark_context = SparkSession._instantiatedSession = None
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
         return
-    gateway.shutdown()
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
     # The JVM watches its standard input, and leaves when that is closed.
     process.stdin.close()
     process.wait(_EXIT_S)
@@ -125,6 +142,46 @@ def spark_session(
     finally:
         if is_ours:
             close_spark(spark)
+
+
+@contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """SIGINT comes when this is over: whoever leaves while the JVM starts leaves it behind for good.
+
+    It watches whether we live once it has noted in a folder of PySpark's where it listens, and PySpark removes that
+    folder when it is interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = threading.Event()
+
+    def hold(*_: object) -> None:
+        came.set()
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        is_spark_s = signal.getsignal(signal.SIGINT) is not hold
+        if before is not None and not (is_spark_s and before is signal.default_int_handler):
+            signal.signal(signal.SIGINT, before)
+        if came.is_set():
+            signal.raise_signal(signal.SIGINT)
+
+
+def _hush_end_of(context: "SparkContext") -> None:
+    """Have a server of PySpark's show no traceback where the JVM dies, which whoever waits for the JVM is told."""
+    server: socketserver.BaseServer | None = context._accumulatorServer
+    if server is None:
+        return
+    show = server.handle_error
+
+    def handle_error(request: "socket | tuple[bytes, socket]", client_address: object) -> None:
+        if not isinstance(sys.exception(), EOFError):
+            show(request, client_address)
+
+    server.handle_error = handle_error  # type: ignore[method-assign]  # of this one alone
 
 
 def _has_session() -> bool:

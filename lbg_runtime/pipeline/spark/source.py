@@ -8,6 +8,7 @@ their options, and look at the log anew each time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -64,11 +65,9 @@ class _Reader:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def _plan(self, log: LandingLog, start: Rows, end: Rows) -> Sequence[InputPartition]:
+    def _plan(self, start: Rows, end: Rows) -> Sequence[InputPartition]:
         """The tasks that read from one offset to another; none where there is nothing to read."""
         queues = sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
-        if not self._options.fail_on_loss:
-            start = _beyond_pruned(log, queues, start)
         first, last = _by_queue(start), _by_queue(end)
         tasks = pack(queues, self._options.task_count(len(queues)))
         return [QueueRows([(each, first.get(each, {}), last[each]) for each in task]) for task in tasks]
@@ -77,7 +76,8 @@ class _Reader:
         """The rows of a task; raises what `LandingLog.read_queue` raises, and `PayloadNotText`."""
         schema = to_arrow_schema(landing_schema(self._options), timezone="UTC")
         log = LandingLog(self._options.path)
-        parts = (log.read_queue(queue, start, end) for queue, start, end in partition.value)
+        goes_on = not self._options.fail_on_loss
+        parts = (log.read_queue(queue, start, end, skips_pruned=goes_on) for queue, start, end in partition.value)
         # Joined across queues: with many of them a batch has few rows of each.
         for batch in _joined(chain.from_iterable(parts)):
             columns = list(batch.columns)
@@ -94,7 +94,8 @@ class LbgBatchReader(_Reader, DataSourceReader):
         log = LandingLog(self._options.path)
         # The begin first: what comes meanwhile is behind it.
         start = _first_rows(log, self._options)
-        return self._plan(log, start, _all_rows(log, self._options))
+        # Spark takes no partitions for one without a value, and has that read.
+        return self._plan(start, _all_rows(log, self._options)) or [QueueRows([])]
 
 
 class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -139,9 +140,8 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
             self._check_shared(place.rows, end.rows)
         first = self._without_removed(place, end)
         lanes = {queue: list(rows) for queue, rows in _by_queue(end.rows).items()}
-        if not self._options.fail_on_loss:
-            first = _beyond_pruned(self._log, sorted(lanes), first)
-        reached = plan_end(first, end.rows, lanes, self._log.cut, *self._limits(limit))
+        cut = partial(self._log.cut, skips_pruned=not self._options.fail_on_loss)
+        reached = plan_end(first, end.rows, lanes, cut, *self._limits(limit))
         return self._encode(Place(reached, {**place.removed, **end.removed}))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
@@ -151,7 +151,7 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """The tasks of a batch. Of a batch that is run again the same ones, as both offsets are then the same."""
-        return self._plan(self._log, self._decode(start).rows, self._decode(end).rows)
+        return self._plan(self._decode(start).rows, self._decode(end).rows)
 
     def _without_removed(self, place: Place, end: Place) -> dict[str, int]:
         """Rows read, without the lanes that are gone by now. Raises `LandingRowsPruned` where not all of one were."""
@@ -228,15 +228,6 @@ def _lanes(log: LandingLog, options: SourceOptions) -> Mapping[str, LaneExtent]:
     if options.queues is None:
         return log.lanes()
     return {lane: extent for queue in options.queues for lane, extent in log.lanes(queue).items()}
-
-
-def _beyond_pruned(log: LandingLog, queues: Sequence[int], start: Rows) -> dict[str, int]:
-    """Where what is left begins, of lanes that have lost rows which were not read; the user has asked for this."""
-    first = dict(start)
-    for queue in queues:
-        for lane, extent in log.lanes(queue).items():
-            first[lane] = max(first.get(lane, 0), extent.first_row)
-    return first
 
 
 def _queue(lane: str) -> int:

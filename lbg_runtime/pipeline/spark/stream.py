@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +21,9 @@ from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgres
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+SPARK_FAILURES = (PySparkException, Py4JError, ConnectionError)
+"""What a call to Spark raises; the latter two where the JVM is gone."""
 
 _LOOK_S = 0.5
 _RAISED = re.compile(r"^[\w.]*(Error|Exception): .+$")
@@ -49,7 +53,7 @@ def run_stream(
                     on_progress(progress)
             if not ended and stopped():
                 query.stop()
-    except PySparkException as error:
+    except SPARK_FAILURES as error:
         raise StreamFailed(str(job.target), reason_of(error)) from error
     return progress
 
@@ -85,7 +89,10 @@ def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
 
 def reason_of(error: BaseException) -> str:
     """The one line of a Spark error that says what happened: ours where there is one, else the last that names one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return "the JVM of Spark does not answer any more"
+    # Behind a colon is what the JVM has raised.
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     for line in reversed(lines):
         if found := _OURS.search(line):
             return found[2]

@@ -46,3 +46,12 @@ def parse_target(text: str) -> tuple[Lake, Path]:
     if not folder or kind not in {lake.value for lake in Lake}:
         raise UserError("--to", repr(text), "parquet:DIR or delta:DIR")
     return Lake(kind), Path(folder)
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Raise `UserError` where no folder can be there, as there is a file there or on the way."""
+    for path in (folder, *folder.parents):
+        if path.is_dir():
+            return
+        if path.exists():
+            raise UserError(option, f"{path} is no folder", "a folder, or what can become one")

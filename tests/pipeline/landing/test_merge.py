@@ -124,8 +124,10 @@ class Broker:
             self.land(self.chance.choice(self.zombies))
 
 
-def naive(broker: Broker, start: Mapping[str, int], end: Mapping[str, int]) -> list[str]:
-    """The rule of `merge.py`, said in lists."""
+def naive(
+    broker: Broker, start: Mapping[str, int], end: Mapping[str, int], left: Mapping[str, int] | None = None
+) -> list[str]:
+    """The rule of `merge.py`, said in lists. `left`: rows before these are lost."""
     log = LandingLog(broker.log.root)
     lanes = sorted(broker.landed, key=lambda name: log.view(name).place)
     seen: set[str] = set()
@@ -133,10 +135,11 @@ def naive(broker: Broker, start: Mapping[str, int], end: Mapping[str, int]) -> l
         seen.update(broker.landed[name][: start.get(name, 0)])
     found = []
     for name in lanes:
-        for row_id in broker.landed[name][start.get(name, 0) : end.get(name, 0)]:
-            if row_id not in seen:
-                seen.add(row_id)
+        for row in range(start.get(name, 0), end.get(name, 0)):
+            row_id = broker.landed[name][row]
+            if row_id not in seen and row >= (left or {}).get(name, 0):
                 found.append(row_id)
+            seen.add(row_id)
     return found
 
 
@@ -223,5 +226,44 @@ def test_of_any_chain_of_offsets_each_message_is_in_exactly_one_part(seed: int) 
                 everything += found
                 at = dict(to)
             assert sorted(everything) == sorted(id_of(*each, broker.times[each]) for each in broker.queue)
+        finally:
+            log_on_disk.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_what_is_left_comes_as_if_what_was_pruned_unread_had_come_in_its_place(seed: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        log_on_disk = LogOnDisk(Path(folder) / "log")
+        try:
+            broker = Broker(chance, log_on_disk)
+            log = LandingLog(log_on_disk.root)
+            at: Mapping[str, int] = {}
+            everything: list[str] = []
+            for step in range(101):
+                if step == 100:
+                    broker.finish()
+                else:
+                    broker.step()
+                if step < 100 and chance.random() < 0.9:
+                    continue
+                list(prune(log_on_disk.root, broker.now - chance.randint(0, 5), clock_us=lambda: 1))
+                extents = log.lanes()
+                left = {name: extent.first_row for name, extent in extents.items()}
+                end: Mapping[str, int] = {name: extent.rows for name, extent in extents.items()}
+                if step < 100 and chance.random() < 0.5:
+                    most = chance.choice([None, 1, 900, 5_000])
+                    end = log.cut(QUEUE, at, end, chance.randint(1, 9), most, skips_pruned=True)
+                found = ids_of(log.read_queue(QUEUE, at, end, skips_pruned=True))
+                assert found == naive(broker, at, end, left)
+                everything += found
+                at = end
+            assert len(everything) == len(set(everything))
+            numbers: dict[str, int] = defaultdict(int)
+            for row_id in everything:
+                number, _, key = row_id.partition(".")[2].split("/")
+                assert int(number) > numbers[key]
+                numbers[key] = int(number)
         finally:
             log_on_disk.close()

@@ -108,7 +108,7 @@ def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path: Path) -> No
 
 
 def test_without_pyspark_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark.errors", None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(SparkUnavailable, match="pyspark is not installed") as raised:
         open_spark("test")
     assert raised.value.remedy == "pip install 'lbg-runtime[spark]'"

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.pipeline.spark import running_verdict
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
 from lbg_runtime.pipeline.spark.running_verdict import RunningVerdict
@@ -63,6 +65,19 @@ def test_a_checkpoint_is_of_one_directory_for_good(tmp_path: Path) -> None:
     assert kept.load() == said(1)
 
 
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    """What the first version had read of a file, it had judged only in part."""
+    run, checkpoint = tmp_path / "run", tmp_path / "checkpoint"
+    KeptVerdict(checkpoint).claim(run)
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "offsets" / "0").touch()
+    KeptVerdict(checkpoint).claim(run)
+    (checkpoint / "verdict" / "version").unlink()
+    with pytest.raises(UserError) as raised:
+        KeptVerdict(checkpoint).claim(run)
+    assert str(raised.value) == f"{checkpoint}: the checkpoint of another version of lbg-runtime; expected a new one"
+
+
 def test_a_query_does_not_start_with_the_checkpoint_of_another_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +92,23 @@ def test_a_query_does_not_start_with_the_checkpoint_of_another_directory(
     with pytest.raises(UserError, match="the checkpoint of"):
         start("other")
     assert started == [tmp_path / "run"] * 2
+
+
+def test_a_query_whose_jvm_has_died_fails_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    query = SimpleNamespace(awaitTermination=fail, processAllAvailable=fail, stop=fail)
+    monkeypatch.setattr(running_verdict, "_start", lambda *_: query)
+    running = RunningVerdict(None, tmp_path, tmp_path / "checkpoint", 1_000)  # type: ignore[arg-type]  # no JVM
+    running.catch_up()
+    for call in (lambda: running.look(0.1), running.stop):
+        with pytest.raises(StreamFailed) as raised:
+            call()
+        assert raised.value.reason == "the JVM of Spark does not answer any more"
+    monkeypatch.setattr(running_verdict, "_start", fail)
+    with pytest.raises(StreamFailed):
+        RunningVerdict(None, tmp_path, tmp_path / "checkpoint", 1_000)  # type: ignore[arg-type]  # no JVM
 
 
 def test_the_last_two_batches_are_kept(kept: KeptVerdict, tmp_path: Path) -> None:

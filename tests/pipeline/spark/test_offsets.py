@@ -74,6 +74,28 @@ def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
     assert {lane: start[lane] for lane in end} == end
 
 
+def test_with_a_limit_below_a_row_for_each_queue_they_take_turns() -> None:
+    end = {lane: 10 for lanes in LANES.values() for lane in lanes}
+    at: dict[str, int] = {}
+    turns = []
+    for _ in range(10):
+        reached = plan_end(at, end, LANES, cut, 2, None)
+        turns += [queue for queue, lanes in LANES.items() for lane in lanes if reached.get(lane, 0) > at.get(lane, 0)]
+        at = reached
+    assert [sorted(turns[first : first + 4]) for first in (0, 10)] == [[0, 1, 2, 3]] * 2
+    assert {queue: turns.count(queue) for queue in LANES} == dict.fromkeys(LANES, 4)
+
+
+def test_what_a_queue_skips_takes_no_rows_from_the_others() -> None:
+    end = {LANES[0][0]: 1000, LANES[1][0]: 1100}
+
+    def skip(queue: int, start: Rows, last: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
+        return cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
+
+    reached = plan_end({}, end, {0: LANES[0][:1], 1: LANES[1][:1]}, skip, 20, None)
+    assert (reached[LANES[0][0]], reached[LANES[1][0]]) == (910, 10)
+
+
 def test_without_limits_a_batch_is_all_there_is() -> None:
     end = dict.fromkeys(LANES[0], 10)
     assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, cut, None, None) == end

@@ -174,6 +174,8 @@ def test_a_batch_read_has_typed_columns_and_order_per_queue(spark: SparkSession,
     found = frame.where("queue = 1").select("seq", "payload", "t_land", "headers").collect()
     assert [row["seq"] for row in found] == list(range(1, 41))
     assert found[0]["payload"] == id_of("q1-0", 1)
+    nothing = spark.read.format("lbg").option("path", str(tmp_path / "log")).option("queues", "7").load()
+    assert nothing.count() == 0
     with pytest.raises(PySparkException) as raised:
         spark.read.format("lbg").option("path", str(tmp_path)).load()
     assert "no landing.json in it" in reason_of(raised.value)

@@ -78,6 +78,6 @@ def test_what_one_piece_says_of_its_file_counts_to_the_end(folders: tuple[Path, 
 
     standing, _ = in_pieces(whole, growing, pieces)
 
-    assert f"{spoilt.name}: an unexpected record of kind 'noise'" in standing.reasons
+    assert f"{spoilt.name}: line 4: an unexpected record of kind 'noise'" in standing.reasons
     assert standing.weak == NEEDS_EVERY_JOURNAL
     assert Law.ORDER in standing.unproven

@@ -226,6 +226,56 @@ def test_rows_that_are_gone_are_a_named_error_unless_asked_otherwise(log: LogOnD
     assert read(careless, start, careless.latestOffset(start, ReadMaxRows(10))) == [id_of("k", 2)]
 
 
+def test_a_planned_batch_goes_on_without_a_lane_that_is_gone_where_it_may(log: LogOnDisk) -> None:
+    """As after a driver that died within a batch, and was started again much later."""
+    gone = land(log, "a", 3, 10)
+    reader = stream_reader(log.root)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(100))
+    remove(log)
+    log.lane("b").append(rows([id_of("k", 1)]))
+    with pytest.raises(LandingRowsPruned) as raised:
+        read(stream_reader(log.root), start, end)
+    assert raised.value.lane == gone
+    careless = stream_reader(log.root, failOnDataLoss="false")
+    assert read(careless, start, end) == []
+    assert [found for _, found in batches(careless, end)] == [[id_of("k", 1)]]
+
+
+@pytest.mark.parametrize("max_rows", ["1", "100"])
+def test_rows_of_which_copies_that_come_later_are_pruned_are_not_lost_with_them(log: LogOnDisk, max_rows: str) -> None:
+    """A member that lost its flow and has the oldest lane; of its successor's the begin is pruned."""
+    ids = [id_of("k", number) for number in range(1, 8)]
+    old, new = log.lane("a", segment_bytes=1), log.lane("b", 2, segment_bytes=1)
+    old.append(rows(ids[:2]))
+    for each in ids[:6]:
+        new.append(rows([each], t_land=1))
+    start = through_json(stream_reader(log.root).reportLatestOffset())
+    start["lanes"] = {old.name: 2, new.name: 3}
+    old.append(rows(ids[2:5]))
+    new.append(rows(ids[6:], t_land=1))
+    list(prune_log(log.root, 1 << 40))
+    new.append(rows([id_of("k", 8)]))
+    assert LandingLog(log.root).lanes(3)[new.name].first_row == 6
+    careless = stream_reader(log.root, failOnDataLoss="false", maxRowsPerBatch=max_rows)
+    found = [each for _, batch in batches(careless, start) for each in batch]
+    # The third was read, the sixth is gone.
+    assert found == [ids[3], ids[4], ids[6], id_of("k", 8)]
+
+
+def test_copies_that_lie_behind_what_is_pruned_stay_out_as_their_key_would_go_back(log: LogOnDisk) -> None:
+    """One handle with two lanes, as where it has ended one so that it can be pruned; then a successor."""
+    ids = [id_of("k", number) for number in range(1, 13)]
+    for member, epoch, first, last, t_land in (("a", 1, 0, 5, 1), ("a", 1, 5, 10, 100), ("b", 2, 2, 12, 100)):
+        lane = log.lane(member, epoch)
+        lane.append(rows(ids[first:last], t_land=t_land))
+        lane.close()
+    start = stream_reader(log.root).initialOffset()
+    list(prune_log(log.root, 50))
+    careless = stream_reader(log.root, failOnDataLoss="false")
+    assert [found for _, found in batches(careless, start)] == [ids[5:]]
+
+
 def test_a_checkpoint_of_another_log_is_named(tmp_path: Path) -> None:
     for name in ("one", "other"):
         log = LogOnDisk(tmp_path / name)
@@ -366,6 +416,17 @@ def test_the_batch_reader_reads_what_was_there(tmp_path: Path) -> None:
     source = LbgDataSource({"path": str(tmp_path / "log")})
     assert not not_once(Counter(read(source.reader(source.schema()))), 3, 40)
     assert isinstance(source.streamReader(source.schema()), DataSourceStreamReader)
+
+
+@pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}, {"queues": "1"}])
+def test_a_batch_of_nothing_has_no_rows(log: LogOnDisk, options: dict[str, str]) -> None:
+    if options:
+        log.lane().append(rows([id_of("k", 1)]))
+    source = LbgDataSource({"path": str(log.root), **options})
+    reader = source.reader(source.schema())
+    # Without one Spark has a partition read that has no value.
+    assert len(reader.partitions()) == 1
+    assert read(reader) == []
 
 
 def test_payloads_become_text_or_name_the_one_that_is_none(log: LogOnDisk) -> None:

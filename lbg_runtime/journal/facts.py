@@ -1,0 +1,88 @@
+"""What is known of one record file besides its records: its row in the table of files, once it is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import orjson
+import pyarrow as pa
+
+Row = Mapping[str, object]
+
+
+@dataclass(slots=True)
+class FileFacts:
+    """Of a file, or of a piece of it whose reader knows the header and whether the file is closed.
+
+    Written to by the one who reads. Of pieces that were read apart, the first takes in the others, in their order.
+    """
+
+    name: str
+    header: Row | None = None
+    close: Row | None = None
+    line_count: int = 0
+    """Up to the end of what was read, whoever read what is before."""
+    defect: tuple[int, str] | None = None
+    """The first line that is wrong, and what to say of it; line 0 for the header."""
+    last_mono_ns: int | None = None
+    last_wall_us: int | None = None
+    """The latest moment of those records that have the wall clock alone."""
+    wall_offset_ns: int | None = None
+    pauses: list[tuple[int, int]] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+
+    def note_defect(self, number: int, text: str) -> None:
+        """Say what is wrong with a line; the lowest counts, so that it does not matter how many are read at once."""
+        if self.defect is None or number < self.defect[0]:
+            self.defect = (number, text)
+
+    def note_mono(self, moment_ns: int) -> None:
+        """Note a moment of the monotonic clock."""
+        self.last_mono_ns = moment_ns if self.last_mono_ns is None else max(self.last_mono_ns, moment_ns)
+
+    def note_wall(self, moment_us: int) -> None:
+        """Note a moment of the wall clock."""
+        self.last_wall_us = moment_us if self.last_wall_us is None else max(self.last_wall_us, moment_us)
+
+    def note_header(self, header: Row) -> None:
+        """Note the first record, also as it reads later: that records are missing may become known while it grows."""
+        if self.header is None or self.header.get("is_whole") is not False:
+            self.header = header
+
+    def take_in(self, later: "FileFacts") -> None:
+        """Know what the next piece of the file says as well."""
+        if later.header is not None:
+            self.note_header(later.header)
+        self.close = self.close if self.close is not None else later.close
+        self.line_count = later.line_count
+        if later.defect is not None:
+            self.note_defect(*later.defect)
+        if later.last_mono_ns is not None:
+            self.note_mono(later.last_mono_ns)
+        if later.last_wall_us is not None:
+            self.note_wall(later.last_wall_us)
+        if self.wall_offset_ns is None:
+            self.wall_offset_ns = later.wall_offset_ns
+        self.pauses += later.pauses
+        self.named |= later.named
+
+    def row(self, schema: pa.Schema) -> dict[str, object]:
+        """The row in the table of files."""
+        header, close = self.header or {}, self.close or {}
+        # Of a file that grows, the next look may find more.
+        absence = "the header was cut off" if self.line_count else "the file is empty"
+        moments = [self.last_mono_ns] if self.last_mono_ns is not None else []
+        if self.last_wall_us is not None and self.wall_offset_ns is not None:
+            moments.append(self.last_wall_us * 1000 - self.wall_offset_ns)
+        facts: dict[str, object] = {
+            "file": self.name,
+            "torn": self.close is None,
+            "clean": bool(close.get("clean")),
+            # Without a last line, how many is not known.
+            "dropped": close.get("dropped", int(header.get("is_whole") is False)),
+            "defect": self.defect[1] if self.defect else (absence if self.header is None else None),
+            "last_mono_ns": max(moments, default=None),
+            "wall_offset_ns": self.wall_offset_ns,
+            "pauses": " ".join(f"{begin}:{end}" for begin, end in self.pauses) or None,
+            "named": orjson.dumps(sorted(self.named)).decode() if self.named else None,
+        }
+        return {name: facts.get(name, header.get(name)) for name in schema.names}

@@ -1,0 +1,96 @@
+"""A record file that grows, cut into pieces that are read apart, each as one reader of all would read these lines.
+
+Whoever plans says where a piece ends, and keeps of the lines before what its reader must know (`Place`). What the
+pieces of a file say besides their records is taken in, in their order, by the facts of the first (`facts.py`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from lbg_runtime.journal.reader import (
+    LEDGER_PATTERN,
+    MEMBER_KINDS,
+    PUBLISHER_KINDS,
+    RecordFile,
+    is_close,
+    is_record,
+    open_records,
+    parse_line,
+)
+
+_PIECE_BYTES = 32 << 20
+
+
+class Place(NamedTuple):
+    """How far a file was cut into pieces. To be kept as JSON."""
+
+    end_bytes: int = 0
+    line_count: int = 0
+    header_at: int | None = None
+    """Where the first line begins that is a record."""
+    is_closed: bool = False
+    ends_unreadable: bool = False
+    """The last line so far is no record: a cut, if nothing follows."""
+    has_more: bool = False
+    """More was there than a piece takes."""
+    is_endless: bool = False
+    """What follows is longer than any line of a writer of ours; it is not read."""
+
+
+def is_ledger(name: str) -> bool:
+    """Whether a record file of this name is a ledger, and no journal."""
+    return name.endswith(LEDGER_PATTERN.removeprefix("*"))
+
+
+def cut_piece(path: Path, begin: Place) -> Place:
+    """As far as the file has whole lines; the same place again where nothing has changed. Raises `OSError`."""
+    if begin.is_endless:
+        return begin
+    with open_records(path) as stream:
+        stream.seek(begin.end_bytes)
+        block = stream.read(_PIECE_BYTES)
+    has_more = len(block) == _PIECE_BYTES
+    lines = block[: block.rfind(b"\n") + 1]
+    if not lines:
+        return begin._replace(has_more=False, is_endless=has_more)
+    header_at = begin.header_at
+    if header_at is None and (found := _find(lines, b"{", is_record)) is not None:
+        header_at = begin.end_bytes + found
+    return Place(
+        end_bytes=begin.end_bytes + len(lines),
+        line_count=begin.line_count + lines.count(b"\n"),
+        header_at=header_at,
+        is_closed=begin.is_closed or _find(lines, b'"close"', lambda row: is_record(row) and is_close(row)) is not None,
+        ends_unreadable=not is_record(parse_line(lines[lines.rfind(b"\n", 0, -1) + 1 :])),
+        has_more=has_more,
+    )
+
+
+def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
+    """The records from one place to the other, and what these lines say of the file. Raises `OSError`."""
+    kind, kinds = ("ledger", PUBLISHER_KINDS) if is_ledger(path.name) else ("journal", MEMBER_KINDS)
+    file = RecordFile(path.name, kind, number, kinds)
+    with open_records(path) as stream:
+        header = None
+        if begin.header_at is not None:
+            stream.seek(begin.header_at)
+            header = stream.readline().removesuffix(b"\n")
+        file.go_on(begin.line_count, header, is_closed=begin.is_closed, ends_unreadable=begin.ends_unreadable)
+        stream.seek(begin.end_bytes)
+        if end.end_bytes > begin.end_bytes and not file.hopeless:
+            file.take(stream.read(end.end_bytes - begin.end_bytes).removesuffix(b"\n").split(b"\n"))
+    if end.is_endless and not file.hopeless:
+        file.give_up()
+    return file
+
+
+def _find(lines: bytes, sought: bytes, is_it: Callable[[object], bool]) -> int | None:
+    """Where the first line begins that is such a record, of those that have some bytes in them."""
+    at = lines.find(sought)
+    while at >= 0:
+        begin, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
+        if is_it(parse_line(lines[begin:end])):
+            return begin
+        at = lines.find(sought, end)
+    return None

@@ -1,0 +1,87 @@
+"""The Delta sink, called as Spark calls it, without a JVM: which tables it adds to, and which it leaves as they are."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lbg_runtime.model.errors import LakeWriteFailed, UserError
+from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
+from lbg_runtime.pipeline.spark import delta
+from lbg_runtime.pipeline.spark.delta import DeltaStreamWriter
+from tests.pipeline.landing.landed import id_of, rows
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(getLocalProperty=lambda _: "the query")
+    monkeypatch.setattr(delta, "TaskContext", SimpleNamespace(get=lambda: context))
+
+
+def writer(lake: Path) -> DeltaStreamWriter:
+    return DeltaStreamWriter({"path": str(lake)}, from_arrow_schema(LANDING_SCHEMA))
+
+
+def write_batch(to: DeltaStreamWriter, number: int) -> None:
+    to.commit([to.write(iter([rows([id_of("k", number)])]))], number)
+
+
+def ids(lake: Path) -> list[str]:
+    found: list[str] = DeltaTable(lake).to_pyarrow_table().column("broker_id").to_pylist()
+    return found
+
+
+def with_field(name: str, kind: pa.DataType, *, nullable: bool) -> pa.Schema:
+    position = LANDING_SCHEMA.get_field_index(name)
+    return LANDING_SCHEMA.set(position, pa.field(name, kind, nullable=nullable))
+
+
+def test_batches_are_added_to_the_table_that_is_there_and_each_once(tmp_path: Path) -> None:
+    write_batch(writer(tmp_path), 0)
+    again = writer(tmp_path)
+    write_batch(again, 0)
+    write_batch(again, 1)
+    assert sorted(ids(tmp_path)) == [id_of("k", 0), id_of("k", 1)]
+
+
+def test_a_table_whose_columns_may_all_be_null_takes_rows(tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path, pa.schema([field.with_nullable(True) for field in LANDING_SCHEMA]))
+    write_batch(writer(tmp_path), 0)
+    assert ids(tmp_path) == [id_of("k", 0)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "partitions", "what"),
+    [
+        (LANDING_SCHEMA, ["queue"], "a table partitioned by queue; expected one without partitions"),
+        (with_field("seq", pa.string(), nullable=True), None, 'column seq of type "string"; expected type "long"'),
+        (with_field("payload", pa.string(), nullable=False), None, "column payload of type"),
+        (with_field("key", pa.string(), nullable=False), None, "column key that must not be null"),
+        (pa.schema([pa.field("id", pa.string())]), None, "a table of columns id; expected one of columns queue"),
+    ],
+)
+def test_a_table_that_the_rows_do_not_fit_is_refused_and_left_as_it_is(
+    tmp_path: Path, schema: pa.Schema, partitions: list[str] | None, what: str
+) -> None:
+    early = writer(tmp_path)
+    DeltaTable.create(tmp_path, schema, partition_by=partitions)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as raised:
+        writer(tmp_path)
+    assert what in str(raised.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    # Also where it has become one since the stream began.
+    with pytest.raises(UserError):
+        write_batch(early, 0)
+    assert DeltaTable(tmp_path).version() == 0
+
+
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write_batch(writer(tmp_path), 0)
+    (tmp_path / "_delta_log" / f"{0:020d}.json").write_text("{")
+    with pytest.raises(LakeWriteFailed) as raised:
+        writer(tmp_path)
+    assert raised.value.path == str(tmp_path)

@@ -1,0 +1,109 @@
+"""What of a session needs no JVM: who hears SIGINT while one starts, and the end of one that has died."""
+
+import os
+import signal
+import socketserver
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
+from lbg_runtime.pipeline.spark import stream
+from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, open_spark
+from lbg_runtime.pipeline.spark.stream import run_stream
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def of_spark(*_: object) -> None:
+    """The handler that Spark sets in the place of Python's."""
+
+
+def test_an_interrupt_while_it_starts_is_heard_when_it_has_started() -> None:
+    heard: list[str] = []
+    signal.signal(signal.SIGINT, lambda *_: heard.append("interrupt"))
+    with _interrupt_held_back():
+        signal.raise_signal(signal.SIGINT)
+        heard.append("started")
+        signal.signal(signal.SIGINT, of_spark)
+    assert heard == ["started", "interrupt"]
+
+
+def test_pythons_own_handler_makes_room_for_that_of_spark() -> None:
+    with _interrupt_held_back():
+        signal.signal(signal.SIGINT, of_spark)
+    assert signal.getsignal(signal.SIGINT) is of_spark
+
+
+def test_pythons_own_handler_is_back_where_spark_set_none() -> None:
+    with pytest.raises(KeyboardInterrupt), _interrupt_held_back():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_session_whose_jvm_has_died_is_closed_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    process = SimpleNamespace(stdin=SimpleNamespace(close=lambda: done.append("closed")), wait=done.append)
+
+    def refuse() -> None:
+        raise ConnectionRefusedError
+
+    def fail() -> None:
+        raise Py4JNetworkError
+
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process, shutdown=refuse))
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", object())
+    close_spark(SimpleNamespace(stop=fail))  # type: ignore[arg-type]  # all that it needs
+    assert done[0] == "closed"
+    assert len(done) == 2
+    assert (SparkContext._gateway, SparkContext._jvm, SparkSession._instantiatedSession) == (None, None, None)
+
+
+def test_the_end_of_the_jvm_is_no_traceback_of_pysparks(capsys: pytest.CaptureFixture[str]) -> None:
+    server = socketserver.BaseServer(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+    _hush_end_of(SimpleNamespace(_accumulatorServer=server))  # type: ignore[arg-type]  # all that it needs
+    for error in (EOFError(), ValueError("something else")):
+        try:
+            raise error
+        except (EOFError, ValueError):
+            server.handle_error(b"", ("127.0.0.1", 1))
+    shown = capsys.readouterr().err
+    assert "EOFError" not in shown
+    assert "ValueError: something else" in shown
+    assert sys.exception() is None
+
+
+def test_what_spark_refuses_to_start_with_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise Py4JError(
+            "An error occurred while calling None.X.\n: java.lang.BadError: 1m is too little\n\tat a.b(C.java:1)"
+        )
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(SparkContext, "getOrCreate", fail)
+    with pytest.raises(SparkUnavailable) as raised:
+        open_spark("test")
+    assert raised.value.missing.endswith(": java.lang.BadError: 1m is too little")
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111)])
+def test_a_stream_whose_jvm_dies_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stream, "start_stream", lambda *_: SimpleNamespace(awaitTermination=fail))
+    with pytest.raises(StreamFailed) as raised:
+        run_stream(None, SimpleNamespace(target="lake"), stopped=lambda: False)  # type: ignore[arg-type]  # no JVM
+    assert raised.value.reason == "the JVM of Spark does not answer any more"
