@@ -138,6 +138,8 @@ class World:
     def _undo_mistakes(self) -> None:
         """As an operator who reads the logs: where processes throw each other out at the broker only one is left; and
         where all members stand aside, who do so for good, they are started again."""
+        if not self._twins:
+            return
         kept: set[str] = set()
         for member in sorted(self.alive(), key=lambda member: member.stands_aside):
             if member.start.client_name not in kept:
@@ -146,6 +148,8 @@ class World:
             member.stop()
             self.when_ended(member, lambda: None)
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
+        # The words of a process that is gone may be under way still, or wait for a loop that has just hung.
+        self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
         if not self._taking_part():
             for member in self.alive():
                 member.stop()

@@ -13,6 +13,7 @@ from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.membership_events import MembershipCommand
 from lbg_runtime.core.group.rebalance_events import RebalanceEvent
 from lbg_runtime.sim import control
+from lbg_runtime.sim.campaign import Scope, run_seed
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_laws import only_twins_stand_aside
 from lbg_runtime.sim.facts import Facts
@@ -128,6 +129,20 @@ def test_who_stands_aside_gives_its_queues_up_in_peace(seed: int, numbers: tuple
     plan = draw_faults(settings, SeededChance(seed).fork("plan"))
     result = simulate(seed, settings, faults=tuple(fault for fault in plan if fault.number in numbers))
     assert any(isinstance(each, StoodAside) for each in result.history)
+    assert result.violations == ()
+
+
+def test_the_only_member_stands_aside_for_a_twin_that_was_gone_before_it_could_hear_it() -> None:
+    """It hung while its twin spoke and was killed. The operator looked in the moment in which it went on, before it had
+    read a word, and not again: the re-striping waited for an owner of the queue."""
+    result = run_seed(Scope(Mode.COOPERATIVE), 500980, (2, 3))
+    [aside] = only(StoodAside, result)
+    [twin] = only(TwinStarted, result)
+    assert isinstance(aside, StoodAside)
+    assert isinstance(twin, TwinStarted)
+    facts = Facts(result.history)
+    assert twin.twin_of == aside.life
+    assert facts.life_ends[twin.life][0] < facts.aside[aside.life]
     assert result.violations == ()
 
 
