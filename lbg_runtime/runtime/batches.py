@@ -114,10 +114,13 @@ class _Place:
 class _Call:
     """A batch that is being handled."""
 
-    __slots__ = ("is_cut", "items", "task", "turn_end")
+    __slots__ = ("has_begun", "is_cut", "places", "task", "turn_end")
 
-    def __init__(self, items: list[BatchItem[object]]) -> None:
-        self.items = items
+    def __init__(self, places: dict[BatchItem[object], _Place]) -> None:
+        self.places = places
+        """Its items, with the place that each had in the line."""
+        self.has_begun = False
+        """The handler is called."""
         self.is_cut = False
         """It is cut short. Its own word for it would not do: a task group may leave its task cancelled."""
         self.task: asyncio.Task[BaseException | None]
@@ -155,7 +158,7 @@ class _Line:
         except asyncio.CancelledError:
             if item in self._waiting:
                 del self._waiting[item]
-                self._set_timer()
+                self._look()
             elif item in self._calls:
                 await self._cut_short(self._calls[item], handling)
             raise
@@ -165,9 +168,12 @@ class _Line:
 
     def is_due(self) -> bool:
         """Whether a batch is full, or the first of it has waited for long enough."""
-        if not self._waiting or len(self._waiting) >= self._limits.max_count:
-            return bool(self._waiting)
-        return self._first_due_s() <= self._loop.time() + CLOCK_RESOLUTION_S
+        # Those that are recalled stand in the line until their runners are woken.
+        first = next((place for item, place in self._waiting.items() if item.is_open), None)
+        if first is None or first.due_s <= self._loop.time() + CLOCK_RESOLUTION_S:
+            return first is not None
+        max_count = self._limits.max_count
+        return len(self._waiting) >= max_count and sum(item.is_open for item in self._waiting) >= max_count
 
     def begin(self) -> None:
         """Have the first of those that wait handled together; none where the pool ends."""
@@ -176,18 +182,18 @@ class _Line:
             waiting, self._waiting = self._waiting, {}
             _settle_open(waiting, BatchCutShort())
             return
-        call = _Call(list(islice(self._waiting, self._limits.max_count)))
-        timeout_ms = self._waiting[call.items[0]].handling.route.policy.timeout_ms
-        for item in call.items:
-            handling = self._waiting.pop(item).handling
-            handling.route.attempts.begin(handling)
+        items = list(islice((item for item in self._waiting if item.is_open), self._limits.max_count))
+        call = _Call({item: self._waiting.pop(item) for item in items})
+        timeout_ms = call.places[items[0]].handling.route.policy.timeout_ms
+        for place in call.places.values():
+            place.handling.route.attempts.begin(place.handling)
         self._set_timer()
         call.task = self._pool.start(partial(self._handle, call))
         # As a runner is replaced whose handler goes on for a whole time-out after it was cancelled.
         call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
-        self._calls |= dict.fromkeys(call.items, call)
+        self._calls |= dict.fromkeys(items, call)
         # Not at the end of `_handle`, which never begins where it is cut short before.
-        call.task.add_done_callback(lambda _: self._settle(call))
+        call.task.add_done_callback(lambda _: self._conclude(call))
 
     def _look(self) -> None:
         """Somebody has come, or the time of the first has."""
@@ -227,9 +233,11 @@ class _Line:
 
     async def _handle(self, call: _Call) -> BaseException | None:
         """What the handler failed with."""
-        CURRENT_BATCH.set(Batch(call.items))
+        call.has_begun = True
+        items = list(call.places)
+        CURRENT_BATCH.set(Batch(items))
         try:
-            await self._call(call.items[0].message)
+            await self._call(items[0].message)
         except asyncio.CancelledError:
             return BatchCutShort()
         except (SystemExit, KeyboardInterrupt, GeneratorExit):
@@ -239,15 +247,25 @@ class _Line:
         # Where it was cut short and returned all the same: better handled twice than lost.
         return BatchCutShort() if call.is_cut else None
 
-    def _settle(self, call: _Call) -> None:
-        is_lost = call.task.cancelled() or call.task.exception() is not None
-        error = BatchCutShort() if is_lost else call.task.result()
-        for item in call.items:
-            del self._calls[item]
-        _settle_open(call.items, error)
+    def _conclude(self, call: _Call) -> None:
         if call.turn_end is not None:
             call.turn_end.cancel()
             self._end_turn(call)
+        for item in call.places:
+            del self._calls[item]
+        if not call.has_begun and self._pool.is_open:
+            self._put_back(call)
+            return
+        is_lost = call.task.cancelled() or call.task.exception() is not None
+        _settle_open(call.places, BatchCutShort() if is_lost else call.task.result())
+
+    def _put_back(self, call: _Call) -> None:
+        """It was cut short before its handler was called: that is no attempt of those that were not recalled."""
+        kept = {item: place for item, place in call.places.items() if item.is_open}
+        for place in kept.values():
+            place.handling.route.attempts.put_off(place.handling)
+        self._waiting = kept | self._waiting
+        self._look()
 
     def _end_turn(self, call: _Call) -> None:
         call.turn_end = None

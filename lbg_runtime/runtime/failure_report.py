@@ -33,11 +33,13 @@ class FailureReport:
 
 
 def plain(failure: BaseException) -> BaseException:
-    """The exception itself, or what stands in for it where even to look at it raises; raises no `Exception`."""
+    """The exception itself, or what stands in for it where even to look at it raises."""
     try:
         # What is asked of it by `isinstance`, by its policy and by the log.
         _ = failure.__class__, failure.__cause__, failure.__traceback__
-    except Exception:  # noqa: BLE001 - code of the user, as in the handler: it must not take the member down
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:  # noqa: BLE001 - as above
         return StrangeFailure(type(failure).__name__)
     return failure
 
@@ -48,14 +50,16 @@ def report_of(failure: BaseException, then: Then, attempts: int) -> FailureRepor
 
 
 def error_text(failure: BaseException) -> str:
-    """Type and text of an error, in one line of bounded length that can be sent; raises no `Exception`."""
+    """Type and text of an error, in one line of bounded length that can be sent; raises nothing of the error's own."""
     name = type(failure).__name__
     try:
         text = str(failure)
         kept = " ".join(text[:MAX_TEXT_LENGTH].split())
         if len(text) > MAX_TEXT_LENGTH:
             kept = f"{kept} ... ({len(text)} characters)"
-    except Exception as error:  # noqa: BLE001 - code of the user, as in the handler: it must not take the member down
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - code of the user, as in the handler: it must not end the runner
         kept = f"(its text cannot be made: {type(error).__name__})"
     return sendable(f"{name}: {kept}" if kept else name)
 

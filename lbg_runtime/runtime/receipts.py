@@ -6,6 +6,7 @@ from contextvars import ContextVar
 import structlog
 
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.failure_report import error_text, plain
 from lbg_runtime.runtime.handling import CURRENT_HANDLING, HandlerFunction
 from lbg_runtime.runtime.resources import RESOURCES
 from lbg_runtime.runtime.runner_pool import aside
@@ -45,7 +46,10 @@ class Receipt:
 
     def settle(self, failure: BaseException | str | None = None) -> None:
         """`accept`, or `fail` where there is a failure: for callbacks that may get one."""
-        self._on_loop(ReceiptFailed(failure) if isinstance(failure, str) else failure)
+        if failure is None:
+            self._on_loop(None)
+        else:
+            self.fail(failure)
 
     @property
     def is_open(self) -> bool:
@@ -64,9 +68,10 @@ class Receipt:
             self._answer.exception()  # looked at, so that nobody reports it
 
     def _on_loop(self, error: BaseException | None) -> None:
+        error = None if error is None else plain(error)
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
             # No future takes the first; the others would end whoever waits, and it is one attempt that has failed.
-            error = ReceiptFailed(repr(error))
+            error = ReceiptFailed(error_text(error))
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:

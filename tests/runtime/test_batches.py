@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import BatchCutShort, HandlerError, TerminalFailure
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -226,8 +227,69 @@ async def test_a_batch_may_be_cut_short_before_it_has_begun(rig, delivery):
         await made.until_ended(2)
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
     assert [bodies for _, bodies in desk.batches] == [[2]]
+    assert made.dispatcher.counts.failed_attempts == 0, "its handler was not called"
     # Or it would be told of as a coroutine that nobody awaited.
     gc.collect()
+
+
+async def test_who_is_recalled_as_the_batch_falls_due_takes_nobody_along(rig, delivery):
+    desk = _Desk()
+    made = rig(handlers=_handlers(desk.handle))
+    async with MemberResources().entered(()), made.running():
+        # Before the timer of the line, in the same turn of the loop.
+        desk.loop.call_at(desk.loop.time() + 1, made.dispatcher.cancel_handling, QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        made.dispatcher.dispatch(delivery(2, "b", epoch=2))
+        await made.until_ended(2)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert desk.batches == [(1.0, [2])]
+    assert made.dispatcher.counts.failed_attempts == 0
+
+
+async def test_a_line_of_which_all_are_recalled_has_no_batch(rig, delivery):
+    desk = _Desk()
+    made = rig(handlers=_handlers(desk.handle, max_count=2))
+    async with MemberResources().entered(()), made.running():
+        desk.loop.call_at(desk.loop.time() + 1, made.dispatcher.cancel_handling, QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        await made.until_ended(1)
+        made.dispatcher.dispatch(delivery(2, "b", epoch=2))
+        made.dispatcher.dispatch(delivery(3, "c", epoch=2))
+        await made.until_ended(3)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED, 3: Outcome.ACCEPTED}
+    assert desk.batches == [(1.0, [2, 3])]
+
+
+class Untellable(BaseException):
+    """Of the kind that ends whoever waits, with what cannot be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("detached")
+
+    __str__ = __repr__
+
+
+class Evil(Exception):
+    """Even to ask for its class raises."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("kind", [Untellable, Evil, StopIteration])
+async def test_an_error_that_cannot_be_shown_fails_the_batch_and_keeps_no_turn(rig, delivery, kind):
+    async def handle(batch: Batch[int]) -> None:
+        raise kind
+
+    made = rig(handlers=_handlers(handle, attempts=1, then="stop"), dispatch={"runners": 1})
+    with capture_logs() as logs:
+        async with MemberResources().entered(()), made.running():
+            for number in range(2):
+                made.dispatcher.dispatch(delivery(number, f"k{number}"))
+            await asyncio.sleep(2)
+    failed = [log for log in logs if log["event"] == "handling_failed"]
+    assert len(failed) == 2
+    assert all("TimeoutError" not in log["reason"] for log in failed)
 
 
 async def test_a_message_that_is_recalled_in_line_leaves_it(rig, delivery):

@@ -1,5 +1,7 @@
 """What is kept of the last failure."""
 
+import asyncio
+
 import pytest
 
 from lbg_runtime.model.failure import Then
@@ -63,7 +65,14 @@ def test_the_text_for_the_log_is_bounded_and_says_how_long_it_was():
     assert text == f"ValueError: {'x' * MAX_TEXT_LENGTH} ... (5000000 characters)"
 
 
-@pytest.mark.parametrize(("make", "error"), [(lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: 7, "TypeError")])
+def _cancel(_):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [(lambda _: 1 / 0, "ZeroDivisionError"), (lambda _: 7, "TypeError"), (_cancel, "CancelledError")],
+)
 def test_an_error_whose_text_cannot_be_made_has_its_type(make, error):
     odd = type("Odd", (ValueError,), {"__str__": make})
     assert error_text(odd()) == f"Odd: (its text cannot be made: {error})"

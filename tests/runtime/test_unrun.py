@@ -153,10 +153,30 @@ def _done_future(message):
 
 
 @pytest.mark.parametrize("publishes", [False, True])
-@pytest.mark.parametrize("make", [_future, _done_future, lambda _: Future()])
+@pytest.mark.parametrize("make", [_future, lambda _: Future()])
 async def test_so_it_is_of_what_may_still_run(rig, delivery, make, publishes):
     error = await _ends(rig, delivery, _plain(make), options={"publishes": publishes})
     assert "Future" in error
+
+
+async def test_work_that_is_done_has_run(rig, delivery):
+    async def handle(message: Message):
+        async with asyncio.TaskGroup() as group:
+            return group.create_task(asyncio.sleep(0))
+
+    assert await _ends(rig, delivery, _plain(_done_future)) is None
+    assert await _ends(rig, delivery, handle) is None
+    error = await _ends(rig, delivery, _plain(_done_future), options={"publishes": True})
+    assert "publishes a Future, and no Message" in error
+
+
+async def test_what_work_that_is_done_has_failed_with_is_what_the_handler_has_failed_with(rig, delivery):
+    def failed(message):
+        future = Future()
+        future.set_exception(TerminalFailure("no stock"))
+        return future
+
+    assert await _ends(rig, delivery, _plain(failed)) == "TerminalFailure: no stock"
 
 
 async def test_what_is_left_to_a_receipt_may_be_returned(rig, delivery):
