@@ -8,21 +8,23 @@ import structlog
 
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.executor import Executor
-from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, marker_ref
-from lbg_runtime.admin.plan import Change, Step, plan_apply, plan_delete, plan_quiet, state_after
+from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, with_binds
+from lbg_runtime.admin.plan import Change, Create, Step, difference, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import (
+    find_foreign_marker,
     find_missing_rights,
     find_problems,
     find_taken_names,
     is_of_restriping,
+    is_own_username,
     stored_group,
     surplus_queues,
 )
 from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup
-from lbg_runtime.admin.state import read_groups, read_rights, read_state
+from lbg_runtime.admin.state import read_groups, read_object, read_rights, read_state
 from lbg_runtime.config.semp_settings import AccountSettings
-from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, Settings
+from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, RebindMode, Settings
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import (
     ConfigError,
@@ -88,7 +90,8 @@ class GroupAdmin:
         rights = await read_rights(self._client, self._vpn)
         control_topic = spec.topics.control
         settled = {ref: found for ref, found in actual.items() if not is_of_restriping(ref, control_topic)}
-        steps = plan_apply(desired_state(spec), settled)
+        desired = with_binds(desired_state(spec), settled, dict.fromkeys(spec.shape.queue_names(), spec.binds))
+        steps = plan_apply(desired, settled)
         problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
             problems += find_taken_names(spec, actual)
@@ -107,38 +110,57 @@ class GroupAdmin:
     async def create(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
         """Carry the plan of a new group out. What fails on the way is taken back, as far as the broker can be reached.
 
-        Raises `GroupRefused` where the plan has problems, and whatever was in the way otherwise.
+        Not once a queue has messages or flows: then everything made stays, and the next `apply` finishes it. What
+        somebody else has made meanwhile is left alone. Raises `GroupRefused` where the plan has problems, and whatever
+        was in the way otherwise.
         """
         _refuse(plan.problems)
         made: dict[Ref, Attributes] = {}
-        in_doubt: Ref | None = None
+        in_doubt: Step | None = None
         try:
             for step in plan.steps:
                 on_step(step)
-                in_doubt = step.ref
+                in_doubt = step
                 await self._executor.do(step)
                 made, in_doubt = state_after(made, step), None
         except (SempError, asyncio.CancelledError) as error:
             if isinstance(error, SempRefused) and not _may_be_ours(error):
                 in_doubt = None
             _log.warning("group_creation_failed", reason=str(error) or "interrupted", objects=len(made))
-            # What was being made may be there all the same.
-            await self._undo(made if in_doubt is None else state_after(made, step))
-            if in_doubt is not None and not isinstance(error, SempRefused):
-                expected = "if the broker makes it yet, `lbg group apply` or `delete` ends it"
-                _log.warning("group_creation_in_doubt", object=str(in_doubt), expected=expected)
+            await self._undo(made, in_doubt)
             raise
 
     async def delete(self, spec: GroupSpec, *, force: bool = False, on_step: OnStep = lambda _: None) -> list[Ref]:
         """Delete everything that has a name of the group's; answers what this administrator may not delete.
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was.
-        Raises `GroupMissing` where there is nothing, also where another one has deleted it meanwhile. A deletion that
-        was interrupted is gone on with by the next one.
+        Raises `GroupMissing` where there is nothing, also where another one has deleted it meanwhile, and
+        `GroupRefused` where what is stored under its name cannot be read. A deletion that was interrupted is gone on
+        with by the next one.
         """
+        begun: list[Step] = []
+
+        def note(step: Step) -> None:
+            begun.append(step)
+            on_step(step)
+
+        try:
+            return await self._look_and_delete(spec, begun, force=force, on_step=note)
+        except (SempError, asyncio.CancelledError) as error:
+            is_as_it_was = isinstance(error, GroupInUse) and _is_quieting(begun)
+            if begun and not (is_as_it_was or isinstance(error, GroupMissing)):
+                expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
+                _log.error("group_deletion_interrupted", reason=str(error) or "interrupted", expected=expected)
+            raise
+
+    async def _look_and_delete(self, spec: GroupSpec, begun: list[Step], *, force: bool, on_step: OnStep) -> list[Ref]:
         for looks_left in reversed(range(_LOOKS)):
             try:
                 return await self._delete_what_is_there(spec, force=force, on_step=on_step)
+            except GroupInUse:
+                if _is_quieting(begun):
+                    await self._take_back(begun)
+                raise
             except SempRefused as refused:
                 # Gone since it was looked at. What is left is looked at anew, and is still to be deleted.
                 if not (_is_gone(refused) and looks_left):
@@ -146,7 +168,9 @@ class GroupAdmin:
         raise AssertionError("the last look raises or returns")
 
     async def _delete_what_is_there(self, spec: GroupSpec, *, force: bool, on_step: OnStep) -> list[Ref]:
-        actual = _owned(spec, await read_state(self._client, self._vpn, spec))
+        found = await read_state(self._client, self._vpn, spec)
+        _refuse(tuple(find_foreign_marker(spec, found)))
+        actual = _owned(spec, found)
         if not actual:
             raise GroupMissing(spec.shape.name)
         rights = await read_rights(self._client, self._vpn)
@@ -155,20 +179,14 @@ class GroupAdmin:
         if not force:
             # Before anything is touched, so that a refusal disturbs nobody; and again when nothing more can come.
             await self._check_unused(gone)
-        try:
-            for step in plan_quiet(gone):
-                on_step(step)
-                await self._executor.do(step)
-            if not force:
-                await self._check_still_unused(gone)
-            for step in plan_delete(_quiet(gone)):
-                on_step(step)
-                await self._executor.do(step)
-        except (SempError, asyncio.CancelledError) as error:
-            if not (isinstance(error, GroupInUse) or _is_gone(error)):
-                expected = "`lbg group delete` to go on, `lbg group apply` to have its queues take messages again"
-                _log.error("group_deletion_interrupted", reason=str(error) or "interrupted", expected=expected)
-            raise
+        for step in plan_quiet(gone):
+            on_step(step)
+            await self._executor.do(step)
+        if not force:
+            await self._check_unused(gone)
+        for step in plan_delete(_quiet(gone)):
+            on_step(step)
+            await self._executor.do(step)
         return kept
 
     async def fills(self, queues: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -186,26 +204,53 @@ class GroupAdmin:
         if left := {queue: fill for queue, fill in fills.items() if any(fill)}:
             raise GroupInUse(left)
 
-    async def _check_still_unused(self, state: State) -> None:
-        try:
-            await self._check_unused(state)
-        except GroupInUse:
-            for ref, attributes in state.items():
-                if ref.kind is ObjectKind.QUEUE:
-                    was = {"ingressEnabled": attributes.get("ingressEnabled")}
-                    await self._executor.do(Change(ref, was, {"ingressEnabled": False}))
-            raise
+    async def _take_back(self, quieting: Iterable[Step]) -> None:
+        """Have queues take messages again that did before; those that are gone meanwhile are passed over."""
+        for step in quieting:
+            if isinstance(step, Change):
+                try:
+                    await self._executor.do(Change(step.ref, step.before, step.attributes))
+                except SempRefused as refused:
+                    if not _is_gone(refused):
+                        raise
 
-    async def _undo(self, made: State) -> None:
-        left = dict(made)
+    async def _undo(self, made: State, in_doubt: Step | None) -> None:
+        left = made if in_doubt is None else state_after(made, in_doubt)
         try:
             async with asyncio.timeout(UNDO_TIMEOUT_S):
-                for step in plan_delete(made):
+                if in_doubt is not None and not await self._is_done_by_us(in_doubt):
+                    left = made
+                made = left
+                quieting = plan_quiet(made)
+                for step in quieting:
                     await self._executor.do(step)
-                    left = state_after(left, step) if step.ref in left else left
+                try:
+                    # Where queues are on already, a publisher may have had messages confirmed.
+                    await self._check_unused(made)
+                except GroupInUse:
+                    await self._take_back(quieting)
+                    raise
+                for step in plan_delete(_quiet(made)):
+                    await self._executor.do(step)
+                    left = state_after(left, step)
         except (SempError, TimeoutError) as error:
             names = [str(ref) for ref in left if ref.kind not in PARTS]
-            _log.error("group_creation_not_undone", reason=str(error) or "too slow", left=names)
+            expected = "`lbg group apply` to finish it, or `lbg group delete`"
+            _log.error("group_creation_not_undone", reason=str(error) or "too slow", left=names, expected=expected)
+
+    async def _is_done_by_us(self, step: Step) -> bool:
+        """Whether a step without an answer has to be taken back: not where nothing is there, or somebody else's."""
+        if not isinstance(step, Create) or step.ref.kind in PARTS:
+            return True  # It goes with an object that is known to be ours.
+        found = await read_object(self._client, self._vpn, step.ref)
+        if found is None:
+            expected = "if the broker makes it yet, `lbg group apply` or `delete` ends it"
+            _log.warning("group_creation_in_doubt", object=str(step.ref), expected=expected)
+            return False
+        if differing := sorted(difference(step.attributes, found.attributes)):
+            expected = "somebody to say whose it is: it is not as it was to be made, and left alone"
+            _log.warning("group_creation_met_another", object=str(step.ref), differing=differing, expected=expected)
+        return not differing
 
 
 def spec_of(settings: Settings) -> GroupSpec:
@@ -235,7 +280,14 @@ def spec_of(settings: Settings) -> GroupSpec:
         aside=_aside(settings),
         publisher=_login(settings.semp.publisher),
         conductor=_login(settings.semp.conductor),
+        binds=_binds(settings),
     )
+
+
+def _binds(settings: Settings) -> int:
+    """Owner and standbys; where every member binds to every queue, their number is not known here."""
+    is_counted = settings.rebind.mode is RebindMode.COOPERATIVE
+    return 1 + (settings.rebind.standbys or 0) if is_counted else 1
 
 
 def _aside(settings: Settings) -> tuple[QueueName, ...]:
@@ -274,12 +326,17 @@ def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:
     owned = dict(actual)
     if spec.has_account and not spec.manages_client_profile:
         owned.pop(Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name()), None)
-    for login in spec.logins.values():
+    stored = stored_group(spec, actual)
+    for role, login in spec.logins.items():
         username = Ref(ObjectKind.CLIENT_USERNAME, login.username)
-        if marker_ref(spec) not in actual and actual.get(username, {}).get("enabled"):
-            # A group's username is enabled behind its stored settings, and disabled before they go.
+        if username in actual and not is_own_username(spec, role, stored, actual[username]):
             del owned[username]
     return owned
+
+
+def _is_quieting(steps: Iterable[Step]) -> bool:
+    """Whether nothing has been done that taking messages again would not make good."""
+    return all(isinstance(step, Change) and step.attributes == {"ingressEnabled": False} for step in steps)
 
 
 def _quiet(state: State) -> dict[Ref, Attributes]:

@@ -19,6 +19,7 @@ class ObjectKind(Enum):
     ACL_PROFILE = "aclProfiles"
     PUBLISH_TOPIC = "publishTopicExceptions"
     SUBSCRIBE_TOPIC = "subscribeTopicExceptions"
+    CONNECT_ADDRESS = "clientConnectExceptions"
     CLIENT_PROFILE = "clientProfiles"
     CLIENT_USERNAME = "clientUsernames"
     QUEUE = "queues"
@@ -30,6 +31,7 @@ KEY_NAMES: Mapping[ObjectKind, str] = {
     ObjectKind.ACL_PROFILE: "aclProfileName",
     ObjectKind.PUBLISH_TOPIC: "publishTopicException",
     ObjectKind.SUBSCRIBE_TOPIC: "subscribeTopicException",
+    ObjectKind.CONNECT_ADDRESS: "clientConnectExceptionAddress",
     ObjectKind.CLIENT_PROFILE: "clientProfileName",
     ObjectKind.CLIENT_USERNAME: "clientUsername",
     ObjectKind.QUEUE: "queueName",
@@ -42,6 +44,7 @@ NOUNS: Mapping[ObjectKind, str] = {
     ObjectKind.ACL_PROFILE: "ACL profile",
     ObjectKind.PUBLISH_TOPIC: "allowed publish topic",
     ObjectKind.SUBSCRIBE_TOPIC: "allowed subscription",
+    ObjectKind.CONNECT_ADDRESS: "refused client address",
     ObjectKind.CLIENT_PROFILE: "client profile",
     ObjectKind.CLIENT_USERNAME: "client username",
     ObjectKind.QUEUE: "queue",
@@ -52,7 +55,7 @@ NOUNS: Mapping[ObjectKind, str] = {
 TOPIC_RULES = (ObjectKind.PUBLISH_TOPIC, ObjectKind.SUBSCRIBE_TOPIC)
 """Parts of an ACL profile: exceptions from its rule that nothing is allowed."""
 
-PARTS = frozenset({*TOPIC_RULES, ObjectKind.SUBSCRIPTION})
+PARTS = frozenset({*TOPIC_RULES, ObjectKind.CONNECT_ADDRESS, ObjectKind.SUBSCRIPTION})
 """What is part of another object, and goes with it."""
 
 SYNTAX = "smf"
@@ -68,6 +71,9 @@ SWITCHES: Mapping[ObjectKind, tuple[str, ...]] = {
     ObjectKind.QUEUE: ("ingressEnabled", "egressEnabled"),
 }
 """Attributes that are off until everything else is there."""
+
+NEWER = frozenset({"redeliveryEnabled"})
+"""Attributes that a broker may be too old for; it then does as a group wants."""
 
 INTERRUPTING: Mapping[ObjectKind, frozenset[str]] = {
     ObjectKind.ACL_PROFILE: frozenset({"publishTopicDefaultAction", "subscribeTopicDefaultAction"}),
@@ -86,7 +92,7 @@ class Ref:
     queue: QueueName | None = None
     """Of a subscription: the queue that has it."""
     profile: str | None = None
-    """Of a topic rule: the ACL profile that has it."""
+    """Of a topic rule or an address: the ACL profile that has it."""
 
     def __str__(self) -> str:
         where = f" of queue {self.queue}" if self.queue is not None else ""
@@ -137,6 +143,17 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
             state[Ref(ObjectKind.SUBSCRIPTION, topic, queue)] = {}
     state[marker_ref(spec)] = {"physicalName": spec.marker()}
     return state
+
+
+def with_binds(desired: State, actual: State, binds: Mapping[QueueName, int]) -> dict[Ref, Attributes]:
+    """What is desired, with queues that let fewer flows bind than these made to let that many; more is left alone."""
+    wanted = dict(desired)
+    for queue, count in binds.items():
+        ref = Ref(ObjectKind.QUEUE, queue)
+        limit = actual.get(ref, {}).get("maxBindCount")
+        if isinstance(limit, int) and limit < count:
+            wanted[ref] = {**wanted[ref], "maxBindCount": count}
+    return wanted
 
 
 def account_refs(spec: GroupSpec) -> tuple[Ref, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lbg_runtime.admin.objects import (
     INTERRUPTING,
     NEVER_READ,
+    NEWER,
     SWITCHES,
     TOPIC_RULES,
     Attributes,
@@ -130,7 +131,7 @@ def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
             continue
         if ref not in actual:
             yield Create(ref, {**attributes, **dict.fromkeys(switches, False)})
-        elif differing := _difference(attributes, actual[ref], leave=frozenset(switches)):
+        elif differing := difference(attributes, actual[ref], leave=frozenset(switches)):
             yield Change(ref, differing, {name: actual[ref].get(name) for name in differing})
 
 
@@ -153,7 +154,7 @@ def _switched_on(desired: State, actual: State, kind: ObjectKind) -> Iterator[St
         if ref.kind is kind:
             wanted = {name: attributes[name] for name in switches}
             there = actual.get(ref, dict.fromkeys(switches, False))
-            if differing := _difference(wanted, there, leave=frozenset()):
+            if differing := difference(wanted, there):
                 yield Change(ref, differing, {name: there.get(name) for name in differing})
 
 
@@ -163,6 +164,7 @@ def _switched_off(actual: State, kind: ObjectKind, switch: str) -> Iterator[Step
             yield Change(ref, {switch: False}, {switch: attributes.get(switch)})
 
 
-def _difference(wanted: Attributes, there: Attributes, leave: frozenset[str]) -> dict[str, Json]:
-    ignored = leave | NEVER_READ
+def difference(wanted: Attributes, there: Attributes, leave: frozenset[str] = frozenset()) -> dict[str, Json]:
+    """Wanted attributes that are there with another value, or not at all; passwords are not to be compared."""
+    ignored = leave | NEVER_READ | (NEWER - there.keys())
     return {name: value for name, value in wanted.items() if name not in ignored and there.get(name) != value}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from lbg_runtime.admin.objects import PARTS, ObjectKind, Ref, State, desired_state, marker_ref
+from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, marker_ref
 from lbg_runtime.admin.plan import Step
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
@@ -29,10 +29,8 @@ def stored_group(spec: GroupSpec, actual: State) -> StoredGroup | None:
 
 def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
     """Why the broker must not be made to look as desired."""
-    marker = marker_ref(spec)
     stored = stored_group(spec, actual)
-    if marker in actual and stored is None:
-        yield UserError(str(marker), "something else is stored there", "settings of this version of lbg, or nothing")
+    yield from find_foreign_marker(spec, actual)
     if stored is not None:
         yield from _changed_for_good(spec, stored)
     yield from _restriping(actual, spec.topics.control)
@@ -42,12 +40,32 @@ def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
             yield UserError(str(ref), "a partitioned queue", "one without partitions, which keep no order between them")
     for role, login in spec.logins.items():
         username = Ref(ObjectKind.CLIENT_USERNAME, login.username)
-        is_known = stored is not None and stored.username_of(role) == login.username
-        if not is_known and actual.get(username, {}).get("enabled"):
-            found = "exists, is enabled, and is not known to be the group's"
-            yield UserError(str(username), found, "a name of its own")
+        if username in actual and not is_own_username(spec, role, stored, actual[username]):
+            yield UserError(str(username), "exists, and is not known to be the group's", "a name of its own")
+    for ref in actual:
+        if ref.kind is ObjectKind.CONNECT_ADDRESS:
+            # Perhaps on purpose, so it is not for a step to let these clients in.
+            yield UserError(str(ref.whole), f"refuses clients from {ref.name}", "no client connect exceptions")
     if spec.has_account and spec.client_profile is not None and _profile_ref(spec) not in actual:
         yield UserError("semp.client_profile", f"no client profile {spec.client_profile}", "one that exists")
+
+
+def find_foreign_marker(spec: GroupSpec, actual: State) -> Iterator[UserError]:
+    """What is stored under the group's name and cannot be read: the group may be a newer version's, or nobody's."""
+    marker = marker_ref(spec)
+    if marker in actual and stored_group(spec, actual) is None:
+        yield UserError(str(marker), "something else is stored there", "settings of this version of lbg, or nothing")
+
+
+def is_own_username(spec: GroupSpec, role: Role, stored: StoredGroup | None, there: Attributes) -> bool:
+    """Whether a client username that exists is known to be the group's: stored as such, or what an interruption left.
+
+    A group's username is enabled behind its stored settings, and disabled before they go; it has the group's ACL
+    profile all its life.
+    """
+    if stored is not None and stored.username_of(role) == spec.logins[role].username:
+        return True
+    return not there.get("enabled") and there.get("aclProfileName") == spec.profile_name(role)
 
 
 def find_taken_names(spec: GroupSpec, actual: State) -> Iterator[UserError]:

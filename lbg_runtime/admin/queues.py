@@ -71,6 +71,7 @@ class QueueAccess:
 
 
 KEEPS_ALL: Mapping[str, Json] = {
+    "redeliveryEnabled": True,
     "maxRedeliveryCount": 0,
     "respectTtlEnabled": False,
     "respectMsgPriorityEnabled": False,

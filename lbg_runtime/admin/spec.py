@@ -58,6 +58,8 @@ class GroupSpec:
     """Publishers' own account; without it they use the members'."""
     conductor: Login | None = None
     """The same for who re-stripes."""
+    binds: int = 1
+    """Flows of members that each of the group's queues has to let bind at once."""
 
     def __post_init__(self) -> None:
         name = self.shape.name

@@ -26,14 +26,14 @@ async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref,
     """Every object that has a name of the group's, with its attributes; raises `SempError`."""
     state: dict[Ref, Attributes] = {}
     for ref in (marker_ref(spec), *account_refs(spec)):
-        found = await _get(client, vpn, ref)
+        found = await read_object(client, vpn, ref)
         if found is not None:
             state[ref] = found.attributes
             if ref.kind is ObjectKind.ACL_PROFILE:
-                state |= await _topic_rules(client, vpn, ref.name)
+                state |= await _rules(client, vpn, ref.name)
     group = spec.shape.name
     queues = await _queues_of(client, vpn, f"{group}/") | await _queues_of(client, vpn, f"{PARKING_PREFIX}{group}/")
-    errors = await _get(client, vpn, Ref(ObjectKind.QUEUE, f"{ERROR_TOPIC_PREFIX}{group}"))
+    errors = await read_object(client, vpn, Ref(ObjectKind.QUEUE, f"{ERROR_TOPIC_PREFIX}{group}"))
     if errors is not None:
         queues[QueueName(errors.text("queueName"))] = errors
     state |= {Ref(ObjectKind.QUEUE, queue): found.attributes for queue, found in queues.items()}
@@ -59,7 +59,7 @@ async def read_groups(client: SempClient, vpn: str) -> list[StoredGroup]:
 
 async def read_stored(client: SempClient, vpn: str, group: str) -> str | None:
     """The stored settings of one group, as they are written; None where there are none. Raises `SempError`."""
-    found = await _get(client, vpn, Ref(ObjectKind.MARKER, MARKER_PREFIX + group))
+    found = await read_object(client, vpn, Ref(ObjectKind.MARKER, MARKER_PREFIX + group))
     return None if found is None else found.text("physicalName")
 
 
@@ -76,7 +76,8 @@ async def read_rights(client: SempClient, vpn: str) -> Rights:
     return Rights(user.text("username"), may_write_broker or level == "read-write", may_write_broker)
 
 
-async def _get(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
+async def read_object(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
+    """One object as it is configured; None where it does not exist. Raises `SempError`."""
     try:
         return await client.get(SempApi.CONFIG, ref.path(vpn))
     except SempRefused as refused:
@@ -85,7 +86,7 @@ async def _get(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
         raise
 
 
-async def _topic_rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attributes]:
+async def _rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attributes]:
     rules: dict[Ref, Attributes] = {}
     for kind in TOPIC_RULES:
         path = ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, profile, kind.value)
@@ -93,6 +94,11 @@ async def _topic_rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, 
         for each in await client.find_all(SempApi.CONFIG, path):
             if each.text(f"{key}Syntax") == SYNTAX:
                 rules[Ref(kind, each.text(key), profile=profile)] = {}
+    kind = ObjectKind.CONNECT_ADDRESS
+    for each in await client.find_all(
+        SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, profile, kind.value)
+    ):
+        rules[Ref(kind, each.text(KEY_NAMES[kind]), profile=profile)] = {}
     return rules
 
 

@@ -12,7 +12,7 @@ from lbg_runtime.model.errors import SempError, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lbg_runtime.admin.sight import QueueSight
     from lbg_runtime.config.settings import Settings
@@ -51,7 +51,8 @@ def status(
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.admin_text import sights_as_object, sights_as_table
-    from lbg_runtime.cli.group_text import picture_as_object
+    from lbg_runtime.cli.group_homes import group_queues
+    from lbg_runtime.cli.group_text import picture_as_object, surplus_queues
     from lbg_runtime.cli.log import configure_log
 
     configure_log()
@@ -63,12 +64,16 @@ def status(
         told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
         if sights is not None:
             told["broker"] = sights_as_object(sights)
+            told["surplus"] = surplus_queues(picture, queues, sights)
         print(orjson.dumps(told).decode())
     else:
         if picture.members:
-            _print(settings, picture)
+            _print(picture, queues)
         if sights is not None:
-            print_table(sights_as_table(queues, sights))
+            surplus = surplus_queues(picture, queues, sights)
+            print_table(sights_as_table([*group_queues(picture, queues), *surplus], sights))
+            if surplus:
+                print(f"surplus: {', '.join(surplus)}, on the broker and named by no member")
     raise typer.Exit(0 if picture.members else tell_nobody_heard(settings, listen_ms))
 
 
@@ -118,28 +123,36 @@ async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Si
 
     async with observing(settings) as observer:
         picture = await observer.look_at_group(listen_ms / 1_000)
-    return picture, await _look_at_queues(settings)
+    return picture, await _look_at_queues(settings, picture)
 
 
-async def _look_at_queues(settings: "Settings") -> "Sights | None":
-    """What the broker sees; None where nobody may ask it, and where it does not answer, which is said."""
+async def _look_at_queues(settings: "Settings", picture: "GroupPicture") -> "Sights | None":
+    """What the broker sees of the queues that should be there and of all others that are a shard's by their names.
+
+    None where nobody may ask it, and where it does not answer, which is said.
+    """
     from lbg_runtime.admin.account import open_semp
+    from lbg_runtime.admin.backlog import find_shard_queues
     from lbg_runtime.admin.sight import read_sights
+    from lbg_runtime.cli.group_homes import group_queues
+    from lbg_runtime.cli.group_text import natural
 
     if settings.semp is None:
         return None
     try:
         async with open_semp(settings) as client:
-            return await read_sights(client, settings.connection.vpn, settings.group.shape().queue_names())
+            vpn, group = settings.connection.vpn, settings.group
+            found = await find_shard_queues(client, vpn, group.name)
+            queues = {*found, *group_queues(picture, group.shape().queue_names())}
+            return await read_sights(client, vpn, sorted(queues, key=natural))
     except SempError as error:
         print(f"lbg: {error}", file=sys.stderr)
         return None
 
 
-def _print(settings: "Settings", picture: "GroupPicture") -> None:
+def _print(picture: "GroupPicture", queues: "Sequence[QueueName]") -> None:
     from lbg_runtime.cli.group_text import LEGEND, picture_as_table, remarks
 
-    queues = settings.group.shape().queue_names()
     print_table(picture_as_table(picture, queues))
     for line in (LEGEND, *remarks(picture, queues)):
         print(line)

@@ -91,6 +91,16 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]
         yield "homes are not known: members do not agree yet on who is there, or a queue is on its way"
 
 
+def surplus_queues(
+    picture: GroupPicture, queues: Sequence[QueueName], on_broker: Iterable[QueueName]
+) -> list[QueueName]:
+    """Of the queues on the broker those that no member names, by number: nobody binds there.
+
+    Where members do not agree how many queues there are, those that the settings do not name either.
+    """
+    return sorted(set(on_broker).difference(_all_queues(picture, queues)), key=natural)
+
+
 def _all_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:
     told = {queue for beat in picture.members.values() for queue in beat.flows}
     known = group_queues(picture, queues)

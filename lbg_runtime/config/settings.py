@@ -217,8 +217,8 @@ class DispatchSettings(Section):
     """Deliveries of one key that wait behind the one that is handled, beyond which they count no more for
     `max_in_flight`, so that other keys come past them; never more than a quarter of that."""
     max_held: Annotated[Count, Field(ge=1, le=100_000)] | None = None
-    """Deliveries per queue that are received and not settled, with those of hot keys: where it is reached, other keys
-    of the queue wait too. Four times `max_in_flight` where it is not given."""
+    """Deliveries per queue that are received and not settled, with those of hot keys, of stuck keys and of shards that
+    move: where it is reached, other keys of the queue wait too. Four times `max_in_flight` where it is not given."""
     slow_handler_ms: Annotated[
         Annotated[DurationMs, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
         BeforeValidator(off_is_none),
@@ -230,7 +230,8 @@ class DispatchSettings(Section):
         BeforeValidator(off_is_none),
         Field(alias="stuck_key"),
     ] = 60_000
-    """A key of which the same message is the next one for longer is told of. None, in the file `off`."""
+    """A key of which the same message is the next one for longer is told of; where its handler has run for that long,
+    what waits behind it counts for `max_held` alone. None, in the file `off`."""
 
     @property
     def held_limit(self) -> int:

@@ -104,6 +104,9 @@ class KeyLanes(Generic[Q]):
     _delayed: list[tuple[int, int, LaneKey]] = field(default_factory=list)
     """Heap of (until, serial number, lane); the serial number keeps equal times in order of arrival."""
     _delay_count: int = 0
+    _held_up: set[LaneKey] = field(default_factory=set)
+    """Lanes of which nobody knows when the head will be done: it has failed, or runs for too long. Here and not in the
+    lane, which would be larger: that is felt."""
     max_waiting: int | None = None
     """Behind the head of one lane; what comes beyond is taken as well, and told of. None: no bound."""
 
@@ -135,7 +138,9 @@ class KeyLanes(Generic[Q]):
         return self._lanes.get(lane_key)
 
     def offer(self, lane_key: LaneKey, delivery: Q) -> bool:
-        """Put a delivery at the end of its key's lane; whether more than `max_waiting` wait there now."""
+        """Put a delivery at the end of its key's lane; whether others need not wait for it: more than `max_waiting`
+        wait there now, or the lane is held up.
+        """
         lane = self._lanes.get(lane_key)
         if lane is None:
             self._lanes[lane_key] = lane = Lane(lane_key, delivery)
@@ -145,6 +150,8 @@ class KeyLanes(Generic[Q]):
             lane.rest = deque((delivery,))
         else:
             lane.rest.append(delivery)
+        if self._held_up and lane_key in self._held_up:
+            return True
         return self.max_waiting is not None and len(lane.rest) > self.max_waiting
 
     def next_ready(self) -> Lane[Q] | None:
@@ -165,6 +172,8 @@ class KeyLanes(Generic[Q]):
         if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
         lane.stage = _READY
+        if self._held_up:
+            self._held_up.discard(lane.key)
         if lane.rest:
             # Afresh, with a new head.
             lane.head = lane.rest.popleft()
@@ -198,6 +207,16 @@ class KeyLanes(Generic[Q]):
         lane.stage = _DELAYED
         return True
 
+    def hold_up(self, lane: Lane[Q]) -> list[Q]:
+        """The lane is held up until it has another head; what waits behind this one, the first time that it is told.
+
+        Linear in the lane, and then nothing is asked of it again: what comes meanwhile, `offer` tells of.
+        """
+        if lane.key in self._held_up:
+            return []
+        self._held_up.add(lane.key)
+        return list(lane.rest or ())
+
     def bring_forward(self, lane: Lane[Q], is_meant: Callable[[Q], bool]) -> bool:
         """Have the first delivery that is meant take the turn of a running lane, before its head, which starts afresh
         when it is first again. False, and nothing is changed, where there is none. Linear in the lane.
@@ -215,6 +234,7 @@ class KeyLanes(Generic[Q]):
         rest.appendleft(lane.head)
         lane.head = delivery
         lane.attempt = 1
+        self._held_up.discard(lane.key)
         return True
 
     def next_delayed_ms(self) -> int | None:
@@ -267,6 +287,7 @@ class KeyLanes(Generic[Q]):
             # In its place in the line of those that are ready, if it stands there.
             was_delayed = lane.stage is _DELAYED
             lane.attempt = 0
+            self._held_up.discard(lane.key)
             if is_over:
                 del self._lanes[lane.key]
             elif was_delayed:

@@ -115,6 +115,8 @@ class DashboardRoutes:
         except (ConfigError, SempError) as error:
             # No number is better than a wrong one: the autoscaler then leaves the group as it is.
             return as_json({"error": str(error)}, 503)
+        if not self._watch.hears_group:
+            return as_json({"error": "how many members there are is not known: too little of the group was heard"}, 503)
         since_s = backlog.oldest_spooled_at_s
         return as_json(
             {
@@ -135,7 +137,7 @@ class DashboardRoutes:
             "key": key,
             "shard": shard,
             "queue": placed[0] if placed else self._shape.queue_name(self._shape.queue_index_of_shard(shard)),
-            "known": any(answer.sight.head or answer.sight.last for answer in holders),
+            "known": any(answer.sight.head or answer.sight.last or answer.sight.parked for answer in holders),
             "disagree": sorted({answer.header.member for answer in answers if answer.shard != shard}),
             "answers": [sight_as_object(answer.header.member, answer.flow, answer.sight) for answer in answers],
         }

@@ -82,6 +82,12 @@ class GroupWatch:
         self._viewers = 0
         self._has_viewers = asyncio.Event()
         self._news = asyncio.Event()
+        self.hears_group = False
+        """Whether `member_count` and `queue_count` are known: two heartbeats after it began to hear, and no longer than
+        it does, as members that live may have been silent until then, and members that have died may seem to live.
+        """
+        self._hears_since_ms: int | None = None
+        """Since when nothing that was said could be missed; None while the broker is out of reach."""
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until_s = 0.0
 
@@ -177,6 +183,7 @@ class GroupWatch:
             self._update_soon()
 
     def _connection_changed(self, is_up: bool) -> None:
+        self.hears_group, self._hears_since_ms = False, now_ms() if is_up else None
         if is_up:
             self._board.excuse(now_ms())
         self._sight = replace(self._sight, is_connected=is_up)
@@ -190,8 +197,11 @@ class GroupWatch:
             if last_ms - before_ms > 4 * TICK_S * 1_000:
                 # This process was stopped, and heard nothing meanwhile.
                 self._board.excuse(last_ms)
-            if self._sight.is_connected:
+                self._hears_since_ms = None if self._hears_since_ms is None else last_ms
+            if self._hears_since_ms is not None:
                 self._board.tick(last_ms)
+                # After the look at who is silent: who has died meanwhile is not counted.
+                self.hears_group = last_ms - self._hears_since_ms >= 2 * self._settings.membership.heartbeat_ms
             if self._viewers and ticks % NUMBERS_EVERY_TICKS == 0:
                 self._update()
             elif self._board.changes != self._seen_changes:

@@ -13,6 +13,7 @@ One file of more than 400 lines, because every end of a delivery is here: that e
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from contextvars import copy_context
 from time import monotonic_ns
@@ -27,7 +28,7 @@ from lbg_runtime.metrics.reading import LanesReading, ParkingReading
 from lbg_runtime.model.errors import BodyRefused, HandlerMissing, InvariantViolated, LbgError, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery
 from lbg_runtime.model.outcome import Outcome
@@ -52,6 +53,7 @@ MAX_TOPICS_REMEMBERED = 1_000
 """Of the topics without a handler: bounds memory, should every message have its own."""
 
 Report = Callable[[Handling], None]
+HoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
 
 # Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
 _ACCEPTED = Outcome.ACCEPTED
@@ -83,7 +85,7 @@ class Dispatcher:
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self._attempts = AttemptWatches(self._replace_stuck_runner)
         self._moves = self._attempts.of(None)
-        self.reports = KeyReports(dispatch, self._lanes, self._attempts)
+        self.reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
         """To be run beside the dispatcher."""
         self._error_queue = error_queue
         self._parkings: dict[QueueName, ParkedQueue] = {}
@@ -96,6 +98,7 @@ class Dispatcher:
         self._routes = Routes(handlers, shape, failure, self._attempts)
         self._known_routes = self._routes.known
         self._reports: dict[QueueName, Report] = {}
+        self._hold_ups: dict[QueueName, HoldUp] = {}
         self._starts = 0
         self._is_closed = False
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -104,9 +107,12 @@ class Dispatcher:
 
     # -- what the flow runners call
 
-    def attach(self, queue: QueueName, report: Report) -> None:
-        """Name the one who is told of the ends of a queue's deliveries; it must not raise."""
+    def attach(self, queue: QueueName, report: Report, hold_up: HoldUp | None = None) -> None:
+        """Name the one who is told of the ends of a queue's deliveries, and of those that wait behind one that is going
+        nowhere; neither must raise."""
         self._reports[queue] = report
+        if hold_up is not None:
+            self._hold_ups[queue] = hold_up
 
     def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
         """Name where messages of a queue are parked; needed where a policy asks for it."""
@@ -115,7 +121,8 @@ class Dispatcher:
         self.attach(parking.parking, parking.finished)
 
     def dispatch(self, delivery: Delivery) -> bool:
-        """Put a delivery at the end of its key's lane; whether it waits there behind more than a key may keep waiting.
+        """Put a delivery at the end of its key's lane; whether it waits there behind more than a key may keep waiting,
+        or behind one that is going nowhere.
 
         Its flow runner then has the intake go on without it.
         """
@@ -123,11 +130,11 @@ class Dispatcher:
         if self._is_closed:
             self._end(handling, None)
             return False
-        is_beyond = self._lanes.offer(handling.lane, handling)
-        if is_beyond:
-            self.reports.key_is_hot(handling)
+        is_held_up = self._lanes.offer(handling.lane, handling)
+        if is_held_up:
+            self.reports.key_may_be_hot(handling)
         self._pool.wake()
-        return is_beyond
+        return is_held_up
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
         """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
@@ -307,14 +314,27 @@ class Dispatcher:
     def _try_again_in(self, delay_ms: int, lane: Lane[Handling], handling: Handling) -> None:
         if self._lanes.delay(lane, now_ms() + delay_ms):
             self._set_retry_timer()
+            self._hold_up(lane)
         else:
             self._lanes.finish(lane)
             self._end(handling, None)
+
+    def _hold_up(self, lane: Lane[Handling]) -> None:
+        """The head of a lane is going nowhere: others of its queue need not wait for what is behind it."""
+        by_flow: defaultdict[tuple[QueueName, Epoch], list[DeliveryId]] = defaultdict(list)
+        for handling in self._lanes.hold_up(lane):
+            by_flow[handling.queue, handling.epoch].append(handling.delivery.delivery_id)
+        for (queue, epoch), delivery_ids in by_flow.items():
+            if (hold_up := self._hold_ups.get(queue)) is not None:
+                hold_up(epoch, tuple(delivery_ids))
 
     def _end(self, handling: Handling, outcome: Outcome | None) -> None:
         """The one place where a delivery ends (L8)."""
         if handling.done_mono_ns:
             raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
+        if outcome is None and (parking := self._parkings.get(handling.delivery.queue)) is not None:
+            # Its copy may have come between two tries, and be replayed by now: the next owner would handle it again.
+            outcome = _ACCEPTED if parking.was_parked(handling) else None
         handling.done_mono_ns = monotonic_ns()
         handling.outcome = outcome
         self._reports[handling.delivery.queue](handling)

@@ -35,6 +35,7 @@ from lbg_runtime.core.flow.commands import (
 from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
+    DeliveriesHeldUp,
     FlowInactive,
     HandlingFinished,
     MachineEvent,
@@ -207,7 +208,7 @@ class FlowRunner:
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
-        dispatcher.attach(machine.queue, self.finish_handling)
+        dispatcher.attach(machine.queue, self.finish_handling, self.hold_up)
 
     def post(self, event: MachineEvent) -> None:
         """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
@@ -223,6 +224,10 @@ class FlowRunner:
         if not self._events:
             self._ask_for_turn()
         self._events.append(handling)
+
+    def hold_up(self, epoch: Epoch, delivery_ids: tuple[DeliveryId, ...]) -> None:
+        """Take from the dispatcher that nobody knows when these will be handled; some may have ended."""
+        self.post(DeliveriesHeldUp(epoch, delivery_ids))
 
     def flush(self) -> "asyncio.Future[None]":
         """Ends when what was told of until now is settled, as far as it is, and the settlements are on their way."""
@@ -414,8 +419,10 @@ class FlowRunner:
         self.unanswered += 1
         if self._assignments and (assignment := self._assignments.get(delivery.epoch)) is not None:
             assignment.unanswered += 1
-        if self._dispatcher.dispatch(delivery):
-            self.machine.excuse(delivery.epoch, delivery.delivery_id)
+        epoch, delivery_id = delivery.epoch, delivery.delivery_id
+        if self._dispatcher.dispatch(delivery) and not self.machine.excuse(epoch, delivery_id):
+            # Behind the orders at hand: the one that closes the intake, which this may open, is among them.
+            self.hold_up(epoch, (delivery_id,))
 
     def _carry_out(self, commands: list[Command], children: asyncio.TaskGroup) -> None:
         for command in commands:

@@ -1,11 +1,12 @@
 """Keys and handlers that hold others up, told of in one line when they begin to and in one when they have ceased."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
 from lbg_runtime.config.settings import DispatchSettings
-from lbg_runtime.core.lanes import KeyLanes, Lane
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneStage
 from lbg_runtime.core.standstill import Standing, StandstillWatch
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.runtime.attempts import Attempt, AttemptWatches
@@ -33,7 +34,14 @@ class KeyReports:
     than half as many. Nothing is spent on a message but where its lane is that long.
     """
 
-    def __init__(self, settings: DispatchSettings, lanes: KeyLanes[Handling], attempts: AttemptWatches) -> None:
+    def __init__(
+        self,
+        settings: DispatchSettings,
+        lanes: KeyLanes[Handling],
+        attempts: AttemptWatches,
+        hold_up: Callable[[Lane[Handling]], None],
+    ) -> None:
+        """`hold_up` is told of a lane whose head runs for so long that its key is stuck."""
         self.hot_total = 0
         """Times that a key became hot."""
         self.stuck_total = 0
@@ -42,7 +50,8 @@ class KeyReports:
         """Attempts that took too long."""
         self._lanes = lanes
         self._attempts = attempts
-        self._cool_at = settings.waiting_limit // 2
+        self._hold_up = hold_up
+        self._most_waiting = settings.waiting_limit
         slow_ms, stuck_ms = settings.slow_handler_ms, settings.stuck_key_ms
         self._slow = None if slow_ms is None else StandstillWatch[Attempt](slow_ms)
         self._stuck = None if stuck_ms is None else StandstillWatch[Lane[Handling]](stuck_ms)
@@ -70,10 +79,10 @@ class KeyReports:
         """Attempts that take too long."""
         return 0 if self._slow is None else self._slow.count
 
-    def key_is_hot(self, handling: Handling) -> None:
-        """A delivery waits behind more of its key than it may. Constant time."""
+    def key_may_be_hot(self, handling: Handling) -> None:
+        """A delivery came that others need not wait for. Constant time."""
         lane = self._lanes.find(handling.lane)
-        if lane is None or lane in self._hot:
+        if lane is None or lane.waiting <= self._most_waiting or lane in self._hot:
             return
         self._hot[lane] = now_ms(), _brief(handling)
         self.hot_total += 1
@@ -100,7 +109,7 @@ class KeyReports:
     def _look_for_cooled(self, now: int) -> None:
         for lane, (since_ms, facts) in list(self._hot.items()):
             # A lane that was emptied is gone, and another one of the key may be there.
-            if lane.waiting <= self._cool_at:
+            if lane.waiting <= self._most_waiting // 2:
                 del self._hot[lane]
                 _log.info("key_cooled", **facts, lasted_ms=now - since_ms)
 
@@ -133,6 +142,9 @@ class KeyReports:
         self.stuck_total += len(found.began)
         for number, (lane, stands_ms) in enumerate(found.began):
             self._stuck_facts[lane] = _brief(lane.head)
+            # One that waits for a runner will have its turn: that is too much work, and more of it would not help.
+            if lane.stage is LaneStage.RUNNING:
+                self._hold_up(lane)
             if number < MAX_LINES:
                 stage, waiting = lane.stage.value, lane.waiting
                 _log.warning("key_stuck", **_facts(lane.head), stage=stage, waiting=waiting, stands_ms=stands_ms)

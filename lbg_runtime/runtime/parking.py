@@ -126,6 +126,15 @@ class ParkedQueue:
             raise ParkingNotReady(self.parking, "it is not this member's now")
         await self._stay.park(handling, lane_name(handling), report)
 
+    def was_parked(self, handling: Handling) -> bool:
+        """Whether a message that ended without an outcome lies in the parking queue all the same, or did: it is to be
+        accepted. True once."""
+        stay = self._stay
+        if stay is None or handling.end_report is None or not stay.has(handling):
+            return False
+        stay.forget(handling)
+        return True
+
     def finished(self, handling: Handling) -> None:
         """A replay has ended."""
         stay = self._stays.get(handling.epoch)

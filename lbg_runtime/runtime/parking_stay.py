@@ -20,6 +20,7 @@ from lbg_runtime.core.parking.ledger import (
     ParkedSeen,
     ParkingLedger,
     ParkingOpened,
+    PublishDrop,
     PublishFence,
     Replay,
     SettleParked,
@@ -38,6 +39,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.failure_report import FailureReport
 from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.parking_copies import Copies, Copy, CopyDrops
 from lbg_runtime.runtime.parking_fence import StayFence
 from lbg_runtime.runtime.parking_room import ParkingRoom, with_remedy
 from lbg_runtime.runtime.session import Session
@@ -76,17 +78,6 @@ class ParkingPorts:
     """How long a replay that runs is waited for when the queue is given up."""
 
 
-@dataclass(slots=True, eq=False)
-class _Copy:
-    """Of a message, on its way here: under one number, however often it is sent."""
-
-    number: int
-    came: "asyncio.Future[bool]"
-    """True: it lies here, and counts. False: it was given up, and what was sent of it will not count."""
-    was_sent: bool = False
-    """It may lie here."""
-
-
 class ParkingStay:
     """One epoch of a queue at its parking queue; `run` once, in a task of its own."""
 
@@ -110,12 +101,10 @@ class ParkingStay:
         self._is_lost = False
         self._replays: dict[DeliveryId, LaneKey] = {}
         """Offered to the lanes, and not ended."""
-        self._copies: dict[Handling, _Copy] = {}
-        """Of messages that are being parked, between two tries too."""
-        self._by_number: dict[int, _Copy] = {}
-        """The same."""
+        self._copies = Copies(self.ledger)
         self._tasks: asyncio.TaskGroup | None = None
         self._fence = StayFence(parking, epoch, self.ledger, ports.session)
+        self._drops = CopyDrops(parking, ports.session, self._wake_up.set)
         self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
 
     # -- what the parked queue calls
@@ -146,8 +135,11 @@ class ParkingStay:
 
     def has(self, handling: Handling) -> bool:
         """Whether a message that could not be parked in time lies here all the same, or did: it is to be accepted."""
-        copy = self._copies.get(handling)
-        return copy is not None and copy.came.done() and copy.came.result()
+        return self._copies.has_come(handling)
+
+    def forget(self, handling: Handling) -> None:
+        """It is accepted."""
+        self._copies.forget(handling)
 
     async def park(self, handling: Handling, lane: LaneKey, report: FailureReport) -> None:
         """Return when the message lies here, and counts; raises `ParkingNotReady` or `PublishFailed`.
@@ -156,34 +148,29 @@ class ParkingStay:
         """
         if not self.has(handling):
             self._check_ready(handling)
-            copy = self._copies.get(handling) or self._begin(handling, lane)
-            await self._try_to_park(handling, copy, lane, report)
-        self._forget(handling)
+            # Before anything is waited for: the verdict that brought it here is true now.
+            await self._try_to_park(handling, self._copies.of(handling, lane), lane, report)
+        self.forget(handling)
 
-    def _begin(self, handling: Handling, lane: LaneKey) -> _Copy:
-        # Before anything is waited for: the verdict that brought it here is true now.
-        copy = _Copy(self.ledger.begin_park(lane), asyncio.get_running_loop().create_future())
-        self._copies[handling] = self._by_number[copy.number] = copy
-        return copy
-
-    async def _try_to_park(self, handling: Handling, copy: _Copy, lane: LaneKey, report: FailureReport) -> None:
+    async def _try_to_park(self, handling: Handling, copy: Copy, lane: LaneKey, report: FailureReport) -> None:
         was_sent = copy.was_sent
         try:
             async with self._room.kept():
                 await self._send(handling, copy, lane, report)
         except PublishRefused as refusal:
             # Of a copy whose fate is not known, nobody can say that it lies nowhere.
-            if not was_sent and self._copies.get(handling) is copy:
-                self._forget(handling)
-                self._obey(self.ledger.park_refused(copy.number))
+            if not was_sent and not copy.is_given_up:
+                self._obey(self._copies.refused(handling))
             raise with_remedy(refusal) from None
 
-    async def _send(self, handling: Handling, copy: _Copy, lane: LaneKey, report: FailureReport) -> None:
+    async def _send(self, handling: Handling, copy: Copy, lane: LaneKey, report: FailureReport) -> None:
         # What was handled of its key must be settled before it lies elsewhere, or that could come back behind it. No
         # bound: the flow runner answers at its next turn.
         await self._ports.flush()
-        self._check_ready(handling)
         self._check_kept(copy)
+        if copy.has_come:
+            return
+        self._check_ready(handling)
         entry = ParkedMessage(
             lane=lane,
             owner=self.ledger.owner,
@@ -195,7 +182,7 @@ class ParkingStay:
             member=self._ports.member,
             parked_at_ms=wall_us() // 1_000,
         )
-        copy.was_sent = True
+        self._copies.about_to_send(copy)
         await self._ports.session.send(encode_entry(entry, self._parking))
         # The confirm alone proves nothing: brokers confirm what no queue attracts.
         await asyncio.wait((copy.came,), timeout=COPY_PATIENCE_S)
@@ -205,14 +192,9 @@ class ParkingStay:
             raise ParkingNotReady(self._parking, f"{reason}; expected a queue that subscribes to {self._parking}")
         self._check_kept(copy)
 
-    def _check_kept(self, copy: _Copy) -> None:
-        if copy.came.done() and not copy.came.result():
+    def _check_kept(self, copy: Copy) -> None:
+        if copy.is_given_up:
             raise ParkingNotReady(self._parking, "it was given up meanwhile")
-
-    def _forget(self, handling: Handling) -> None:
-        copy = self._copies.pop(handling, None)
-        if copy is not None:
-            del self._by_number[copy.number]
 
     # -- the stay
 
@@ -229,11 +211,12 @@ class ParkingStay:
                     await self._read()
                 finally:
                     self._fence.end()
+                    self._drops.end()
         finally:
             self.is_open = False
             self._room.end()
             self._flow = None
-            self._give_up_copies()
+            self._copies.give_up()
             await flow.unbind()
 
     async def _read(self) -> None:
@@ -243,7 +226,7 @@ class ParkingStay:
             self._wake_up.clear()
             self._take_events()
         self.pause()
-        await self._wait_for_replays()
+        await self._wait_for_the_rest()
 
     async def _bind(self) -> BoundFlow | None:
         while not self._over.is_set():
@@ -258,16 +241,21 @@ class ParkingStay:
                 pass
         return None
 
-    async def _wait_for_replays(self) -> None:
-        # Their settlements are to leave on this handle, and the next owner must not handle what still is handled here.
+    async def _wait_for_the_rest(self) -> None:
+        # Settlements of replays are to leave on this handle, and the next owner must not handle what still is handled
+        # here, nor read copies of what was without the orders behind them.
         try:
             async with asyncio.timeout(self._ports.patience_s):
-                while self._replays:
+                while self._replays or not (self._drops.are_sent or self._is_lost):
                     await self._wake_up.wait()
                     self._wake_up.clear()
                     self._take_events()
         except TimeoutError:
-            _log.warning("replay_outlived_its_queue", parking=self._parking, epoch=self.epoch)
+            if self._replays:
+                _log.warning("replay_outlived_its_queue", parking=self._parking, epoch=self.epoch)
+            if not self._drops.are_sent:
+                reason = "second copies of what is done may lie there: the next owner has their keys parked"
+                _log.warning("parking_drops_given_up", parking=self._parking, epoch=self.epoch, reason=reason)
 
     def _take_event(self, event: FlowEvent | Handling) -> None:
         self._events.append(event)
@@ -342,13 +330,15 @@ class ParkingStay:
                     if self._flow is not None:
                         self._flow.settle(delivery_id, Outcome.ACCEPTED)
                 case ParkedSeen(number):
-                    copy = self._by_number.get(number)
-                    if copy is not None and not copy.came.done():
-                        copy.came.set_result(True)
+                    self._copies.seen(number)
                 case Replay(lane, delivery_id, original):
                     self._replay(lane, delivery_id, original)
                 case PublishFence():
                     self._publish_fence()
+                case PublishDrop(asked):
+                    # What could not be settled comes again with all its copies.
+                    if self._flow is not None and self._tasks is not None and not self._is_lost:
+                        self._drops.publish(asked, self._tasks)
                 case ParkingOpened():
                     self._open()
                 case _:
@@ -368,7 +358,7 @@ class ParkingStay:
         )
 
     def _open(self) -> None:
-        self._give_up_copies()
+        self._copies.give_up()
         if not self.is_open:
             self.is_open = True
             parked = {"lanes": self.ledger.lane_count, "messages": self.ledger.count}
@@ -379,13 +369,6 @@ class ParkingStay:
         if self._tasks is None:
             raise InvariantViolated(f"{self._parking}: a fence outside of a stay")
         self._fence.publish(self._tasks)
-
-    def _give_up_copies(self) -> None:
-        """What was sent until now and has not come back does not count any more."""
-        for handling, copy in list(self._copies.items()):
-            if not copy.came.done():
-                copy.came.set_result(False)
-                self._forget(handling)
 
     def _check_ready(self, handling: Handling) -> None:
         reason = None

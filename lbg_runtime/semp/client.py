@@ -151,24 +151,24 @@ class SempClient:
         url = f"{self.url}{where}?{query}" if query else self.url + where
         content = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
-        hidden = None if body is None else body.get("password")
+        hidden = body is not None and bool(body.get("password"))
         for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
             try:
                 response = await self._http.request(method, url, content=content, headers=headers)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise SempUnreachable(self.url, _reason_of(error)) from None
             if response.status_code != _NOT_READY or pause_s is None:
-                return self._read(request, response, hidden, is_repeated=attempt > 1)
+                return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
             await asyncio.sleep(pause_s)
         raise AssertionError("the last attempt has no pause behind it")
 
-    def _read(self, request: str, response: httpx.Response, hidden: Json, *, is_repeated: bool) -> SempAnswer:
+    def _read(self, request: str, response: httpx.Response, *, hidden: bool, is_repeated: bool) -> SempAnswer:
         answer = read_answer(self.url, response.content)
         status = response.status_code
         if answer is not None and answer.failure is not None:
             failure = answer.failure
-            # A broker may quote what it was sent.
-            description = failure.description.replace(str(hidden), "***") if hidden else failure.description
+            # A broker may quote what it was sent, in whatever notation, so nothing of it could be found and covered.
+            description = "not shown, as the request had a password" if hidden else failure.description
             raise SempRefused(request, status, failure.code, failure.status, description, is_repeated=is_repeated)
         if status == _UNAUTHORIZED:
             raise SempRefused(request, status, 0, "HTTP 401", f"{self._shown} refused")

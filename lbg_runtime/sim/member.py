@@ -22,6 +22,7 @@ from lbg_runtime.core.flow.commands import (
     Unbind,
 )
 from lbg_runtime.core.flow.events import (
+    DeliveriesHeldUp,
     FlowDown,
     FlowInactive,
     FlowRequest,
@@ -388,8 +389,10 @@ class SimMember:
         handle = Handle(self.life, delivery.queue, delivery.epoch)
         self._history.append(Dispatched(self._schedule.now_ms, handle, delivery.delivery_id, stamp))
         self._dispatched.add((delivery.queue, delivery.epoch, delivery.delivery_id))
-        if self._lanes.offer(LaneKey(stamp.key), delivery):
-            self._flows[delivery.queue].machine.excuse(delivery.epoch, delivery.delivery_id)
+        flow, epoch, delivery_id = self._flows[delivery.queue], delivery.epoch, delivery.delivery_id
+        if self._lanes.offer(LaneKey(stamp.key), delivery) and not flow.machine.excuse(epoch, delivery_id):
+            # Behind the orders at hand, as runtime/flow_runner.py does it.
+            self.process.after(0, lambda: self._tell(flow, DeliveriesHeldUp(epoch, (delivery_id,))))
 
     def _start_ready(self) -> None:
         while self.is_alive and self._lanes.running < self._settings.runners:
@@ -448,6 +451,7 @@ class SimMember:
                 if self._lanes.delay(lane, retry_at_ms):
                     del self._running[lane.key]
                     self.process.after(self.clock.wait_ms(retry_at_ms), self._retry_due)
+                    self._hold_up(lane)
                     return
                 outcome = None
             case _:
@@ -457,6 +461,11 @@ class SimMember:
         self._lanes.finish(lane)
         self._start_ready()
         self._exit_if_stopped()
+
+    def _hold_up(self, lane: Lane[Delivery]) -> None:
+        for delivery in self._lanes.hold_up(lane):
+            held_up = DeliveriesHeldUp(delivery.epoch, (delivery.delivery_id,))
+            self._tell(self._flows[delivery.queue], held_up)
 
     def _retry_due(self) -> None:
         self._lanes.release_due(self.clock.now_ms)

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_runtime.admin.backlog import Backlog, read_backlog
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.errors import SempRefused, SempUnreachable
 from lbg_runtime.model.ids import QueueName
 from tests.admin.conftest import Broker
 
@@ -48,17 +48,62 @@ async def test_the_oldest_is_the_first_that_is_left(broker: Broker, client) -> N
     assert await read_backlog(client, "default", "orders") == Backlog(2, 20)
 
 
-async def test_a_message_that_is_settled_between_two_looks_has_no_age(broker: Broker, client) -> None:
-    spool(broker, ("orders/0", 10), ("orders/1", 20))
-    handle = broker.transport.handle_async_request
+def change_before(broker: Broker, *numbers: int, each: int = 1) -> list[str]:
+    """Settle so many of these of `orders/0` before each request for that queue; the list takes what is asked for."""
+    handle, left, asked = broker.transport.handle_async_request, list(numbers), []
 
     async def settling(request):
-        if request.url.path.endswith("/msgs/1") and b"orders%2F0" in request.url.raw_path:
-            broker.engine.administration.delete_messages("default", QueueName("orders/0"), {1})
+        if request.url.path.startswith("/SEMP/v2/monitor/") and b"orders%2F0" in request.url.raw_path:
+            asked.append(request.url.path)
+            gone, left[:each] = set(left[:each]), []
+            broker.engine.administration.delete_messages("default", QueueName("orders/0"), gone)
         return await handle(request)
 
     broker.transport.handle_async_request = settling
-    assert await read_backlog(client, "default", "orders") == Backlog(2, 20)
+    return asked
+
+
+async def test_where_the_oldest_is_settled_between_two_looks_the_next_has_its_age(broker: Broker, client) -> None:
+    # More than one page, in which names are not in the order of numbers.
+    spool(broker, *(("orders/0", 10 * number) for number in range(1, 301)), ("orders/1", 4_000))
+    change_before(broker, *range(1, 300))
+    assert await read_backlog(client, "default", "orders") == Backlog(298, 40)
+
+
+async def test_where_many_are_settled_between_two_looks_it_looks_further(broker: Broker, client) -> None:
+    spool(broker, *(("orders/0", number) for number in range(1, 2_001)), ("orders/1", 4_000))
+    asked = change_before(broker, *range(1, 2_000), each=60)
+    told = await read_backlog(client, "default", "orders")
+    settled = 60 * len(asked)
+    assert told == Backlog(2_000 - settled + 1, settled + 1)
+
+
+async def test_a_queue_that_empties_between_two_looks_has_no_age(broker: Broker, client) -> None:
+    spool(broker, ("orders/0", 10), ("orders/1", 20))
+    change_before(broker, 1)
+    assert await read_backlog(client, "default", "orders") == Backlog(1, 20)
+
+
+async def test_a_queue_that_is_removed_between_two_looks_has_no_messages(broker: Broker, client) -> None:
+    spool(broker, ("orders/0", 10), ("orders/1", 20))
+    handle = broker.transport.handle_async_request
+
+    async def removing(request):
+        if request.url.path.endswith("orders/0/msgs/1"):
+            broker.transport.handle_async_request = handle
+            await client.delete(("msgVpns", "default", "queues", "orders/0"))
+        return await handle(request)
+
+    broker.transport.handle_async_request = removing
+    assert await read_backlog(client, "default", "orders") == Backlog(1, 20)
+
+
+async def test_an_age_that_cannot_be_found_is_not_told_as_another(broker: Broker, client, monkeypatch) -> None:
+    monkeypatch.setattr("lbg_runtime.admin.backlog.NEXT_IDS", (1, 2))
+    spool(broker, *(("orders/0", number) for number in range(1, 101)), ("orders/1", 20))
+    change_before(broker, *range(1, 100), each=10)
+    with pytest.raises(SempUnreachable, match="oldest message of orders/0 was settled before it was seen"):
+        await read_backlog(client, "default", "orders")
 
 
 async def test_every_queue_with_messages_is_asked_once(broker: Broker, client) -> None:

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from lbg_runtime.admin.executor import PAUSES_S
 from lbg_runtime.admin.group import GroupAdmin, spec_of
 from lbg_runtime.admin.objects import PARTS, ObjectKind, Ref, marker_ref
-from lbg_runtime.admin.problems import find_problems
-from lbg_runtime.admin.roles import Topics
-from lbg_runtime.admin.spec import GroupSpec
+from lbg_runtime.admin.problems import find_problems, is_own_username
+from lbg_runtime.admin.roles import Role, Topics
+from lbg_runtime.admin.spec import GroupSpec, read_marker
 from lbg_runtime.admin.state import read_rights, read_state
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.broker.engine.engine import QueueSettings
@@ -67,6 +67,11 @@ async def everything(client):
         topics = sorted(each.text("subscriptionTopic") for each in await client.find_all(SempApi.CONFIG, path))
         found["topics", name] = {"topics": topics}
     return found
+
+
+def events(told):
+    """What was logged, but for what the broker says."""
+    return [each["event"] for each in told if each["event"] != "semp_changed"]
 
 
 def log_in(broker, username="members", password="secret", name="ann"):  # noqa: S107
@@ -131,7 +136,13 @@ async def test_a_created_group_is_as_planned_and_known(client):
 
 @pytest.mark.parametrize("queue", ["orders/1", "lbg-parked/orders/0"])
 @pytest.mark.parametrize(
-    "unfit", [{"maxRedeliveryCount": 1}, {"respectTtlEnabled": True}, {"respectMsgPriorityEnabled": True}]
+    "unfit",
+    [
+        {"redeliveryEnabled": False},
+        {"maxRedeliveryCount": 1},
+        {"respectTtlEnabled": True},
+        {"respectMsgPriorityEnabled": True},
+    ],
 )
 async def test_a_queue_that_may_throw_messages_away_is_not_as_it_should_be(client, queue, unfit):
     spec = replace(SPEC, aside=PARKING)
@@ -141,6 +152,30 @@ async def test_a_queue_that_may_throw_messages_away_is_not_as_it_should_be(clien
     assert [(step.ref.name, dict(step.before)) for step in plan.steps] == [(queue, unfit)]
     await admin.apply(plan)
     assert (await admin.plan(spec)).is_clean
+
+
+async def test_a_queue_lets_owner_and_standbys_bind(client):
+    spec = replace(SPEC, aside=PARKING, binds=3)
+    admin = await create(client, spec)
+    for queue, count in (("orders/0", 0), ("orders/1", 3), (PARKING[0], 1)):
+        await client.update(("msgVpns", "default", "queues", queue), {"maxBindCount": count})
+    plan = await admin.plan(spec)
+    assert [(step.ref.name, step.attributes, step.before) for step in plan.steps] == [
+        ("orders/0", {"maxBindCount": 3}, {"maxBindCount": 0})
+    ]
+    await admin.apply(plan)
+    assert (await admin.plan(spec)).is_clean
+
+
+async def test_addresses_that_a_group_refuses_are_told_and_left(client):
+    admin = await create(client)
+    refused = ("msgVpns", "default", "aclProfiles", "lbg-orders", "clientConnectExceptions")
+    await client.create(refused, {"clientConnectExceptionAddress": "10.0.0.0/8"})
+    plan = await admin.plan(SPEC)
+    assert plan.steps == ()
+    assert list(map(str, plan.problems)) == [
+        "ACL profile lbg-orders: refuses clients from 10.0.0.0/8; expected no client connect exceptions"
+    ]
 
 
 async def test_what_lies_in_an_error_queue_may_end_there(client):
@@ -198,6 +233,76 @@ async def test_a_creation_that_is_interrupted_is_taken_back(broker, client):
     async with broker.client() as failing:
         with pytest.raises(asyncio.CancelledError):
             await create(failing)
+    assert await everything(client) == before
+
+
+class Between(httpx.AsyncBaseTransport):
+    """Does something else before a request that changes something, or after it; may then fail the request."""
+
+    def __init__(self, inner, method, path, act, error=None, after=False):
+        self._inner = inner
+        self._wanted = (method, path)
+        self._act = act
+        self._error = error
+        self._after = after
+        self.is_done = False
+
+    async def handle_async_request(self, request):
+        if self.is_done or (request.method, request.url.path.rpartition("/")[2]) != self._wanted:
+            return await self._inner.handle_async_request(request)
+        self.is_done = True
+        if not self._after:
+            await self._act()
+        answer = await self._inner.handle_async_request(request)
+        if self._after:
+            await self._act()
+        if self._error is not None:
+            raise self._error
+        return answer
+
+
+@pytest.mark.parametrize("error", [httpx.ReadTimeout("gone"), asyncio.CancelledError()])
+async def test_a_creation_that_fails_is_not_taken_back_once_a_message_was_confirmed(broker, client, error):
+    async def confirm():
+        publish(broker)
+
+    broker.transport = Between(broker.transport, "POST", "jndiQueues", confirm, error)
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises((SempUnreachable, asyncio.CancelledError)):
+            await create(failing)
+    assert told[-1]["event"] == "group_creation_not_undone"
+    assert {"queue orders/0", "queue orders/1"} <= set(told[-1]["left"])
+    assert "orders/1 (1 messages" in told[-1]["reason"]
+    admin = GroupAdmin(client, "default")
+    assert await admin.fills(["orders/1"]) == {"orders/1": (1, 0)}
+    publish(broker)  # Its queues take messages as they did.
+    await admin.apply(await admin.plan(SPEC))
+    assert (await admin.plan(SPEC)).is_clean
+    assert await admin.fills(["orders/1"]) == {"orders/1": (2, 0)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "theirs"),
+    [
+        ("queues", {"queueName": "orders/0", "owner": "somebody"}),
+        ("queues", {"queueName": "orders/0", "owner": "members", "permission": "no-access", "ingressEnabled": True}),
+        ("clientUsernames", {"clientUsername": "members", "enabled": True}),
+        ("aclProfiles", {"aclProfileName": "lbg-orders", "publishTopicDefaultAction": "allow"}),
+        ("jndiQueues", {"queueName": "lbg/orders", "physicalName": "their/queue"}),
+    ],
+)
+async def test_what_another_one_made_while_an_answer_was_lost_is_left_alone(broker, client, kind, theirs):
+    async def make():
+        await client.create(("msgVpns", "default", kind), theirs)
+
+    await make()
+    before = await everything(client)
+    await client.delete(("msgVpns", "default", kind, next(iter(theirs.values()))))
+    broker.transport = Between(broker.transport, "POST", kind, make, httpx.ReadTimeout("gone"))
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises(SempUnreachable):
+            await create(failing)
+    assert events(told) == ["group_creation_failed", "group_creation_met_another"]
     assert await everything(client) == before
 
 
@@ -435,8 +540,9 @@ async def test_a_partitioned_queue_keeps_no_order(client):
     assert "partitioned" in str(next(iter(find_problems(spec, state))))
 
 
-async def test_somebody_elses_username_is_not_taken_over(client):
-    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_somebody_elses_username_is_not_taken_over(client, enabled):
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": enabled})
     plan = await GroupAdmin(client, "default").plan(SPEC)
     assert [problem.where for problem in plan.problems] == ["client username members"]
 
@@ -521,6 +627,40 @@ async def test_a_message_that_comes_while_a_group_is_deleted_saves_it(broker, cl
     assert (await admin.plan(SPEC)).is_clean
 
 
+async def test_a_deletion_that_is_refused_at_its_second_look_leaves_the_group_as_it_was(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/9", "ingressEnabled": True})
+
+    async def publish_and_remove():
+        await client.update(("msgVpns", "default", "queues", "orders/1"), {"ingressEnabled": True})
+        publish(broker)
+        await client.update(("msgVpns", "default", "queues", "orders/1"), {"ingressEnabled": False})
+        await client.delete(("msgVpns", "default", "queues", "orders/9"))
+
+    broker.transport = Between(broker.transport, "PATCH", "9", publish_and_remove)
+    async with broker.client() as watched:
+        with capture_logs() as told, pytest.raises(GroupInUse):
+            await GroupAdmin(watched, "default").delete(SPEC)
+    assert events(told) == []
+    assert await everything(client) == before
+    assert (await admin.plan(SPEC)).is_clean
+
+
+async def test_a_deletion_that_is_refused_when_part_of_the_group_is_gone_says_so(broker, client):
+    await create(client, SHARED)
+
+    async def bind_and_remove():
+        broker.engine.bind(log_in(broker, "default", "", "ann"), QueueName("orders/1"))
+        await client.delete(("msgVpns", "default", "queues", "orders/0"))
+
+    broker.transport = Between(broker.transport, "DELETE", "orders", bind_and_remove)
+    async with broker.client() as watched:
+        with capture_logs() as told, pytest.raises(GroupInUse):
+            await GroupAdmin(watched, "default").delete(SHARED)
+    assert events(told) == ["group_deletion_interrupted"]
+
+
 DELETIONS = 2 + 1 + 1 + 2 + 2 + 1 + 1 + 1
 """Ingress, username, settings, egress, queues, username, ACL profile, client profile."""
 
@@ -561,16 +701,44 @@ async def test_who_deletes_what_another_one_deletes_is_told_that_it_is_gone(brok
     async with broker.client() as late:
         with capture_logs() as told, suppress(GroupMissing):
             await GroupAdmin(late, "default").delete(SPEC)
-    assert [each["event"] for each in told if each["event"] != "semp_changed"] == []
+    assert events(told) == []
     assert await everything(client) == before
 
 
-async def test_a_deletion_does_not_take_a_username_that_is_not_known_to_be_the_groups(client):
-    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_deletion_does_not_take_a_username_that_is_not_known_to_be_the_groups(client, enabled):
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": enabled})
     before = await everything(client)
     with pytest.raises(GroupMissing):
         await GroupAdmin(client, "default").delete(SPEC)
     assert await everything(client) == before
+
+
+STRANGE = '{"V":2,"note":"of a newer lbg, or of somebody else"}'
+
+
+async def test_a_group_whose_settings_cannot_be_read_is_not_deleted(client):
+    await client.create(("msgVpns", "default", "jndiQueues"), {"queueName": "lbg/orders", "physicalName": STRANGE})
+    await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/0"})
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
+    before = await everything(client)
+    with pytest.raises(GroupRefused, match="something else is stored there"):
+        await GroupAdmin(client, "default").delete(SPEC, force=True)
+    assert await everything(client) == before
+
+
+@pytest.mark.parametrize(
+    ("username", "there", "is_own"),
+    [
+        ("members", {"enabled": True, "aclProfileName": "theirs"}, True),
+        ("others", {"enabled": True, "aclProfileName": "lbg-orders"}, False),
+        ("others", {"enabled": False, "aclProfileName": "default"}, False),
+        ("others", {"enabled": False, "aclProfileName": "lbg-orders"}, True),
+    ],
+)
+def test_a_username_is_the_groups_where_that_is_stored_or_an_interruption_left_it(username, there, is_own):
+    stored = read_marker("lbg/orders", SPEC.marker())
+    assert is_own_username(replace(SPEC, username=username), Role.MEMBER, stored, there) is is_own
 
 
 # -- what stands in the way for a moment
@@ -622,7 +790,9 @@ def test_settings_say_what_a_group_is_to_be():
         "connection": {"username": "members", "password": "secret"},
         "semp": {"url": "http://broker", "queue_spool_mb": 100},
     }
-    assert spec_of(parse_settings(sections, "test")) == replace(SPEC, creates_queues=True)
+    assert spec_of(parse_settings(sections, "test")) == replace(SPEC, creates_queues=True, binds=3)
+    for rebind, binds in (({"standbys": 0}, 1), ({"standbys": "all"}, 1)):
+        assert spec_of(parse_settings({**sections, "rebind": rebind}, "test")).binds == binds
     for failure, aside in (
         ({"then": "park"}, PARKING),
         ({"then": "error_queue"}, ("lbg-errors/orders",)),

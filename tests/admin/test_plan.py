@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_runtime.admin.objects import NEVER_READ, ObjectKind, Ref, desired_state, marker_ref
+from lbg_runtime.admin.objects import NEVER_READ, SWITCHES, ObjectKind, Ref, desired_state, marker_ref
 from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import find_problems, find_taken_names
 from lbg_runtime.admin.roles import Login, Topics
@@ -79,7 +79,7 @@ def check(state, step):
     if isinstance(step, Delete) and ref.kind in (ObjectKind.ACL_PROFILE, ObjectKind.CLIENT_PROFILE):
         assert not any(each.kind is USERNAME for each in state)
     if isinstance(step, Delete) and ref.kind in (USERNAME, QUEUE):
-        assert not any(value for name, value in state[ref].items() if name.endswith("nabled") and value is True)
+        assert not any(value for name, value in state[ref].items() if name in SWITCHES[ref.kind] and value is True)
 
 
 def is_as_desired(desired, state):
@@ -213,6 +213,15 @@ def test_a_password_is_set_once_and_never_compared():
     state = done({}, plan_apply(desired, {}))
     state[username_ref(spec)] = {name: v for name, v in state[username_ref(spec)].items() if name != "password"}
     assert plan_apply(desired, state) == ()
+
+
+def test_what_a_broker_is_too_old_for_is_no_difference():
+    desired = desired_state(make_spec())
+    old = {
+        ref: {name: value for name, value in attributes.items() if name != "redeliveryEnabled"}
+        for ref, attributes in done({}, plan_apply(desired, {})).items()
+    }
+    assert plan_apply(desired, old) == ()
 
 
 def test_what_is_off_already_is_not_switched_off_again():

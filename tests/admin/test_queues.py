@@ -86,6 +86,7 @@ async def test_a_queue_that_is_not_exclusive_is_refused(broker, admin):
 @pytest.mark.parametrize(
     ("attributes", "found"),
     [
+        ({"redeliveryEnabled": False}, "redeliveryEnabled False"),
         ({"maxRedeliveryCount": 3}, "maxRedeliveryCount 3"),
         ({"respectTtlEnabled": True}, "respectTtlEnabled True"),
         ({"respectMsgPriorityEnabled": True}, "respectMsgPriorityEnabled True"),

@@ -13,9 +13,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.group_text import natural, picture_as_object, picture_as_table, remarks
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.cli.group_text import natural, picture_as_object, picture_as_table, remarks, surplus_queues
 from lbg_runtime.cli.main import app
 from lbg_runtime.cli.moves_text import as_object, as_text
+from lbg_runtime.config.load import load_settings
 from lbg_runtime.core.group.control_messages import (
     FlowReport,
     GroupAnswer,
@@ -90,6 +92,12 @@ def test_the_object_says_the_same() -> None:
     ]
 
 
+def test_a_queue_on_the_broker_that_no_member_names_is_surplus() -> None:
+    on_broker = [QueueName(f"orders/{index}") for index in (10, 9, *range(3))]
+    assert surplus_queues(picture(), QUEUES[:2], on_broker) == ["orders/9", "orders/10"], "members know of orders/2"
+    assert surplus_queues(GroupPicture(), QUEUES, on_broker[2:]) == []
+
+
 def test_queues_are_sorted_by_their_number() -> None:
     assert sorted(["q/10", "q/9", "q", "p/11"], key=natural) == ["p/11", "q", "q/9", "q/10"]
 
@@ -145,11 +153,12 @@ def group(tmp_path: Path) -> Iterator[Path]:
         return said
 
     with ExitStack() as ending:
-        broker, broker_log = start("broker", "broker", "--smf", "127.0.0.1:0")
-        address = until(broker, broker_log, "ready: smf ").partition("ready: smf ")[2].split()[0].rstrip(",")
+        broker, broker_log = start("broker", "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0")
+        said = until(broker, broker_log, "ready: smf ").partition("ready: smf ")[2].split()
         config = tmp_path / "config.yaml"
         settings = {
-            "connection": {"transport": "solace", "host": f"tcp://{address}"},
+            "connection": {"transport": "solace", "host": f"tcp://{said[0].rstrip(',')}"},
+            "semp": {"url": f"http://{said[2]}", "password": "admin"},
             "group": {**GROUP, "provision": "create_missing"},
             "membership": {"settle": "100ms", "heartbeat": "200ms"},
             "rebind": {"drain_timeout": "500ms"},
@@ -190,6 +199,17 @@ async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: P
     code, output, _ = await lbg("group", "status", *config)
     assert code == 0
     assert "orders/3" in output
+
+    # As a re-striping leaves it for who goes on with a settings file of before.
+    async with open_semp(load_settings(group)) as client:
+        await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/4", "permission": "consume"})
+    code, output, _ = await lbg("group", "status", *config)
+    assert code == 0
+    assert "surplus: orders/4, on the broker and named by no member" in output
+    code, output, _ = await lbg("group", "status", "--json", *config)
+    told = json.loads(output)
+    assert told["broker"]["orders/4"] == {"depth": 0, "flows": 0, "fed": None}
+    assert (told["surplus"], len(told["broker"])) == (["orders/4"], 5)
 
     code, output, errors = await lbg("why", "slow", *config)
     assert code == 0, errors

@@ -165,3 +165,31 @@ def test_a_look_at_a_lane_tells_its_head_and_what_waits_and_changes_nothing():
     lanes.next_ready()
     lanes.finish(lane_of(lanes, LaneKey("k")))
     assert lanes.look(LaneKey("k")) == LaneSight(second, LaneStage.READY, 0, None)
+
+
+def test_a_lane_is_held_up_until_it_has_another_head_and_tells_once_of_what_waits() -> None:
+    lanes = lanes_with((A, 1), (A, 2), (A, 3))
+    lane = start(lanes)
+    assert lanes.delay(lane, 10)
+    assert lanes.hold_up(lane) == [delivery(2), delivery(3)]
+    assert lanes.hold_up(lane) == []
+    assert lanes.offer(A, delivery(4))
+    lanes.release_due(10)
+    start(lanes)
+    assert lanes.offer(A, delivery(5))
+    lanes.finish(lane)
+    assert not lanes.offer(A, delivery(6))
+
+
+def test_a_lane_is_held_up_no_more_when_its_head_was_taken_back_or_another_one_goes_first() -> None:
+    lanes = lanes_with((A, 1))
+    lanes.offer(A, delivery(2, epoch=2))
+    lane = start(lanes)
+    lanes.delay(lane, 10)
+    lanes.hold_up(lane)
+    lanes.return_unstarted(QUEUE, Epoch(1))
+    assert not lanes.offer(A, delivery(3, epoch=2))
+    lane = start(lanes)
+    assert lanes.hold_up(lane) == [delivery(3, epoch=2)]
+    assert lanes.bring_forward(lane, lambda each: each.delivery_id == 3)
+    assert not lanes.offer(A, delivery(4, epoch=2))

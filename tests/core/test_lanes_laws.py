@@ -29,6 +29,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
         self.attempts: dict[LaneKey, int] = defaultdict(int)
         self.delayed: dict[LaneKey, int] = {}
         self.recalled: set[LaneKey] = set()
+        self.held_up: set[LaneKey] = set()
 
     @rule(key=KEYS, epoch=EPOCHS)
     def offer(self, key: LaneKey, epoch: Epoch) -> None:
@@ -36,7 +37,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
         delivery = Delivery(QUEUE, epoch, DeliveryId(self.offered), MESSAGE, redelivered=False, received_at_ns=0)
         is_beyond = self.lanes.offer(key, delivery)
         self.model[key].append(delivery)
-        assert is_beyond == (len(self.model[key]) > 3)
+        assert is_beyond == (len(self.model[key]) > 3 or key in self.held_up)
 
     @rule()
     def start(self) -> None:
@@ -67,6 +68,14 @@ class LanesAgainstModel(RuleBasedStateMachine):
             del self.running[key]
             self.delayed[key] = self.now_ms + wait_ms
 
+    @precondition(lambda self: self.running or self.delayed)
+    @rule(data=st.data())
+    def hold_up(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted({*self.running, *self.delayed})))
+        behind = [] if key in self.held_up else self.model[key][1:]
+        assert self.lanes.hold_up(self.lanes._lanes[key]) == behind
+        self.held_up.add(key)
+
     @rule(wait_ms=st.integers(0, 20))
     def pass_time(self, wait_ms: int) -> None:
         self.now_ms += wait_ms
@@ -86,6 +95,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
             if not first and deliveries[0].epoch == epoch:
                 self.delayed.pop(key, None)
                 self.attempts.pop(key, None)
+                self.held_up.discard(key)
             self.model[key] = kept
             if not kept:
                 del self.model[key]
@@ -95,6 +105,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
     def _drop_head(self, key: LaneKey) -> None:
         self.attempts.pop(key, None)
         self.recalled.discard(key)
+        self.held_up.discard(key)
         self.model[key].pop(0)
         if not self.model[key]:
             del self.model[key]

@@ -39,6 +39,7 @@ class Stage:
         )
         self.queues = queues
         self.watch: GroupWatch | None = None
+        self.session: MemoryTransport | None = None
         self.server: DashboardServer | None = None
         self.apps = {}
 
@@ -63,7 +64,7 @@ class Stage:
 
     async def show(self, members=(), token=None):
         """The page; returns its address."""
-        session = MemoryTransport(self.trial.broker, "dashboard")
+        session = self.session = MemoryTransport(self.trial.broker, "dashboard")
         await session.open()
         self._ending.push_async_callback(session.close)
         names = self.settings.group.shape().queue_names()

@@ -28,6 +28,12 @@ async def administered(group, **semp):
         yield server
 
 
+async def heard(group):
+    """Until the page knows the group; bounded by the test's own time limit."""
+    while not group.watch.hears_group:
+        await group.watch.news(group.watch.feed.version, 0.05)
+
+
 def spool(group, age_s, *keys):
     """Messages that came so long ago."""
     engine = group.trial.broker.engine
@@ -49,6 +55,7 @@ async def test_lag_age_and_members_are_told_until_nothing_is_left(stage, monkeyp
         spool(group, 100, "a", "b")
         spool(group, 60, "c")
         async with administered(group):
+            await heard(group)
             told = (await ask(group.port, PATH)).told
             assert 100 <= told.pop("oldest_age_s") < 130
             assert told == {"group": "orders", "lag": 3, "members": 0, "max_members": 4}
@@ -71,6 +78,7 @@ async def test_a_clock_that_is_behind_the_brokers_makes_no_age_below_zero(stage)
         group.trial.broker.create_queue("orders/0", ["h/1/>"])
         spool(group, -3_600, "a")
         async with administered(group):
+            await heard(group)
             told = (await ask(group.port, PATH)).told
             assert (told["lag"], told["oldest_age_s"]) == (1, 0)
 
@@ -80,6 +88,7 @@ async def test_however_many_ask_the_broker_is_asked_once(stage, monkeypatch):
     async with stage() as group, administered(group):
         asked = []
         watch = group.watch
+        await heard(group)
         find_all = watch._semp.find_all
 
         async def counted(*arguments, **options):
@@ -90,6 +99,17 @@ async def test_however_many_ask_the_broker_is_asked_once(stage, monkeypatch):
         answers = await asyncio.gather(*(ask(group.port, PATH) for _ in range(10)))
         assert {answer.status for answer in answers} == {200}
         assert len(asked) == 1
+
+
+async def test_members_that_cannot_be_heard_are_not_counted_as_they_were(stage):
+    async with stage() as group, administered(group):
+        await group.start("a")
+        await heard(group)
+        assert (await ask(group.port, PATH)).told["members"] == 1
+        group.session.drop_connection(3_600)
+        answer = await ask(group.port, PATH)
+        assert (answer.status, list(answer.told)) == (503, ["error"])
+        assert "members" in answer.told["error"]
 
 
 async def test_no_number_is_told_that_is_not_known(stage):

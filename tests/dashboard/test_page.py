@@ -7,13 +7,16 @@ lines, as the browser and the member that tells it stories are those of all of t
 import asyncio
 import itertools
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.core.group.control_messages import KeySight, LaneHead
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.dashboard.board import GroupBoard
 from lbg_runtime.dashboard.feed import Sight
 from lbg_runtime.model.hashing import HashFunction
@@ -217,6 +220,30 @@ async def test_a_key_is_searched_for_by_typing_it(stage, browser, tmp_path):
         await session.close()
         (refused,) = browser.errors
         assert "400" in refused, "which the browser itself notes"
+
+
+async def test_a_search_tells_of_a_key_that_is_parked_and_of_what_is_to_be(stage, browser, monkeypatch):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        url = await group.show()
+        (answer,) = await group.watch.why("k")
+        head = LaneHead(LaneStage.DELAYED, 0, False, 3, 40, None, None)
+        parked = replace(answer, sight=KeySight(0, 2, head, None))
+
+        async def why(key):
+            return [parked]
+
+        monkeypatch.setattr(group.watch, "why", why)
+        await browser.open(url)
+        await browser.until(f"{FED}.length === 4")
+        await browser.press("/")
+        await browser.type("k")
+        await browser.press("Enter")
+        found = await browser.until("document.querySelector('#found dl')?.innerText")
+        for words in ("2 messages, and what comes is parked too", "number 3", "not handled: it is to be parked"):
+            assert words in found
+        assert "its owner has nothing of it" not in found
 
 
 async def test_a_page_behind_a_token_asks_for_it(stage, browser):

@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,22 @@ async def test_a_key_is_found_as_lbg_why_finds_it(stage):
             assert (await ask(group.port, "/v1/why" + query)).status == 400
         searches = [asyncio.create_task(ask(group.port, f"/v1/why?key={number}")) for number in range(12)]
         assert {one.status for one in await asyncio.gather(*searches)} <= {200, 503}
+
+
+async def test_a_key_is_known_to_who_has_it_parked(stage, monkeypatch):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await group.show()
+        (answer,) = await group.watch.why("k")
+        parked = replace(answer, sight=replace(answer.sight, parked=2))
+
+        async def why(key):
+            return [parked]
+
+        monkeypatch.setattr(group.watch, "why", why)
+        told = (await ask(group.port, "/v1/why?key=k")).told
+        assert (told["known"], told["answers"][0]["parked"]) == (True, 2)
 
 
 async def test_only_get_is_answered_and_only_to_who_names_loopback(stage):

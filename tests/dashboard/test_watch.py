@@ -147,3 +147,21 @@ async def test_what_happens_at_once_is_told_at_once_and_no_more_often_than_need_
         moves = group.watch.feed.since(before, 0)["moves"]
         assert len(moves) == 32
         assert group.watch.feed.version - before < 3 * 32
+
+
+async def test_who_died_while_nothing_was_heard_is_not_counted_when_the_count_is_known_again(stage):
+    async with stage() as group:
+        await group.start("a", "b")
+        await group.all_fed()
+        await group.show()
+        assert not group.watch.hears_group, "who has not spoken yet may live"
+        await asyncio.sleep(2)
+        assert (group.watch.hears_group, group.watch.member_count) == (True, 2)
+        group.session.drop_connection(5)
+        assert not group.watch.hears_group
+        group.trial.sessions["b"].kill()
+        async with asyncio.timeout(10):
+            while not group.watch.hears_group:
+                # So often that no moment is missed in which a wrong number would be told.
+                await group.watch.news(group.watch.feed.version, 0.001)
+        assert group.watch.member_count == 1

@@ -208,15 +208,28 @@ async def test_a_broker_that_stays_unready_is_given_up():
     assert broker.answers == []
 
 
-async def test_no_error_shows_the_password():
-    quoting = {"code": 11, "status": "SOME", "description": "password hidden is not valid"}
+QUOTES = [
+    lambda password: f"password {password} is not valid",
+    lambda password: f"unexpected value {json.dumps(password)}",
+    lambda password: f"in {json.dumps({'clientUsername': 'members', 'password': password})}",
+    lambda password: password.encode().hex(),
+]
+
+
+@pytest.mark.parametrize("quote", QUOTES)
+@pytest.mark.parametrize(
+    "password", ["hidden", 'hid"den', "hid\\den", "hid\tden", "hid\nden", "hid  den", "hidd\u00e9n"]
+)
+async def test_no_error_shows_the_password(password, quote):
+    quoting = {"code": 11, "status": "SOME", "description": quote(password)}
     quoted = httpx.Response(400, json={"meta": {"responseCode": 400, "error": quoting}})
     broker = Broker(httpx.Response(401), quoted, httpx.ConnectError("refused"), httpx.Response(500))
     async with broker.client() as client:
         for _ in range(4):
             with pytest.raises((SempRefused, SempUnreachable)) as caught:
-                await client.create(("msgVpns", "default", "clientUsernames"), {"password": "hidden"})
+                await client.create(("msgVpns", "default", "clientUsernames"), {"password": password})
             said = f"{caught.value} {caught.value!r} {json.dumps(caught.value.__dict__)}"
             assert "secret" not in said
-            assert "hidden" not in said
+            assert "hid" not in said
+            assert password.encode().hex() not in said
     assert "secret" not in repr(ACCOUNT)

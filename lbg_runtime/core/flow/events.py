@@ -82,6 +82,15 @@ class HandlingFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveriesHeldUp:
+    """Dispatched deliveries wait behind so many of their key, or behind one that is going nowhere, that others may come
+    past them. Of those that have ended by now nothing is said."""
+
+    epoch: Epoch
+    delivery_ids: tuple[DeliveryId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SettlementsReached:
     """What was settled on this handle before the probe of this number, the broker has taken."""
 
@@ -155,6 +164,13 @@ FlowRequest = (
 """What the member wants of a flow, whichever handle it has; allowed in every state."""
 
 MachineEvent = (
-    FlowEvent | BindSucceeded | BindRefused | UnbindFinished | HandlingFinished | SettlementsReached | FlowRequest
+    FlowEvent
+    | BindSucceeded
+    | BindRefused
+    | UnbindFinished
+    | HandlingFinished
+    | DeliveriesHeldUp
+    | SettlementsReached
+    | FlowRequest
 )
 """Everything a flow machine handles."""

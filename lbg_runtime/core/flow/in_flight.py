@@ -73,11 +73,18 @@ class InFlight:
             self._end_excuse(delivery_id)
 
     def excuse(self, delivery_id: DeliveryId) -> None:
-        """A delivery in flight waits behind so many of its key that others may come past it: it counts for no cap but
-        `most`, until it is answered. Nothing for what is not in flight here, and for what is excused."""
+        """Others may come past a delivery in flight: it counts for no cap but `most`, until it is answered. Nothing for
+        what is not in flight here, and for what is excused. A closed intake may have room now."""
         if delivery_id in self._current:
             self._excused.add(delivery_id)
             self._room = self._room_beside(0)
+
+    def excuse_if_open(self, delivery_id: DeliveryId) -> bool:
+        """`excuse`, unless the intake is closed; whether it was."""
+        if not self._intake_open:
+            return False
+        self.excuse(delivery_id)
+        return True
 
     def outlive(self, epoch: Epoch) -> None:
         """The current handle died: its deliveries are still to be answered, and count for no cap."""

@@ -2,6 +2,7 @@
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (
+    DeliveriesHeldUp,
     FlowEvent,
     FlowRequest,
     HandlingFinished,
@@ -33,6 +34,7 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
         in_flight.answer_outlived(event_epoch, event.delivery_id)
         name = "settlement_fenced" if event.outcome else "handling_abandoned"
         return Note(name, {"epoch": event_epoch, "delivery_id": event.delivery_id})
-    if event_epoch == epoch and (has_handle or not isinstance(event, FlowEvent | SettlementsReached)):
+    is_of_handle = isinstance(event, FlowEvent | DeliveriesHeldUp | SettlementsReached)
+    if event_epoch == epoch and (has_handle or not is_of_handle):
         return None
     return Note(f"{KIND_OF_EVENT[type(event)].value}_late", {"epoch": epoch})

@@ -41,6 +41,7 @@ from lbg_runtime.core.flow.commands import (
 from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
+    DeliveriesHeldUp,
     FlowActive,
     FlowDown,
     FlowEvent,
@@ -179,12 +180,7 @@ class FlowMachine:
         self._check_transition(before, EventKind.DEADLINE)
         return commands
 
-    def excuse(self, epoch: Epoch, delivery_id: DeliveryId) -> None:
-        """What was just dispatched waits behind so many of its key that the intake need not wait for it."""
-        if epoch == self.epoch:
-            self._in_flight.excuse(delivery_id)
-
-    # -- the two events that come once per message, where they lead to nothing else
+    # -- the events that come once per message, where they lead to nothing else
 
     def admit(self, delivery: Delivery) -> bool:
         """True: `handle` of its arrival would order its dispatch and nothing else, and hereby has. False: nothing is
@@ -204,6 +200,11 @@ class FlowMachine:
         if self._gate is not None and not self._gate.is_idle:
             return False
         return self._in_flight.answer_if_open(delivery_id)
+
+    def excuse(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
+        """True: `handle` of a delivery that is held up as it is dispatched would order nothing, and hereby is done.
+        False: nothing is done, and `DeliveriesHeldUp` is for `handle`, after what is ordered now."""
+        return epoch == self.epoch and self._in_flight.excuse_if_open(delivery_id)
 
     # -- one step
 
@@ -245,6 +246,8 @@ class FlowMachine:
                 return self._leave_handle(now_ms)
             case HandlingFinished(_, delivery_id, outcome):
                 return self._finish(delivery_id, outcome, now_ms)
+            case DeliveriesHeldUp(_, delivery_ids):
+                return self._excuse(delivery_ids)
             case StopRequested():
                 return self._request_stop(now_ms)
             case PlaceChanged(place):
@@ -352,6 +355,11 @@ class FlowMachine:
         if self.state is FlowState.DRAINING:
             return commands + self._unbind_if_drained(now_ms)
         return commands + self._open_intake()
+
+    def _excuse(self, delivery_ids: tuple[DeliveryId, ...]) -> list[Command]:
+        for delivery_id in delivery_ids:
+            self._in_flight.excuse(delivery_id)
+        return self._open_intake() if self.state is FlowState.ACTIVE else []
 
     # -- re-striping
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
+    DeliveriesHeldUp,
     FlowActive,
     FlowDown,
     FlowInactive,
@@ -59,6 +60,7 @@ class EventKind(Enum):
     BIND_REFUSED = "bind_refused"
     UNBIND_FINISHED = "unbind_finished"
     HANDLING_FINISHED = "handling_finished"
+    DELIVERIES_HELD_UP = "deliveries_held_up"
     STOP_REQUESTED = "stop_requested"
     PLACE_CHANGED = "place_changed"
     HAND_BACK_REQUESTED = "hand_back_requested"
@@ -79,6 +81,7 @@ KIND_OF_EVENT: Mapping[type[MachineEvent], EventKind] = MappingProxyType(
         BindRefused: EventKind.BIND_REFUSED,
         UnbindFinished: EventKind.UNBIND_FINISHED,
         HandlingFinished: EventKind.HANDLING_FINISHED,
+        DeliveriesHeldUp: EventKind.DELIVERIES_HELD_UP,
         StopRequested: EventKind.STOP_REQUESTED,
         PlaceChanged: EventKind.PLACE_CHANGED,
         HandBackRequested: EventKind.HAND_BACK_REQUESTED,
@@ -136,6 +139,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_INACTIVE: frozenset({_DRAINING, _UNBINDING}),
             EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
             EventKind.HANDLING_FINISHED: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
+            EventKind.DELIVERIES_HELD_UP: frozenset({_ACTIVE}),
             EventKind.STOP_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
             EventKind.DEADLINE: frozenset({_DRAINING, _UNBINDING}),
             EventKind.PLACE_CHANGED: frozenset({_ACTIVE}),
@@ -151,6 +155,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_INACTIVE: frozenset({_DRAINING, _UNBINDING}),
             EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
             EventKind.HANDLING_FINISHED: frozenset({_DRAINING, _UNBINDING}),
+            EventKind.DELIVERIES_HELD_UP: frozenset({_DRAINING}),
             EventKind.STOP_REQUESTED: frozenset({_DRAINING}),
             EventKind.DEADLINE: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
             EventKind.PLACE_CHANGED: frozenset({_DRAINING}),
@@ -165,6 +170,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_ACTIVE: frozenset({_UNBINDING}),
             EventKind.FLOW_INACTIVE: frozenset({_UNBINDING}),
             EventKind.FLOW_DOWN: frozenset({_UNBINDING}),
+            EventKind.DELIVERIES_HELD_UP: frozenset({_UNBINDING}),
             EventKind.UNBIND_FINISHED: frozenset({_UNBOUND}),
             EventKind.STOP_REQUESTED: frozenset({_UNBINDING}),
             EventKind.PLACE_CHANGED: frozenset({_UNBINDING}),

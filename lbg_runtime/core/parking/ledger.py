@@ -82,7 +82,15 @@ class ParkingOpened:
     does not count."""
 
 
-LedgerOrder = SettleParked | ParkedSeen | Replay | PublishFence | ParkingOpened
+@dataclass(frozen=True, slots=True)
+class PublishDrop:
+    """Publish this order: its message was sent more than once and is gone, and more of it may be on its way. The next
+    owner would take that for parked."""
+
+    asked: DropAsked
+
+
+LedgerOrder = SettleParked | ParkedSeen | Replay | PublishFence | ParkingOpened | PublishDrop
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +134,8 @@ class ParkingLedger:
         where the queue is empty. Generations are microseconds, which nobody parks as fast as."""
         self._sent: dict[int, LaneKey] = {}
         """By number, the lanes of what was sent and has not come back."""
+        self._sent_again: set[int] = set()
+        """Those of what was sent more than once, and is on its way or parked."""
         self._gone: set[MessageIdentity] = set()
         """What other owners had parked, and is replayed or dropped: the settlement of its original may have got lost
         with its owner. Of what this owner parked, no original comes again while it is the owner."""
@@ -168,7 +178,12 @@ class ParkingLedger:
     def park_refused(self, number: int) -> list[LedgerOrder]:
         """What was sent under this number lies nowhere, and will not."""
         lane = self._sent.pop(number, None)
+        self._sent_again.discard(number)
         return [] if lane is None else self._end_if_empty(lane)
+
+    def sent_again(self, number: int) -> None:
+        """What was sent under this number has not come, and is about to be sent once more."""
+        self._sent_again.add(number)
 
     def contents(self) -> dict[LaneKey, tuple[ParkedMessage, ...]]:
         """What is parked, in the order of its replay. Linear in the messages."""
@@ -251,6 +266,7 @@ class ParkingLedger:
         if owner == self.owner:
             self.is_open = True
             lost, self._sent = self._sent, {}
+            self._sent_again.difference_update(lost)
             orders += [order for lane in lost.values() for order in self._end_if_empty(lane)]
             return [*orders, ParkingOpened(), *self._offer_all()]
         if self.is_open:
@@ -277,7 +293,7 @@ class ParkingLedger:
         parked = self._lanes.setdefault(entry.lane, _ParkedLane())
         identity = identity_of(entry.original)
         if self._has(parked, entry, identity):
-            return [*orders, SettleParked(delivery_id)]
+            return [*orders, SettleParked(delivery_id), *self._drop_the_rest(entry)]
         self._last_number = max(self._last_number, entry.number)
         parked.entries.insert(_place(parked, identity), _Parked(delivery_id, entry))
         if identity is not None:
@@ -313,8 +329,15 @@ class ParkingLedger:
                 if one.entry.owner != self.owner:
                     self._gone.add(identity)
             self.count -= 1
-            orders.append(SettleParked(one.delivery_id))
+            orders += [SettleParked(one.delivery_id), *self._drop_the_rest(one.entry)]
         return [*orders, *(self._offer(lane, parked) if parked.entries else self._end_if_empty(lane))]
+
+    def _drop_the_rest(self, entry: ParkedMessage) -> list[LedgerOrder]:
+        # All that was sent under the number was sent before the first of it came, so the order lies behind it.
+        if entry.owner.nonce != self.owner.nonce or entry.number not in self._sent_again:
+            return []
+        self._sent_again.discard(entry.number)
+        return [PublishDrop(DropAsked(entry.lane, (entry.owner, entry.number)))]
 
     def _end_if_empty(self, lane: LaneKey) -> list[LedgerOrder]:
         parked = self._lanes.get(lane)

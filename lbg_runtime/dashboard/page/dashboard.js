@@ -733,6 +733,7 @@ function showFound(told) {
   for (const one of told.answers.filter((each) => owners.includes(each) || each.head)) {
     if (!owners.includes(one)) add('also at', `${one.member}, which is not its owner any more`, 'bad');
     add('in flight', one.head ? headWords(one.head) : 'nothing');
+    if (one.parked) add('parked', `${plural(one.parked, 'message')}, and what comes is parked too`, 'bad');
     if (one.waiting) add('behind it', plural(one.waiting, 'message'));
     if (one.last) add('last', `${one.last.number === null ? '' : `number ${one.last.number}, `}${since(one.last.ended_ms)} ago${one.last.attempts > 1 ? `, after ${one.last.attempts} attempts` : ''}`);
   }
@@ -750,7 +751,7 @@ function headWords(head) {
   const number = head.number === null ? '' : `number ${head.number}, `;
   const again = head.redelivered ? ', redelivered' : '';
   const received = `${number}received ${since(head.received_ms)} ago${again}`;
-  if (head.started_ms === null) return `${received}, waits for a runner`;
+  if (head.started_ms === null) return `${received}, ${head.stage === 'delayed' ? 'not handled: it is to be parked, or its queue has stopped' : 'waits for a runner'}`;
   const retry = head.retry_in_ms === null ? '' : `, again in ${since(head.retry_in_ms)}`;
   return `${received}, first tried ${since(head.started_ms)} ago, attempt ${head.attempts} ${head.stage === 'running' ? 'runs' : `failed${retry}`}`;
 }

@@ -21,6 +21,7 @@ from lbg_runtime.core.flow.commands import (
 from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
+    DeliveriesHeldUp,
     FlowActive,
     FlowDown,
     FlowInactive,
@@ -64,8 +65,8 @@ UNWANTED = Place(None, gives_way=False)
 MESSAGE = Message("lbg/0/orders", b"")
 
 
-def new_machine(place: Place = CYCLING, max_in_flight: int = 4) -> FlowMachine:
-    return FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(1), now_ms=0)
+def new_machine(place: Place = CYCLING, max_in_flight: int = 4, max_held: int | None = None) -> FlowMachine:
+    return FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(1), now_ms=0, max_held=max_held)
 
 
 def delivery(number: int, epoch: int = 1) -> Delivery:
@@ -78,6 +79,10 @@ def received(number: int, epoch: int = 1) -> MessageReceived:
 
 def finished(number: int, outcome: Outcome | None = Outcome.ACCEPTED, epoch: int = 1) -> HandlingFinished:
     return HandlingFinished(Epoch(epoch), DeliveryId(number), outcome)
+
+
+def held_up(*numbers: int, epoch: int = 1) -> DeliveriesHeldUp:
+    return DeliveriesHeldUp(Epoch(epoch), tuple(map(DeliveryId, numbers)))
 
 
 def settle(number: int, epoch: int = 1) -> Settle:
@@ -198,6 +203,45 @@ def test_intake_stops_once_at_the_cap_and_starts_once_at_half_of_it() -> None:
     assert [StopIntake(Epoch(1)) in each for each in commands] == [False, False, False, True, False, False]
     commands = [machine.handle(finished(number), 2) for number in range(1, 7)]
     assert [StartIntake(Epoch(1)) in each for each in commands] == [False, False, False, True, False, False]
+
+
+def test_an_intake_that_is_shut_opens_when_enough_of_what_is_in_flight_is_held_up() -> None:
+    machine = active(new_machine(max_in_flight=4, max_held=20))
+    for number in range(1, 5):
+        machine.handle(received(number), 1)
+    assert machine.handle(held_up(2), 2) == []
+    assert machine.handle(held_up(2, 3, 7), 2) == [StartIntake(Epoch(1))]
+    assert machine.handle(held_up(4), 2) == []
+    commands = [command for number in range(5, 8) for command in machine.handle(received(number), 3)]
+    assert commands == [*(Dispatch(delivery(number)) for number in range(5, 8)), StopIntake(Epoch(1))]
+
+
+def test_what_is_held_up_opens_no_intake_beyond_all_that_may_be_held() -> None:
+    machine = active(new_machine(max_in_flight=4, max_held=5))
+    for number in range(1, 5):
+        machine.handle(received(number), 1)
+    assert machine.handle(held_up(2, 3, 4), 2) == []
+    assert machine.handle(finished(1), 3) == [settle(1), StartIntake(Epoch(1))]
+
+
+def test_a_drain_takes_note_of_what_is_held_up_and_opens_the_intake_only_when_it_is_given_up() -> None:
+    machine = active(new_machine(HOME, max_in_flight=2, max_held=9))
+    for number in (1, 2):
+        machine.handle(received(number), 1)
+    machine.handle(HandBackRequested("m"), 2)
+    assert machine.handle(held_up(2), 3) == []
+    assert without_notes(machine.on_deadline(5_002)) == [StartIntake(Epoch(1))]
+
+
+def test_as_a_delivery_is_dispatched_it_is_excused_at_once_unless_that_may_open_the_intake() -> None:
+    """The order to stop the intake may come behind the one to dispatch."""
+    machine = active(new_machine(max_in_flight=2, max_held=9))
+    machine.handle(received(1), 1)
+    assert machine.excuse(Epoch(1), DeliveryId(1))
+    machine.handle(received(2), 1)
+    assert machine.handle(received(3), 1) == [Dispatch(delivery(3)), StopIntake(Epoch(1))]
+    assert not machine.excuse(Epoch(1), DeliveryId(3))
+    assert machine.handle(held_up(3), 1) == [StartIntake(Epoch(1))]
 
 
 def test_a_cap_of_one_lets_the_next_message_in_after_each() -> None:
@@ -824,6 +868,7 @@ EVENTS: list[tuple[EventKind, MachineEvent]] = [
     (EventKind.UNBIND_FINISHED, UnbindFinished(Epoch(1))),
     (EventKind.HANDLING_FINISHED, finished(1)),
     (EventKind.HANDLING_FINISHED, finished(1, None)),
+    (EventKind.DELIVERIES_HELD_UP, DeliveriesHeldUp(Epoch(1), (DeliveryId(1),))),
     (EventKind.STOP_REQUESTED, StopRequested()),
     (EventKind.PLACE_CHANGED, PlaceChanged(HOME)),
     (EventKind.PLACE_CHANGED, PlaceChanged(UNWANTED)),
@@ -842,7 +887,7 @@ def test_every_event_in_every_state_does_what_the_table_says_and_nothing_else(st
         for machine in machines_in(state):
             assert machine.state is state
             is_flow_event = isinstance(
-                event, MessageReceived | FlowActive | FlowInactive | FlowDown | SettlementsReached
+                event, MessageReceived | FlowActive | FlowInactive | FlowDown | DeliveriesHeldUp | SettlementsReached
             )
             nothing_to_answer = kind is EventKind.HANDLING_FINISHED and machine.in_flight == 0
             if kind in TRANSITIONS[state] and not nothing_to_answer:

@@ -20,6 +20,7 @@ from lbg_runtime.core.flow.commands import (
 from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
+    DeliveriesHeldUp,
     FlowActive,
     FlowDown,
     FlowInactive,
@@ -64,7 +65,7 @@ class FlowLaws(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 0
         self.machine: FlowMachine | None = None
-        self.lanes: KeyLanes[Delivery] = KeyLanes()
+        self.lanes: KeyLanes[Delivery] = KeyLanes(max_waiting=1)
         self.next_delivery = 0
         self.binding: Epoch | None = None
         self.unbinding: Epoch | None = None
@@ -79,11 +80,16 @@ class FlowLaws(RuleBasedStateMachine):
         self.intake_open = False
         self.cancelled: set[Epoch] = set()
         self.stop_requested = False
+        self.held_up: list[DeliveriesHeldUp] = []
+        """To be told of, behind the orders at hand."""
+        self.excused: set[Answered] = set()
 
     @precondition(lambda self: self.machine is None)
-    @rule(place=PLACES, max_in_flight=st.integers(1, 6), seed=st.integers(0, 1_000))
-    def make(self, place: Place, max_in_flight: int, seed: int) -> None:
-        self.machine = FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(seed), self.now_ms)
+    @rule(place=PLACES, cap=st.integers(1, 6), more=st.integers(0, 12), seed=st.integers(0, 1_000))
+    def make(self, place: Place, cap: int, more: int, seed: int) -> None:
+        chance = random.Random(seed)
+        self.cap, self.most = cap, cap + more
+        self.machine = FlowMachine(QUEUE, place, SETTINGS, cap, chance, self.now_ms, max_held=cap + more)
 
     def flow(self) -> FlowMachine:
         assert self.machine is not None
@@ -93,6 +99,8 @@ class FlowLaws(RuleBasedStateMachine):
 
     def tell(self, event: MachineEvent) -> None:
         self.obey(self.flow().handle(event, self.now_ms))
+        while self.held_up:
+            self.obey(self.flow().handle(self.held_up.pop(), self.now_ms))
 
     def obey(self, commands: list[Command]) -> None:
         for command in commands:
@@ -106,7 +114,10 @@ class FlowLaws(RuleBasedStateMachine):
                     answer = (delivery.epoch, delivery.delivery_id)
                     self.dispatched[answer] = delivery
                     self.unanswered.add(answer)
-                    self.lanes.offer(LaneKey(delivery.message.topic), delivery)
+                    is_held_up = self.lanes.offer(LaneKey(delivery.message.topic), delivery)
+                    self.excused |= {answer} if is_held_up else set()
+                    if is_held_up and not self.flow().excuse(*answer):
+                        self.held_up.append(DeliveriesHeldUp(delivery.epoch, (delivery.delivery_id,)))
                 case ReturnUnstarted(epoch):
                     for delivery in self.lanes.return_unstarted(QUEUE, epoch):
                         self.answer(delivery, None)
@@ -261,6 +272,10 @@ class FlowLaws(RuleBasedStateMachine):
         if not self.lanes.delay(self.lanes._lanes[key], self.now_ms + wait_ms):
             self.answer(delivery, None)
             self.lanes.finish(self.lanes._lanes[key])
+            return
+        for waiting in self.lanes.hold_up(self.lanes._lanes[key]):
+            self.excused.add((waiting.epoch, waiting.delivery_id))
+            self.tell(DeliveriesHeldUp(waiting.epoch, (waiting.delivery_id,)))
 
     @precondition(lambda self: self.machine is not None)
     @rule(wait_ms=st.integers(0, 300))
@@ -338,7 +353,14 @@ class FlowLaws(RuleBasedStateMachine):
                 assert not self.intake_open
                 assert self.machine.place.is_wanted
             case FlowState.ACTIVE:
-                assert self.intake_open or self.machine.in_flight > 0
+                self.others_need_not_wait(self.machine)
+
+    def others_need_not_wait(self, machine: FlowMachine) -> None:
+        """For what is held up, while there is room; and what is held is bounded, but for what is under way."""
+        counted = {each for each in self.unanswered - self.excused if each[0] == machine.epoch}
+        has_room = machine.in_flight <= self.most - (self.cap - self.cap // 2)
+        assert self.intake_open or len(counted) > self.cap // 2 or not has_room
+        assert not self.intake_open or machine.in_flight < self.most
 
 
 TestFlowLaws = FlowLaws.TestCase

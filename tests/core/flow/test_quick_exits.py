@@ -1,4 +1,4 @@
-"""`admit` and `accept` are `handle` for what comes once per message: twins stay alike, whichever is asked."""
+"""`admit`, `accept` and `excuse` are `handle` for what comes once per message: twins stay alike, whichever is asked."""
 
 import copy
 import random
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lbg_runtime.core.flow.commands import Dispatch, Settle
 from lbg_runtime.core.flow.events import (
     BindSucceeded,
+    DeliveriesHeldUp,
     FlowActive,
     FlowInactive,
     HandBackRequested,
@@ -96,8 +97,11 @@ def test_whichever_way_is_asked_the_same_is_ordered_and_the_same_is_left(
                 settlement = Settlement(QUEUE, E1, ended, Outcome.ACCEPTED)
                 assert twin.handle(event, now_ms) == [Settle(settlement)]
             case "excuse" if in_flight:
-                machine.excuse(E1, in_flight[-1])
-                continue
+                event = DeliveriesHeldUp(E1, (in_flight[-1],))
+                if not machine.excuse(E1, in_flight[-1]):
+                    machine.handle(event, now_ms)
+                    continue
+                assert twin.handle(event, now_ms) == []
             case FlowInactive() | HandBackRequested() | StopRequested():
                 if not (isinstance(step, FlowInactive) and machine.is_stopped):
                     machine.handle(step, now_ms)

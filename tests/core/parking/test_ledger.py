@@ -9,6 +9,7 @@ from lbg_runtime.core.parking.ledger import (
     ParkedSeen,
     ParkingLedger,
     ParkingOpened,
+    PublishDrop,
     PublishFence,
     Replay,
     SettleParked,
@@ -274,3 +275,35 @@ def test_what_is_being_handled_is_not_dropped() -> None:
 def test_the_end_of_a_replay_that_was_not_offered_is_a_bug() -> None:
     with pytest.raises(InvariantViolated):
         Rig(OwnerFence(OWN), parked(1)).ledger.replayed("key a")
+
+
+def test_what_was_sent_twice_and_is_gone_leaves_an_order_behind_its_second_copy() -> None:
+    rig = Rig(OwnerFence(OWN))
+    sent = rig.begin()
+    rig.ledger.sent_again(sent)
+    rig.show(parked(1))
+    rig.show(UnparkAsked("key a"))
+    order = DropAsked("key a", (OWN, sent))
+    assert rig.ledger.replayed("key a") == [*settle(2), PublishDrop(order), *settle(3)]
+    assert [rig.show(parked(1)), rig.show(order)] == [settle(4), settle(5)]
+
+
+def test_what_was_sent_once_leaves_no_order() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
+    assert rig.ledger.replayed("key a") == settle(2, 3)
+
+
+def test_the_next_owner_replays_no_second_copy_that_such_an_order_follows() -> None:
+    rig = Rig(OwnerFence(OLD), parked(1, OLD), UnparkAsked("key a"), DropAsked("key a", (OLD, OLD.generation + 1)))
+    assert rig.show(OwnerFence(OWN)) == [*settle(1), ParkingOpened()]
+    assert not rig.ledger.parked_lanes
+    assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.DROP
+
+
+def test_what_is_given_up_with_its_owner_leaves_no_order() -> None:
+    rig = Rig(OwnerFence(OWN))
+    rig.ledger.sent_again(rig.begin())
+    higher = ParkingOwner(OWN.generation + 5, "other")
+    (again,) = [order for order in rig.show(OwnerFence(higher)) if isinstance(order, PublishFence)]
+    assert rig.show(OwnerFence(again.owner))[-1] == ParkingOpened()
+    assert rig.ledger._sent_again == set()

@@ -19,6 +19,7 @@ from lbg_runtime.core.parking.ledger import (
     ParkedSeen,
     ParkingLedger,
     ParkingOpened,
+    PublishDrop,
     PublishFence,
     Replay,
     SettleParked,
@@ -87,7 +88,9 @@ class ParkingWorld(RuleBasedStateMachine):
         self.handled: dict[str, list[int]] = {key: [] for key in KEYS}
         self.dropped: set[tuple[str, int]] = set()
         self.done: set[tuple[str, int]] = set()
-        """Handled from the queue, and the broker has taken the settlement: nobody may handle it again."""
+        """Handled, and the broker has taken the settlement: nobody may handle it again."""
+        self.undropped: set[tuple[str, int]] = set()
+        """By lane and the number as parked, of which the order to drop what else comes was attracted by nothing."""
         self.is_deaf = False
         """Whether the parking queue attracts nothing."""
         self.owners = 0
@@ -97,6 +100,8 @@ class ParkingWorld(RuleBasedStateMachine):
 
     def spool(self, entry: ParkingEntry) -> None:
         if self.is_deaf:
+            if isinstance(entry, DropAsked) and entry.only is not None:
+                self.undropped.add((entry.lane, entry.only[1]))
             return
         self.spooled += 1
         self.parking[self.spooled] = entry
@@ -140,6 +145,8 @@ class ParkingWorld(RuleBasedStateMachine):
                     owner.replaying[lane] = number_of(original)
                 case PublishFence(fence):
                     owner.line.append(("publish", OwnerFence(fence)))
+                case PublishDrop(asked):
+                    owner.line.append(("publish", asked))
                 case ParkingOpened():
                     owner.moving.clear()
                     if not owner.is_open:
@@ -212,6 +219,7 @@ class ParkingWorld(RuleBasedStateMachine):
             owner.line.append(("publish", OwnerFence(owner.ledger.owner)))
         elif key in owner.moving:
             self.flush()
+            owner.ledger.sent_again(owner.moving[key].number)
             owner.line.append(("publish", owner.moving[key]))
 
     @rule(count=st.integers(1, 6))
@@ -280,6 +288,25 @@ class ParkingWorld(RuleBasedStateMachine):
         self.late += [what for what, keep in zip(lost, keeps, strict=False) if keep]
         self.owner = self.new_owner(generation)
 
+    @rule(generation=st.integers(0, 6))
+    def owner_leaves(self, generation: int) -> None:
+        """All that it has sent arrives, whatever it has read of it; of what it replayed, nothing comes again."""
+        owner = self.owner
+        if owner.replaying:
+            return
+        self.flush()
+        while owner.line:
+            self.arrive(owner.line.pop(0))
+        undropped = {
+            (entry.lane, number_of(entry.original))
+            for entry in self.parking.values()
+            if isinstance(entry, ParkedMessage) and (entry.lane, entry.number) in self.undropped
+        }
+        self.done |= {
+            one for one in owner.replayed if one[0] != "plain" and one not in self.queue and one not in undropped
+        }
+        self.owner = self.new_owner(generation)
+
     @invariant()
     def nothing_is_lost(self) -> None:
         parked = {
@@ -344,6 +371,7 @@ def walk(seed: int, steps: int = 250) -> None:
         lambda: world.owner_dies(
             chance.randrange(4), [chance.random() < 0.7 for _ in range(8)], world.owners + chance.randrange(-3, 4)
         ): 2,
+        lambda: world.owner_leaves(world.owners + chance.randrange(-3, 4)): 2,
     }
     for move in chance.choices(list(moves), list(moves.values()), k=steps):
         move()
