@@ -176,6 +176,12 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
         lambda one: _one(one.troubles.stops),
     ),
     FigureMetric(
+        "lbg_queues_standing_still",
+        MetricKind.GAUGE,
+        "Queues that are fed to this member and of which nothing is started, because a message has failed for good.",
+        lambda one: _one(one.troubles.stopped),
+    ),
+    FigureMetric(
         "lbg_receipts_late_total",
         MetricKind.COUNTER,
         "Receipts that were settled when their attempt was over, or twice: without effect.",

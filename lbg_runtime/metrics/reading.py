@@ -55,6 +55,8 @@ class TroublesReading:
     """Times that the broker did not confirm so."""
     stops: int
     """Queues that were stopped."""
+    stopped: int
+    """Those of them that stand still now."""
     late_settlements: int
     """Receipts that were settled too late, or twice."""
 

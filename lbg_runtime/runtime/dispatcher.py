@@ -193,6 +193,10 @@ class Dispatcher:
         """Messages of a key that are parked in the queues that this member owns."""
         return sum(parking.count_of(key) for parking in self._parkings.values())
 
+    def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
+        """Whether nothing more of a flow handle is started, because a message of it has failed for good."""
+        return self._stopped.get(queue) == epoch
+
     def held(self) -> LanesReading:
         """What the lanes of all keys hold."""
         return LanesReading(self._lanes.count, self._lanes.running, self._lanes.waiting)

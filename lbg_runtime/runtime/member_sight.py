@@ -75,7 +75,7 @@ class MemberSight:
             incarnation=self._incarnation,
             state=self._state(),
             weight=self._settings.membership.weight,
-            flows=tuple(_flow_picture(runner) for runner in self._runners),
+            flows=tuple(_flow_picture(runner, self._dispatcher) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
             changed_settings=self.changed_settings(),
         )
@@ -97,7 +97,12 @@ class MemberSight:
             queue_states={state.value: count for state, count in Counter(f.state for f in picture.flows).items()},
             lanes=self._dispatcher.held(),
             troubles=TroublesReading(
-                counts.failed_attempts, counts.moved, counts.moves_failed, counts.stops, counts.late_settlements
+                counts.failed_attempts,
+                counts.moved,
+                counts.moves_failed,
+                counts.stops,
+                sum(flow.is_stopped for flow in picture.flows),
+                counts.late_settlements,
             ),
             meters=self._meters.read(),
             group_members=_counted_members(picture),
@@ -149,7 +154,7 @@ class MemberSight:
         return OwnState.DRAINING if is_leaving else OwnState.ACTIVE
 
 
-def _flow_picture(runner: FlowRunner) -> FlowPicture:
+def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher) -> FlowPicture:
     machine = runner.machine
     return FlowPicture(
         queue=machine.queue,
@@ -159,6 +164,7 @@ def _flow_picture(runner: FlowRunner) -> FlowPicture:
         cause=machine.cause,
         in_flight=machine.in_flight,
         handled=runner.handled,
+        is_stopped=dispatcher.is_stopped(machine.queue, machine.epoch),
     )
 
 

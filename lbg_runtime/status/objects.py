@@ -36,6 +36,7 @@ def _flow_as_object(flow: FlowPicture) -> dict[str, object]:
         "epoch": flow.epoch,
         "in_flight": flow.in_flight,
         "handled": flow.handled,
+        "stopped": flow.is_stopped,
     }
 
 

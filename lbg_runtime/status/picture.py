@@ -26,6 +26,8 @@ class FlowPicture:
     in_flight: int
     handled: int
     """Deliveries settled as accepted in this life."""
+    is_stopped: bool
+    """Whether nothing more of its handle is started, because a message has failed for good."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,21 @@ async def test_lanes_are_told_while_something_is_in_them(trial, shown):
         release.set()
 
 
+async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):
+    async def work(message):
+        raise ValueError("never")
+
+    failure = {"attempts": 1, "then": "stop"}
+    async with trial.running(trial.discovered("a", work=work, failure=failure, **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        assert shown["a"].reading().troubles.stopped == 0
+        await publish(trial, "k", 1)
+        await trial.until(lambda: shown["a"].reading().troubles.stops == 1)
+        stopped = [flow.queue for flow in shown["a"].picture().flows if flow.is_stopped]
+        assert stopped == [shown["a"].key("k").queue]
+        assert shown["a"].reading().troubles.stopped == 1
+
+
 async def test_a_hand_back_is_counted_on_both_sides(trial, shown):
     a, b = trial.discovered("a", **ON), trial.discovered("b", **ON)
     async with trial.running(a):

@@ -63,7 +63,7 @@ def ask_from_here(
 
 
 def flow(queue: int, state: FlowState, place: Place = HOME, epoch: int = 1) -> FlowPicture:
-    return FlowPicture(QueueName(f"orders/{queue}"), place, state, Epoch(epoch), None, 2, 7)
+    return FlowPicture(QueueName(f"orders/{queue}"), place, state, Epoch(epoch), None, 2, 7, is_stopped=False)
 
 
 def member(

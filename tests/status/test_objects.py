@@ -19,6 +19,7 @@ def test_a_member_is_told_with_its_flows_and_its_view() -> None:
     assert (told["group"], told["member"], told["incarnation"], told["state"]) == ("orders", "a", 5, "active")
     assert told["flows"]["orders/0"] == {
         "role": "primary", "rank": 0, "state": "active", "cause": None, "epoch": 1, "in_flight": 2, "handled": 7,
+        "stopped": False,
     }  # fmt: skip
     assert (told["flows"]["orders/1"]["role"], told["flows"]["orders/1"]["rank"]) == ("secondary", 1)
     assert told["view"]["owners"] == {"orders/0": "a", "orders/1": "b"}
