@@ -90,7 +90,7 @@ async def test_retry_tries_the_same_event_again_while_its_key_waits(trial):
     assert [(each.number, each.attempt) for each in application.posted if each.key == "k1"] == [
         (1, 1), (2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (4, 1), (5, 1),
     ]  # fmt: skip
-    assert [(entry["reason"], entry["exc_info"]) for entry in events(log, "handling_failed")] == [
+    assert [(entry["reason"], entry.get("exc_info")) for entry in events(log, "handling_failed")] == [
         ("ApplicationFailed: the application did not take the event: status RETRY", None)
     ] * 3
 
