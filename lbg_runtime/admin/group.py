@@ -190,11 +190,16 @@ class GroupAdmin:
         return kept
 
     async def fills(self, queues: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Messages and bound flows of queues that exist."""
+        """Messages and bound flows of those of the queues that exist."""
         fills = {}
         for queue in queues:
-            seen = await self._client.get(SempApi.MONITOR, Ref(ObjectKind.QUEUE, queue).path(self._vpn))
-            fills[queue] = (seen.count("msgs"), seen.count("txFlows"))
+            try:
+                seen = await self._client.get(SempApi.MONITOR, Ref(ObjectKind.QUEUE, queue).path(self._vpn))
+            except SempRefused as refused:
+                if not _is_gone(refused):
+                    raise
+            else:
+                fills[queue] = (seen.count("msgs"), seen.count("txFlows"))
         return fills
 
     # -- parts
@@ -208,11 +213,14 @@ class GroupAdmin:
         """Have queues take messages again that did before; those that are gone meanwhile are passed over."""
         for step in quieting:
             if isinstance(step, Change):
-                try:
-                    await self._executor.do(Change(step.ref, step.before, step.attributes))
-                except SempRefused as refused:
-                    if not _is_gone(refused):
-                        raise
+                await self._do_unless_gone(Change(step.ref, step.before, step.attributes))
+
+    async def _do_unless_gone(self, step: Step) -> None:
+        try:
+            await self._executor.do(step)
+        except SempRefused as refused:
+            if not _is_gone(refused):
+                raise
 
     async def _undo(self, made: State, in_doubt: Step | None) -> None:
         left = made if in_doubt is None else state_after(made, in_doubt)
@@ -223,7 +231,7 @@ class GroupAdmin:
                 made = left
                 quieting = plan_quiet(made)
                 for step in quieting:
-                    await self._executor.do(step)
+                    await self._do_unless_gone(step)
                 try:
                     # Where queues are on already, a publisher may have had messages confirmed.
                     await self._check_unused(made)
@@ -231,7 +239,7 @@ class GroupAdmin:
                     await self._take_back(quieting)
                     raise
                 for step in plan_delete(_quiet(made)):
-                    await self._executor.do(step)
+                    await self._do_unless_gone(step)
                     left = state_after(left, step)
         except (SempError, TimeoutError) as error:
             names = [str(ref) for ref in left if ref.kind not in PARTS]

@@ -145,12 +145,15 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     return state
 
 
+_BINDS_OF_NEW_QUEUE = 1_000
+
+
 def with_binds(desired: State, actual: State, binds: Mapping[QueueName, int]) -> dict[Ref, Attributes]:
     """What is desired, with queues that let fewer flows bind than these made to let that many; more is left alone."""
     wanted = dict(desired)
     for queue, count in binds.items():
         ref = Ref(ObjectKind.QUEUE, queue)
-        limit = actual.get(ref, {}).get("maxBindCount")
+        limit = actual[ref].get("maxBindCount") if ref in actual else _BINDS_OF_NEW_QUEUE
         if isinstance(limit, int) and limit < count:
             wanted[ref] = {**wanted[ref], "maxBindCount": count}
     return wanted

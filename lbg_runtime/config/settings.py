@@ -175,7 +175,7 @@ class RebindCycleSettings(Section):
     """How queues move between members."""
 
     mode: RebindMode = RebindMode.COOPERATIVE
-    standbys: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(all_is_none)] = 2
+    standbys: Annotated[Annotated[int, Field(ge=0, le=9_999)] | None, BeforeValidator(all_is_none)] = 2
     """Cooperative: members bound to each queue besides its owner; None, in the file `all`: every member."""
     min_tenure_ms: Annotated[DurationMs, Field(alias="min_tenure", ge=0, le=MAX_INTERVAL_MS)] = 10_000
     """Cooperative: how long an owner keeps a queue at least, unless it leaves."""

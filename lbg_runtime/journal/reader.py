@@ -185,7 +185,7 @@ class RecordFile:
         """
         if header is not None:
             self.take([header])
-        self.facts.close = {} if is_closed else None
+        self.facts.close = {} if is_closed and not self.hopeless else None
         self.facts.line_count = line_count
         self._unreadable = line_count if ends_unreadable else None
 

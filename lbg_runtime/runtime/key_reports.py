@@ -142,9 +142,6 @@ class KeyReports:
         self.stuck_total += len(found.began)
         for number, (lane, stands_ms) in enumerate(found.began):
             self._stuck_facts[lane] = _brief(lane.head)
-            # One that waits for a runner will have its turn: that is too much work, and more of it would not help.
-            if lane.stage is LaneStage.RUNNING:
-                self._hold_up(lane)
             if number < MAX_LINES:
                 stage, waiting = lane.stage.value, lane.waiting
                 _log.warning("key_stuck", **_facts(lane.head), stage=stage, waiting=waiting, stands_ms=stands_ms)
@@ -154,6 +151,11 @@ class KeyReports:
                 _log.info("key_moves_again", **facts, stood_ms=stood_ms)
         if len(found.began) > MAX_LINES:
             _log.warning("keys_stuck", untold=len(found.began) - MAX_LINES)
+        for lane in self._stuck_facts:
+            # One that waits for a runner will have its turn: that is too much work, and more of it would not help. It
+            # may hang then.
+            if lane.stage is LaneStage.RUNNING:
+                self._hold_up(lane)
 
 
 def _brief(handling: Handling) -> _Facts:

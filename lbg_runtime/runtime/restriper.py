@@ -32,6 +32,7 @@ from lbg_runtime.core.restripe.conductor import (
     plan_under_way,
 )
 from lbg_runtime.core.restripe.layout import (
+    ensure_informed,
     ensure_layout,
     ensure_on_the_way,
     has_begun,
@@ -119,6 +120,7 @@ class Restriper:
         await self._clear_leftovers(queue_count)
         conductor = self._conductor(queue_count)
         if conductor is None:
+            self._hearing.insist_on_connection()
             await self._store_count(queue_count)
             return None
         for index in self._subscriptions:
@@ -133,7 +135,9 @@ class Restriper:
             asking.cancel()
 
     async def _conduct(self, conductor: Conductor) -> Progress:
-        is_to_begin = not has_begun(conductor.plan, self._shape, self._subscriptions, self._topic)
+        is_maybe_known = has_begun(conductor.plan, self._shape, self._subscriptions, self._topic)
+        # Perhaps it was published and perhaps not, while no shard has moved.
+        is_to_begin = is_unmoved(conductor.plan, self._shape, self._subscriptions)
         if is_to_begin:
             await self._hear_of_members(conductor)
             # That may have taken as long as it took somebody to turn parking on.
@@ -154,7 +158,9 @@ class Restriper:
                 await self._look_at_the_end(conductor.plan)
                 return progress
             if is_to_begin and step == Publish(conductor.plan):
-                if not await self._is_as_seen(conductor):
+                # A late request could take its topic from a queue that is to have the plan and its markers.
+                await self._wait_for_quiet(progress)
+                if not await self._is_as_seen(conductor, is_maybe_known=is_maybe_known):
                     continue
                 is_to_begin = False
             if step == Unsubscribe(0, conductor.topic):
@@ -211,10 +217,11 @@ class Restriper:
             if topic in self._subscriptions[index]:
                 await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
 
-    async def _is_as_seen(self, conductor: Conductor) -> bool:
+    async def _is_as_seen(self, conductor: Conductor, *, is_maybe_known: bool) -> bool:
         """Whether the queues are as they were when we began, with our topic; the next step is to publish the plan.
 
-        Raises `UserError` where no plan may be published there; ours is gone then, as nobody could end it.
+        Raises `UserError` where no plan may be published there; ours is gone then, as nobody could end it, unless it
+        may have been published before.
         """
         before, plan = self._subscriptions, conductor.plan
         await self._read_subscriptions(plan.queue_total)
@@ -222,7 +229,8 @@ class Restriper:
             ensure_layout(self._of_count(plan.from_count), self._subscriptions)
             await self._insist_on_no_parking()
         except UserError:
-            await self._take_away(plan)
+            if not is_maybe_known:
+                await self._take_away(plan)
             raise
         return self._subscriptions == before
 
@@ -260,6 +268,7 @@ class Restriper:
                 f"{plan.to_count}, to end that first",
             )
         ensure_on_the_way(plan, self._shape, self._subscriptions)
+        ensure_informed(plan, self._shape, self._subscriptions, self._topic)
         return Conductor(self._of_count(plan.from_count), plan, self._topic)
 
     def _of_count(self, queue_count: int) -> GroupShape:

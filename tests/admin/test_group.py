@@ -167,6 +167,12 @@ async def test_a_queue_lets_owner_and_standbys_bind(client):
     assert (await admin.plan(spec)).is_clean
 
 
+async def test_a_new_queue_lets_more_bind_than_brokers_let_by_themselves(client):
+    spec = replace(SPEC, binds=1_500)
+    admin = await create(client, spec)
+    assert (await admin.plan(spec)).is_clean
+
+
 async def test_addresses_that_a_group_refuses_are_told_and_left(client):
     admin = await create(client)
     refused = ("msgVpns", "default", "aclProfiles", "lbg-orders", "clientConnectExceptions")
@@ -259,6 +265,19 @@ class Between(httpx.AsyncBaseTransport):
         if self._error is not None:
             raise self._error
         return answer
+
+
+async def test_a_creation_of_which_a_queue_is_removed_meanwhile_is_taken_back(broker, client):
+    before = await everything(client)
+
+    async def remove():
+        await client.delete(("msgVpns", "default", "queues", "orders/0"))
+
+    broker.transport = Between(broker.transport, "POST", "subscriptions", remove)
+    async with broker.client() as failing:
+        with pytest.raises(SempRefused):
+            await create(failing)
+    assert await everything(client) == before
 
 
 @pytest.mark.parametrize("error", [httpx.ReadTimeout("gone"), asyncio.CancelledError()])

@@ -24,6 +24,9 @@ class EngineQueues:
     def adopt(self, queue, topics):
         self._topics[queue] = set(topics)
 
+    def forget(self, queue):
+        del self._topics[queue]
+
     async def subscriptions(self, queue):
         await asyncio.sleep(0.001)
         return frozenset(self._topics[queue]) if queue in self._topics else None

@@ -231,3 +231,95 @@ async def test_parking_is_refused_as_long_as_no_shard_of_a_plan_under_way_has_mo
     queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
     with pytest.raises(UserError, match=f"parking queue {PARKING_QUEUE}"):
         await restripe(trial, settings, queues, 3)
+
+
+@pytest.mark.parametrize("what", ["parking", "a shard"])
+async def test_a_plan_that_may_be_published_is_looked_at_again_while_no_shard_has_moved(
+    trial, settings, queues, what: str
+) -> None:
+    plan = StripePlan(7, 4, 3, "s3cr3t")
+    for name in queues.names():
+        await queues.subscribe(QueueName(name), record_topic(CONTROL_TOPIC, plan))
+    waiting = asyncio.Event()
+    with capture_logs() as told:
+        running = asyncio.ensure_future(restripe(trial, settings, queues, 3, lambda _: waiting.set()))
+        # No member is there to be heard.
+        await waiting.wait()
+        if what == "parking":
+            queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
+        else:
+            await queues.unsubscribe(QueueName("orders/1"), "h/1/>")
+        async with trial.running(trial.discovered("a", group=GROUP)):
+            with pytest.raises(UserError, match="parking queue" if what == "parking" else "h/1/>: no queue"):
+                await running
+    assert published(told) == []
+    assert told_of(await topics_of(queues)) == {plan}, "somebody may have published it"
+
+
+@pytest.mark.parametrize("held_s", [3, HELD_S - 1])
+async def test_a_late_request_takes_its_topic_from_no_queue_that_is_to_have_the_plan(
+    trial, settings, queues, held_s: float
+) -> None:
+    """Who conducted before gave up as parking came, and its last request is held on."""
+    subscribe, unsubscribe = queues.subscribe, queues.unsubscribe
+    loop = asyncio.get_running_loop()
+    late: list[asyncio.Task[None]] = []
+
+    async def subscribe_until_parking_comes(queue, topic):
+        await subscribe(queue, topic)
+        if queue == "orders/5" and plan_of_topic(CONTROL_TOPIC, topic):
+            queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
+
+    async def arrive(queue, topic):
+        await asyncio.sleep(held_s)
+        await unsubscribe(queue, topic)
+
+    async def hold(queue, topic):
+        queues.unsubscribe = unsubscribe
+        late.append(loop.create_task(arrive(queue, topic)))
+        raise ConnectFailed("semp", "no answer")
+
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        queues.subscribe, queues.unsubscribe = subscribe_until_parking_comes, hold
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 6)
+        queues.subscribe = subscribe
+        queues.forget(PARKING_QUEUE)
+        await restripe(trial, settings, queues, 6)
+        await late[0]
+        await publishing
+        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+    assert in_order_and_once(trial)
+
+
+async def test_a_plan_in_the_middle_of_its_way_is_no_leftover_where_a_queue_lacks_its_topic(
+    trial, settings, queues
+) -> None:
+    unsubscribe = queues.unsubscribe
+
+    async def be_killed(queue, topic):
+        await unsubscribe(queue, topic)
+        if topic.startswith("h/"):
+            queues.unsubscribe = unsubscribe
+            raise ConnectFailed("semp", "killed")
+
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        queues.unsubscribe = be_killed
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 6)
+        (plan,) = told_of(await topics_of(queues))
+        taken = QueueName("orders/5"), record_topic(CONTROL_TOPIC, plan)
+        await queues.unsubscribe(*taken)
+        before = await topics_of(queues)
+        with pytest.raises(UserError, match="expected 6, to end that first"):
+            await restripe(trial, settings, queues, 4)
+        with pytest.raises(UserError, match=r"^orders/5: no subscription for the records .* by hand"):
+            await restripe(trial, settings, queues, 6)
+        assert await topics_of(queues) == before
+        # As it says, and nobody publishes.
+        await queues.subscribe(*taken)
+        await restripe(trial, settings, queues, 6)
+        assert queues.names() == [f"orders/{index}" for index in range(6)]

@@ -63,6 +63,32 @@ async def test_nor_do_keys_whose_handler_hangs_past_its_time_out_or_until_they_a
     await _play(trial, work, is_mended, failure={"timeout": timeout})
 
 
+async def test_a_key_that_was_stuck_for_want_of_a_runner_is_held_up_when_its_handler_then_hangs(trial):
+    is_mended, are_free = asyncio.Event(), asyncio.Event()
+
+    async def work(message):
+        if message.key in ("k0", "k4", "k8") and message.key_sequence > 1:
+            await is_mended.wait()
+        elif message.key not in ("k0", "k4", "k8", *OTHERS) and message.key_sequence == 1:
+            await are_free.wait()
+        await asyncio.sleep(0.01)
+
+    app = trial.member(work=work, dispatch={"runners": 15}, failure={"timeout": "1h"})
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(20, keys=20)
+        await asyncio.sleep(1)
+        await trial.publish(20 * EACH, keys=20)
+        # Longer than `dispatch.stuck_key`.
+        await asyncio.sleep(70)
+        are_free.set()
+        await trial.until(lambda: all(len(trial.sequences()[key]) > EACH for key in OTHERS))
+        await trial.publish(20 * EACH, keys=20)
+        await trial.until(lambda: all(len(trial.sequences()[key]) > 2 * EACH for key in OTHERS))
+        is_mended.set()
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
 class _Told:
     """What is told to the flow runner of a dispatcher."""
 

@@ -92,6 +92,8 @@ def leftover_plans(
     """
     plans = plans_on(subscriptions, control_topic)
     kept = {plan for plan in plans if has_begun(plan, shape, subscriptions, control_topic)}
+    # One in the middle of its way has begun, whatever somebody has done to its topic.
+    kept = kept or {plan for plan in plans if _is_in_mid_move(plan, shape, subscriptions)}
     if not kept:
         # The same command goes on with what it had hardly begun.
         kept = {plan for plan in plans if plan.to_count == queue_count and is_unmoved(plan, shape, subscriptions)}
@@ -117,6 +119,28 @@ def has_begun(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions,
         if informed.issuperset(range(plan.queue_total)) or is_cleaning_up:
             return True
     return False
+
+
+def ensure_informed(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str) -> None:
+    """Raises `UserError` where shards have moved and a queue lacks the topic of the records: it missed markers."""
+    if is_unmoved(plan, shape, subscriptions) or has_begun(plan, shape, subscriptions, control_topic):
+        return
+    topic = record_topic(control_topic, plan)
+    lacking = frozenset(index for index in range(plan.queue_total) if topic not in subscriptions.get(index, ()))
+    found = f"no subscription for the records of the re-striping from {plan.from_count} to {plan.to_count} queues"
+    raise UserError(_names(shape, lacking), found, _by_hand("the one that the plan's other queues have is added"))
+
+
+def _is_in_mid_move(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> bool:
+    holders = _holders(shape, subscriptions)
+    # A whole layout, of however many queues, may lie on the way of many plans.
+    if _is_layout(holders, len(frozenset[int]().union(*holders.values())) or 1):
+        return False
+    try:
+        ensure_on_the_way(plan, shape, subscriptions)
+    except UserError:
+        return False
+    return True
 
 
 def plans_on(subscriptions: Subscriptions, control_topic: str) -> set[StripePlan]:
