@@ -6,6 +6,7 @@ of this number, published when its message is gone from the parking queue.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -105,44 +106,43 @@ class CopyDrops:
     """Publishes orders to drop what else comes of a number; of one stay, which calls it on the member's loop."""
 
     def __init__(self, parking: QueueName, session: Messenger, on_sent: Callable[[], None]) -> None:
-        """`on_sent` is told when one has ended, sent or not."""
+        """`on_sent` is told when none is left."""
         self._parking = parking
         self._session = session
         self._on_sent = on_sent
-        self._sending: set[asyncio.Task[None]] = set()
+        self._asked: deque[DropAsked] = deque()
+        self._sending: asyncio.Task[None] | None = None
         self._is_over = False
 
     @property
     def are_sent(self) -> bool:
         """Whether the broker has all of them."""
-        return not self._sending
+        return not self._asked
 
     def publish(self, asked: DropAsked, tasks: asyncio.TaskGroup) -> None:
-        """Publish one, in a task of the stay's; nothing after `end`."""
+        """Publish one, behind those before it, in a task of the stay's; nothing after `end`."""
         if self._is_over:
             return
-        task = tasks.create_task(self._send(asked))
-        self._sending.add(task)
-        task.add_done_callback(self._ended)
+        self._asked.append(asked)
+        if self._sending is None or self._sending.done():
+            self._sending = tasks.create_task(self._send_all())
 
     def end(self) -> None:
         """No more of it; to be called before the tasks end. Idempotent."""
         self._is_over = True
-        for task in self._sending:
-            task.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
-    async def _send(self, asked: DropAsked) -> None:
-        # Until it is sent or cancelled, with the end of the stay.
-        order = encode_entry(asked, self._parking)
-        while True:
+    async def _send_all(self) -> None:
+        # Until they are sent or cancelled, with the end of the stay. One after another: where the broker takes none,
+        # that is said once a second, however many wait.
+        while self._asked:
             try:
-                await self._session.send(order)
-                return
+                await self._session.send(encode_entry(self._asked[0], self._parking))
             except TransportError as error:
                 reason = str(with_remedy(error))
-                _log.warning("parking_drop_not_sent", parking=self._parking, lane=asked.lane, reason=reason)
-            await asyncio.sleep(RETRY_S)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._sending.discard(task)
+                _log.warning("parking_drop_not_sent", parking=self._parking, waiting=len(self._asked), reason=reason)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._asked.popleft()
         self._on_sent()
