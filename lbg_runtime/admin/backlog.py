@@ -14,10 +14,10 @@ from lbg_runtime.semp.client import SempClient
 
 REQUESTS_AT_ONCE = 8
 """Enough to ask a thousand queues within a second or two, and little for a broker."""
+
 NEXT_IDS = (100, 1_000, 10_000)
 """How far beyond the oldest message of a queue to look, where it is settled before it is seen; a broker counts the
-messages of all its queues together. Then the age is not known.
-"""
+messages of all its queues together. Then the age is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """From an admitted delivery to its end: the lane of its key, a runner, the handler, and again after a failure.
 
 Promises to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
-lane; with the outcome ACCEPTED when its handler returned or when it is confirmed to lie on the error queue, with none
-when it was given back or cancelled (L7), and never with another: a failed delivery stays at the head of its lane and is
-tried again, until its policy ends that (L3). Where the policy says `stop`, it stays at the head of its lane for good,
-and nothing more of its flow handle is started; a new handle, here or elsewhere, starts afresh.
+lane; with the outcome ACCEPTED when its handler returned, or when it is known to lie on the error queue or to have lain
+on its parking queue, with none when it was given back or cancelled (L7), and never with another: a failed delivery
+stays at the head of its lane and is tried again, until its policy ends that (L3). Where the policy says `stop`, it
+stays at the head of its lane for good, and nothing more of its flow handle is started; a new handle, here or elsewhere,
+starts afresh.
 
 A delivery that no handler wants counts as failed: the settings and the publishers disagree, and only the user can tell
 which of them is right. It is said once per topic, and the key waits.
