@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-COMPILED := $(wildcard lbg_runtime/transport/solace/*.c)
+COMPILED := $(wildcard lbg_runtime/transport/solace/fast/*.c)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 

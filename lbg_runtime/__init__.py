@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from lbg_runtime.model.errors import TerminalFailure
     from lbg_runtime.model.message import Delivery, Message
     from lbg_runtime.runtime.app import App
-    from lbg_runtime.runtime.batches import Batch
-    from lbg_runtime.runtime.middleware import Proceed
-    from lbg_runtime.runtime.parameters import State
-    from lbg_runtime.runtime.receipts import Receipt
-    from lbg_runtime.runtime.registry import Handlers
+    from lbg_runtime.runtime.handlers.batches import Batch
+    from lbg_runtime.runtime.handlers.middleware import Proceed
+    from lbg_runtime.runtime.handlers.parameters import State
+    from lbg_runtime.runtime.handlers.receipts import Receipt
+    from lbg_runtime.runtime.handlers.registry import Handlers
 
 __all__ = ["App", "Handlers", "Message", "Delivery", "State", "Receipt", "Batch", "Proceed", "TerminalFailure"]
 
 _HOMES = {
     "App": "lbg_runtime.runtime.app",
-    "Batch": "lbg_runtime.runtime.batches",
+    "Batch": "lbg_runtime.runtime.handlers.batches",
     "Delivery": "lbg_runtime.model.message",
-    "Handlers": "lbg_runtime.runtime.registry",
+    "Handlers": "lbg_runtime.runtime.handlers.registry",
     "Message": "lbg_runtime.model.message",
-    "Proceed": "lbg_runtime.runtime.middleware",
-    "Receipt": "lbg_runtime.runtime.receipts",
-    "State": "lbg_runtime.runtime.parameters",
+    "Proceed": "lbg_runtime.runtime.handlers.middleware",
+    "Receipt": "lbg_runtime.runtime.handlers.receipts",
+    "State": "lbg_runtime.runtime.handlers.parameters",
     "TerminalFailure": "lbg_runtime.model.errors",
 }
 

@@ -21,8 +21,8 @@ def asyncapi(
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.model.errors import ConfigError
-    from lbg_runtime.runtime.asyncapi import asyncapi_document
-    from lbg_runtime.runtime.registry import load_handlers
+    from lbg_runtime.runtime.handlers.asyncapi import asyncapi_document
+    from lbg_runtime.runtime.handlers.registry import load_handlers
 
     configure_log()
     sys.path.insert(0, str(Path.cwd()))

@@ -11,8 +11,8 @@ from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
+    from lbg_runtime.runtime.handlers.registry import Handlers
     from lbg_runtime.runtime.membership import Membership
-    from lbg_runtime.runtime.registry import Handlers
 
 
 def check(
@@ -50,10 +50,10 @@ def _examine(
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.config.load import problems_of
+    from lbg_runtime.runtime.handlers.registry import load_handlers
+    from lbg_runtime.runtime.handlers.resources import MemberResources
+    from lbg_runtime.runtime.handlers.routes import check_states, policies_of
     from lbg_runtime.runtime.membership import find_membership
-    from lbg_runtime.runtime.registry import load_handlers
-    from lbg_runtime.runtime.resources import MemberResources
-    from lbg_runtime.runtime.routes import check_states, policies_of
 
     try:
         settings = load_group_settings(config)

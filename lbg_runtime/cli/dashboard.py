@@ -76,7 +76,7 @@ async def _show(
     import asyncio
     import sys
 
-    from lbg_runtime.cli.group_homes import derived_placement, group_queues
+    from lbg_runtime.cli.group.homes import derived_placement, group_queues
     from lbg_runtime.core.group.picture import GroupPicture
     from lbg_runtime.core.group.placement import Placement
     from lbg_runtime.dashboard.server import DashboardServer

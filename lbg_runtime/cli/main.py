@@ -41,7 +41,7 @@ from lbg_runtime.cli.check import check
 from lbg_runtime.cli.compare import compare
 from lbg_runtime.cli.dashboard import dashboard
 from lbg_runtime.cli.demo.stage import demo
-from lbg_runtime.cli.group import group
+from lbg_runtime.cli.group.commands import group
 from lbg_runtime.cli.land import land
 from lbg_runtime.cli.landing import landing
 from lbg_runtime.cli.parked import parked

@@ -13,7 +13,7 @@ from lbg_runtime.model.printable import printable
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.core.parking.records import ParkedMessage
-    from lbg_runtime.runtime.parked_view import ParkedLane, ParkedView
+    from lbg_runtime.runtime.parking.view import ParkedLane, ParkedView
 
     Ask = Callable[[ParkedView], Awaitable[list[ParkedLane]]]
 
@@ -131,7 +131,7 @@ def _run(config: Path, ask: "Ask") -> "list[ParkedLane]":
 
 
 async def _asked(settings: "Settings", ask: "Ask") -> "list[ParkedLane]":
-    from lbg_runtime.runtime.parked_view import viewing_parked
+    from lbg_runtime.runtime.parking.view import viewing_parked
 
     async with viewing_parked(settings) as view:
         return await ask(view)
@@ -142,7 +142,7 @@ async def _look(view: "ParkedView") -> "list[ParkedLane]":
 
 
 def _of_key(lanes: "list[ParkedLane]", key: str, *, is_lane: bool) -> "list[ParkedLane]":
-    from lbg_runtime.runtime.parking import name_of_key
+    from lbg_runtime.runtime.parking.parked_queue import name_of_key
 
     name = key if is_lane else name_of_key(key)
     return [each for each in lanes if each.lane == name]

@@ -51,7 +51,7 @@ def run(
         from lbg_runtime.cli.check import check_client_name, with_status_port
         from lbg_runtime.cli.log import configure_log
         from lbg_runtime.runtime.app import App
-        from lbg_runtime.runtime.registry import load_handlers
+        from lbg_runtime.runtime.handlers.registry import load_handlers
         from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 
     configure_log()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.group import listening_ms, tell_nobody_heard
+from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 

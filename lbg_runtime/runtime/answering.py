@@ -19,7 +19,7 @@ from lbg_runtime.core.group.question_gate import QuestionGate
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.clock import now_ms
-from lbg_runtime.runtime.key_book import KeyBook
+from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
 _log = structlog.get_logger(__name__)
 

@@ -17,11 +17,11 @@ from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
+from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import open_journal
-from lbg_runtime.runtime.lifespan import LifespanFailed
 from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.meters import MemberMeters
-from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 from lbg_runtime.runtime.stop import StopCause, stop_requests

@@ -59,9 +59,9 @@ from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.answering import Answerer
 from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.membership import Membership, counted_member
 from lbg_runtime.runtime.session import Session
 

@@ -53,11 +53,11 @@ from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import call_at_ms
-from lbg_runtime.runtime.dispatcher import Dispatcher
-from lbg_runtime.runtime.handling import Handling
-from lbg_runtime.runtime.hooks import Assignment, QueueHooks
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.handlers.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
-from lbg_runtime.runtime.parking import ParkedQueue
+from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
+from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.turns import Turns
 from lbg_runtime.transport.base import BoundFlow, Transport
 

@@ -25,8 +25,8 @@ from lbg_runtime.model.record import (
     StripesRecord,
 )
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.handling import Handling
 from lbg_runtime.runtime.meters import MemberMeters
+from lbg_runtime.runtime.runners.handling import Handling
 
 FILE_SUFFIX = ".member.jsonl"
 

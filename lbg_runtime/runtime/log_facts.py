@@ -2,7 +2,7 @@
 
 from structlog.typing import EventDict, WrappedLogger
 
-from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 
 def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

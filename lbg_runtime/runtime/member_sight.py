@@ -21,10 +21,10 @@ from lbg_runtime.metrics.reading import (
 )
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.record import OwnerRecord
-from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture

@@ -9,7 +9,7 @@ from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.metrics.durations import BOUNDS_NS, Durations
 from lbg_runtime.metrics.reading import MetersReading
 from lbg_runtime.model.record import OwnerRecord
-from lbg_runtime.runtime.handling import Handling
+from lbg_runtime.runtime.runners.handling import Handling
 
 _IN_GOOD_ORDER = frozenset({ReleaseCause.HANDBACK.value, ReleaseCause.REBIND.value, ReleaseCause.STOP.value})
 """Causes for which a queue is drained before it is given up."""

@@ -9,10 +9,10 @@ from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
-from lbg_runtime.runtime.dispatcher import Dispatcher
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.parking import ParkedQueue
-from lbg_runtime.runtime.parking_stay import ParkingPorts
+from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
+from lbg_runtime.runtime.parking.stay import ParkingPorts
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)

@@ -36,23 +36,23 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
-from lbg_runtime.runtime.dispatcher import Dispatcher
-from lbg_runtime.runtime.error_queue import ErrorQueue
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
+from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.handling import Handling
-from lbg_runtime.runtime.hooks import QueueHooks
+from lbg_runtime.runtime.handlers.hooks import QueueHooks
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.resources import MemberResources
+from lbg_runtime.runtime.handlers.routes import check_states, policies_of
+from lbg_runtime.runtime.handlers.traced import traced
 from lbg_runtime.runtime.journal import MemberJournal, note_of
-from lbg_runtime.runtime.key_book import KeyBook
 from lbg_runtime.runtime.member_sight import MemberSight
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.parking_lot import ParkingLot
-from lbg_runtime.runtime.registry import Handlers
-from lbg_runtime.runtime.resources import MemberResources
-from lbg_runtime.runtime.routes import check_states, policies_of
+from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.runtime.shutdown import Interruption
-from lbg_runtime.runtime.traced import traced
 from lbg_runtime.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)

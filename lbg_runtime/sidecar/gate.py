@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import structlog
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
 from lbg_runtime.sidecar.event import Event
 
 _log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from contextlib import suppress
 import orjson
 import structlog
 
-from lbg_runtime.runtime.handling import GivenBack
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer
 from lbg_runtime.sidecar.application import ApplicationFailed
 from lbg_runtime.sidecar.event import Event, facts, structured

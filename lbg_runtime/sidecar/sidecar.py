@@ -18,8 +18,8 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.handling import CURRENT_HANDLING, Handling
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.answer import Status

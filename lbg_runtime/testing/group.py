@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lbg_runtime.broker.engine.partition_line import partition_of
+from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import UserError
@@ -13,8 +13,8 @@ from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.message import NO_PROPERTIES, Message, PropertyValue
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.membership import Membership
-from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.testing.balance import imbalances, uneven
 from lbg_runtime.testing.failures import NotReached

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId
-from lbg_runtime.broker.engine.partitions import PartitionState
+from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.ids import DeliveryId, QueueName

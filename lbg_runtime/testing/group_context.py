@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.membership import Membership
-from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.testing.failures import LawsBroken, broken_laws
 from lbg_runtime.testing.group import PUBLISHER_ID, Group
 from lbg_runtime.testing.handler_watch import Wrapper

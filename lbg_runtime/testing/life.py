@@ -7,9 +7,9 @@ from contextvars import Context
 from enum import Enum
 
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.membership import Membership
-from lbg_runtime.runtime.registry import Handlers
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor, provision_queues
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.freezer import Freezer

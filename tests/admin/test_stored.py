@@ -31,7 +31,7 @@ from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import ConfigError, SempUnreachable
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2, "key": "topic_level:1"}
 READER = Administrator("reader", "r", vpn_levels={"default": AccessLevel.READ_ONLY})

@@ -203,7 +203,7 @@ def test_a_line_of_a_library_tells_of_the_message_that_is_handled():
 import logging
 from types import SimpleNamespace
 from lbg_runtime.cli.log import configure_log
-from lbg_runtime.runtime.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 configure_log(as_json=True)
 CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=3, key="k"))
 logging.getLogger("theirs").warning("slow")

@@ -91,7 +91,7 @@ def lines(told: Result) -> list[str]:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     # The broker logs in this process too, and would do so into the output of a command.
     monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
-    monkeypatch.setattr("lbg_runtime.runtime.parked_view.QUIET_S", 0.1)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.view.QUIET_S", 0.1)
     with capture_logs(), BrokerOnPort() as broker:
         yield Stage(tmp_path, broker)
 
@@ -182,7 +182,7 @@ def test_the_group_is_asked_of_the_broker_where_the_settings_say_so(
 def test_a_parking_queue_without_room_for_an_order_is_named_with_what_to_raise(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_runtime.runtime.parked_view.RETRY_S", 0.01)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.view.RETRY_S", 0.01)
     full = parking_queue("small", 0)
     stage.broker.create_queue(full, full, settings=QueueSettings(quota_bytes=1_400))
     stage.config.write_text(

@@ -16,7 +16,7 @@ from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.publisher.load import LoadPlan
-from lbg_runtime.transport.solace import fast_publish_check
+from lbg_runtime.transport.solace.fast import publish_check as fast_publish_check
 
 PublishCommand = Callable[..., list[str]]
 BOUND_S = 30

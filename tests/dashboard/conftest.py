@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbg_runtime.cli.group_homes import derived_placement, group_queues
+from lbg_runtime.cli.group.homes import derived_placement, group_queues
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.dashboard.server import DashboardServer
 from lbg_runtime.dashboard.watch import GroupWatch

@@ -10,7 +10,7 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.publish_broker import QUEUE, SHAPE, queue_content
+from lbg_runtime.cli.bench.arms.publish_broker import QUEUE, SHAPE, queue_content
 from lbg_runtime.model.ids import QueueName
 from tests.end_to_end.flood import fill
 from tests.processes import running

@@ -16,7 +16,7 @@ import structlog
 from lbg_runtime.cli.live.group import free_ports
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 

@@ -27,9 +27,9 @@ from lbg_runtime.model.message import (
 )
 from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.dispatcher import Dispatcher
-from lbg_runtime.runtime.handling import Handling
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport

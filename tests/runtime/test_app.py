@@ -7,7 +7,7 @@ import pytest
 
 from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 QUICK_CYCLE = {"rebind": {"interval": "5s"}}

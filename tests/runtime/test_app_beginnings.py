@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConnectFailed, HandlerError
-from lbg_runtime.runtime.lifespan import LifespanFailed
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
+from lbg_runtime.runtime.handlers.registry import Handlers
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.cli.group_homes import derived_placement, group_queues
-from lbg_runtime.cli.group_text import picture_as_object, picture_as_table, remarks
+from lbg_runtime.cli.group.homes import derived_placement, group_queues
+from lbg_runtime.cli.group.text import picture_as_object, picture_as_table, remarks
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.transport.memory.transport import MemoryTransport

@@ -216,7 +216,7 @@ async def test_a_key_that_cannot_be_asked_for_and_a_group_that_does_not_talk_are
 
 
 async def test_only_the_newest_keys_are_remembered(trial, asking, monkeypatch):
-    monkeypatch.setattr("lbg_runtime.runtime.key_book.MAX_KEYS_REMEMBERED", 2)
+    monkeypatch.setattr("lbg_runtime.runtime.dispatch.key_book.MAX_KEYS_REMEMBERED", 2)
     async with trial.running(trial.discovered("a")):
         await trial.until(lambda: len(trial.active()) == 4)
         for key in ("old", "new", "newer"):

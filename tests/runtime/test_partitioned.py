@@ -17,7 +17,7 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 KEYS, ROUNDS = 8, 20

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.handling import GivenBack
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.gate import GRACE_S, UNABLE_AFTER_S, Gate
 from tests.sidecar.conftest import RETRY, SUCCESS, ScriptedApplication
 from tests.sidecar.events import make_event

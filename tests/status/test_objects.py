@@ -2,14 +2,14 @@
 
 import orjson
 
-from lbg_runtime.cli.group_text import picture_as_object
+from lbg_runtime.cli.group.text import picture_as_object
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import FlowReport, KeySight, LaneHead, LastHandled, ReportedFlow
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.status.objects import changes_as_object, key_as_object, member_as_object
 from lbg_runtime.status.picture import KeyPicture
-from tests.cli.test_group import picture
+from tests.cli.group.test_commands import picture
 from tests.status.asking import STANDBY, change, counted, flow, member
 
 

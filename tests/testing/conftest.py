@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import BrokerRefusal, UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.testing import BrokerOnPort, NotReached
 

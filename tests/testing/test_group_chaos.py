@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
 

@@ -13,8 +13,8 @@ from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.parameters import State
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.parameters import State
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing import NotReached, VirtualTimeLoop, group_context, running
 
 YAML = """

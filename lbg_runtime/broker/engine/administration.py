@@ -5,7 +5,7 @@ from collections.abc import Container, Iterator
 from lbg_runtime.broker.engine.accounts import Accounts
 from lbg_runtime.broker.engine.answers import ClientStatus, GroupStatus, MessageStatus
 from lbg_runtime.broker.engine.effects import Effect
-from lbg_runtime.broker.engine.line_kinds import kind_of
+from lbg_runtime.broker.engine.lines.kinds import kind_of
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.vpn import Client

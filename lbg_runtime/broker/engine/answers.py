@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.broker.engine.effects import ClientId, FlowId
-from lbg_runtime.broker.engine.partitions import PartitionState
+from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome

@@ -26,14 +26,14 @@ from lbg_runtime.broker.engine.effects import (
     Published,
 )
 from lbg_runtime.broker.engine.flow import BrowserFlow, Flow, Wants, wants_everything
+from lbg_runtime.broker.engine.matching.selector import compile_selector
+from lbg_runtime.broker.engine.matching.subscriptions import topic_of
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
-from lbg_runtime.broker.engine.replay_log import ReplayStart
-from lbg_runtime.broker.engine.replays import Replays
+from lbg_runtime.broker.engine.replay.log import ReplayStart
+from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.restoration import Restoration
-from lbg_runtime.broker.engine.selector import compile_selector
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings
-from lbg_runtime.broker.engine.subscriptions import topic_of
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
 from lbg_runtime.broker.engine.transactions import Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
-from lbg_runtime.broker.engine.bind_line import BindLine
 from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import Effect, FlowId
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow
-from lbg_runtime.broker.engine.parted_line import PartedLine
+from lbg_runtime.broker.engine.lines.bind_line import BindLine
+from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.retention import Retention
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
 

@@ -17,11 +17,11 @@ from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.feeder import Feeder
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants, wants_everything
-from lbg_runtime.broker.engine.group_line import GroupLine
 from lbg_runtime.broker.engine.intake import Intake
-from lbg_runtime.broker.engine.line_kinds import kind_of, make_line
-from lbg_runtime.broker.engine.parted_line import PartedLine
-from lbg_runtime.broker.engine.partition_line import PartitionLine
+from lbg_runtime.broker.engine.lines.group_line import GroupLine
+from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
+from lbg_runtime.broker.engine.lines.parted_line import PartedLine
+from lbg_runtime.broker.engine.lines.partition_line import PartitionLine
 from lbg_runtime.broker.engine.retention import Bury, Retention
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage

@@ -29,7 +29,7 @@ from lbg_runtime.broker.engine.flow import Window
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
-from lbg_runtime.broker.engine.replays import Replays
+from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.spool import SpooledMessage
 from lbg_runtime.broker.engine.vpn import Vpn

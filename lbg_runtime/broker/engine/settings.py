@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lbg_runtime.broker.engine.grouping import Grouping
+from lbg_runtime.broker.engine.lines.grouping import Grouping
 
 
 class AccessType(Enum):

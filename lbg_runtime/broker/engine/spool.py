@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.effects import FlowId, Published
-from lbg_runtime.broker.engine.parts import Part, Parts
+from lbg_runtime.broker.engine.lines.parts import Part, Parts
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId
 

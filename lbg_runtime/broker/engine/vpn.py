@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.accounts import Account, Accounts
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
+from lbg_runtime.broker.engine.matching.subscriptions import Subscriptions
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
 from lbg_runtime.broker.engine.queue import Queue
-from lbg_runtime.broker.engine.replay_log import ReplayLog
+from lbg_runtime.broker.engine.replay.log import ReplayLog
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.engine.subscriptions import Subscriptions
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX

@@ -2,7 +2,7 @@
 
 import re
 
-from lbg_runtime.broker.engine.replay_log import AfterMessage
+from lbg_runtime.broker.engine.replay.log import AfterMessage
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.schema import Json
 from lbg_runtime.model.semp_code import SempCode

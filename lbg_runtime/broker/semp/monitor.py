@@ -6,8 +6,8 @@ from zlib import crc32
 
 from lbg_runtime.broker.engine.answers import ClientStatus, PartitionStatus, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.replay_log import NS_PER_S
-from lbg_runtime.broker.engine.replay_progress import ReplayStatus
+from lbg_runtime.broker.engine.replay.log import NS_PER_S
+from lbg_runtime.broker.engine.replay.progress import ReplayStatus
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.fault import SempFault

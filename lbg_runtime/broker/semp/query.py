@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote_plus
 
 import orjson
 
-from lbg_runtime.broker.engine.wildcards import Pattern, Wild
+from lbg_runtime.broker.engine.matching.wildcards import Pattern, Wild
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.model.semp_code import SempCode

@@ -6,7 +6,7 @@ from typing import cast
 
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.replay_log import NS_PER_S, FromBeginning, FromTime, ReplayStart
+from lbg_runtime.broker.engine.replay.log import NS_PER_S, FromBeginning, FromTime, ReplayStart
 from lbg_runtime.broker.engine.settings import ReplayLogSettings
 from lbg_runtime.broker.semp.collection import only
 from lbg_runtime.broker.semp.fault import SempFault

@@ -1,6 +1,6 @@
 """From where a client wants messages to be replayed, as it says so in its bind."""
 
-from lbg_runtime.broker.engine.replay_log import AfterMessage, FromBeginning, FromTime, ReplayStart
+from lbg_runtime.broker.engine.replay.log import AfterMessage, FromBeginning, FromTime, ReplayStart
 from lbg_runtime.model.errors import BrokerRefusal
 
 _BEGINNING, _TIME, _MESSAGE = range(3)

@@ -33,8 +33,8 @@ SPOOLED_BYTES = 1_000
 ONE_BY_ONE_SHARE = 20
 """Messages one by one take this much longer, so that there are fewer of them."""
 
-_BROKER = "lbg_runtime.cli.bench.measured_broker"
-_ARMS = "lbg_runtime.cli.bench.broker_arms"
+_BROKER = "lbg_runtime.cli.bench.arms.measured_broker"
+_ARMS = "lbg_runtime.cli.bench.arms.broker"
 
 Measured = dict[tuple[str, str], list[float]]
 """By arm and unit, the values of the rounds."""

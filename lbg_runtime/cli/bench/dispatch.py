@@ -30,7 +30,7 @@ def dispatch(
     """Measure what the runtime adds to a handler; 1, 100 and 10,000 keys unless told otherwise."""
     import uvloop
 
-    from lbg_runtime.cli.bench.dispatch_arms import GOALS, LANES, RUNTIME, made_messages, measure, repeat
+    from lbg_runtime.cli.bench.arms.dispatch import GOALS, LANES, RUNTIME, made_messages, measure, repeat
 
     # One key has a long line of waiting messages, which the runtime warns of.
     quiet_log(logging.ERROR)

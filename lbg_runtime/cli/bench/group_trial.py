@@ -18,8 +18,8 @@ import orjson
 
 from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, Broker, run_broker, run_module
 
-_BROKER = "lbg_runtime.cli.bench.group_broker"
-_MEMBER = "lbg_runtime.cli.bench.group_member"
+_BROKER = "lbg_runtime.cli.bench.arms.group_broker"
+_MEMBER = "lbg_runtime.cli.bench.arms.group_member"
 _POLL_S = 0.1
 
 

@@ -26,7 +26,7 @@ from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Ro
 
 PEER = "callback"
 GOALS = {"p50": 1.2, "p99": 1.5}
-_ARMS_MODULE = "lbg_runtime.cli.bench.latency_arms"
+_ARMS_MODULE = "lbg_runtime.cli.bench.arms.latency"
 
 Measured = Mapping[str, Sequence[Mapping[str, float]]]
 """By arm, the quantiles of its rounds, in microseconds."""
@@ -46,7 +46,7 @@ def latency(
     Exit 1 where a message is not confirmed, is missing, comes twice or out of the order of its key, or is left on a
     queue.
     """
-    from lbg_runtime.cli.bench.latency_arms import ARMS, SLICE
+    from lbg_runtime.cli.bench.arms.latency import ARMS, SLICE
 
     check_profile(profile)
     measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
@@ -60,10 +60,10 @@ def latency(
 
 def measure(message_count: int, rate_per_s: float, profile: Path | None = None) -> dict[str, dict[str, float]]:
     """One round: the quantiles of each arm, in microseconds."""
-    from lbg_runtime.cli.bench.latency_arms import ARMS, WARM_UP
+    from lbg_runtime.cli.bench.arms.latency import ARMS, WARM_UP
 
     with ExitStack() as stack:
-        broker = stack.enter_context(run_broker("lbg_runtime.cli.bench.filled_broker", 1, 1, *ARMS))
+        broker = stack.enter_context(run_broker("lbg_runtime.cli.bench.arms.filled_broker", 1, 1, *ARMS))
         arguments: tuple[Any, ...] = (broker.host, message_count, rate_per_s)
         started = {
             arm: stack.enter_context(run_module(_ARMS_MODULE, (arm, *arguments), subprocess.DEVNULL)) for arm in ARMS

@@ -91,7 +91,7 @@ def measure(arm: str, message_count: int, key_count: int, *, comes_first: bool =
     `comes_first`: whether the one with the poison is started first, or its peer. They take turns, so that it cannot
     matter.
     """
-    brokers = "lbg_runtime.cli.bench.poison_broker"
+    brokers = "lbg_runtime.cli.bench.arms.poison_broker"
     with (
         run_broker(brokers, message_count, key_count) as first,
         run_broker(brokers, message_count, key_count) as second,
@@ -118,7 +118,7 @@ def measure(arm: str, message_count: int, key_count: int, *, comes_first: bool =
 
 
 def _run(arm: str, measured_as: str, host: str, message_count: int, key_count: int, begin_s: float) -> dict[str, Any]:
-    return run_arm(arm, "lbg_runtime.cli.bench.poison_arms", host, message_count, key_count, measured_as, begin_s)
+    return run_arm(arm, "lbg_runtime.cli.bench.arms.poison", host, message_count, key_count, measured_as, begin_s)
 
 
 def rates_together(mine: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

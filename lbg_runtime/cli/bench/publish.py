@@ -33,8 +33,8 @@ SLOW_SHARE = 6
 
 PROFILED_ROUNDS = 5
 """How many times the messages of a measurement the profiled arm publishes, as sampling needs a while."""
-_ARMS_MODULE = "lbg_runtime.cli.bench.publish_arms"
-_BROKER_MODULE = "lbg_runtime.cli.bench.publish_broker"
+_ARMS_MODULE = "lbg_runtime.cli.bench.arms.publish"
+_BROKER_MODULE = "lbg_runtime.cli.bench.arms.publish_broker"
 
 Measured = Mapping[str, list[dict[str, float]]]
 """The measurements of each arm, round by round."""
@@ -81,8 +81,8 @@ def measure(arm: str, message_count: int) -> dict[str, float]:
 
 def check_content(arm: str, content: Mapping[str, Any], message_count: int) -> None:
     """Raise `BenchFailed` unless each message lies on the queue once, whole, and behind those before it of its key."""
-    from lbg_runtime.cli.bench.publish_arms import KEYS, PUBLISHER
-    from lbg_runtime.cli.bench.receive_arms import WrongCourse, check_course
+    from lbg_runtime.cli.bench.arms.publish import KEYS, PUBLISHER
+    from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course
 
     try:
         check_course(content["numbers"], message_count, KEYS)

@@ -63,17 +63,17 @@ def receive(
         ratios += ratios_of(measured, case)
     if profile is not None:
         count = messages * PROFILED_ROUNDS
-        with run_broker("lbg_runtime.cli.bench.filled_broker", count, key_counts[-1]) as broker:
+        with run_broker("lbg_runtime.cli.bench.arms.filled_broker", count, key_counts[-1]) as broker:
             run_arm("member", _ARMS_MODULE, broker.host, count, key_counts[-1], profile=profile)
     finish(Report("receive", rounds, rows, ratios, settings={"messages": messages}), json=json)
 
 
-_ARMS_MODULE = "lbg_runtime.cli.bench.receive_arms"
+_ARMS_MODULE = "lbg_runtime.cli.bench.arms.receive"
 
 
 def measure(arm: str, message_count: int, key_count: int) -> dict[str, float]:
     """One measurement: messages a second, and microseconds of processor a message on both sides."""
-    with run_broker("lbg_runtime.cli.bench.filled_broker", message_count, key_count) as broker:
+    with run_broker("lbg_runtime.cli.bench.arms.filled_broker", message_count, key_count) as broker:
         before = broker.ask()
         spent = run_arm(arm, _ARMS_MODULE, broker.host, message_count, key_count)
         after = broker.ask()

@@ -190,7 +190,7 @@ async def _until_active(journal: Path) -> None:
 
 def _event(key: int) -> tuple[dict[str, str], bytes]:
     """What the sidecar sends for a message of the filled broker."""
-    from lbg_runtime.cli.bench.filled_broker import PAYLOAD, QUEUE, SHAPE
+    from lbg_runtime.cli.bench.arms.filled_broker import PAYLOAD, QUEUE, SHAPE
     from lbg_runtime.model.ids import Epoch
     from lbg_runtime.model.message import (
         KEY_SEQUENCE_PROPERTY,
@@ -227,7 +227,7 @@ def _journal_times_ns(folder: Path) -> list[tuple[int, int]]:
 
 
 def _write_config(folder: Path, host: str, url: str) -> Path:
-    from lbg_runtime.cli.bench.filled_broker import SHAPE
+    from lbg_runtime.cli.bench.arms.filled_broker import SHAPE
 
     config = folder / "config.yaml"
     settings = {
@@ -251,7 +251,7 @@ async def _helper(folder: Path, module: str, *arguments: str) -> AsyncIterator[d
     """A process of this package that leaves when its input ends, and the JSON line that it says first."""
     log = folder / f"{module}.log"
     with log.open("ab") as output:
-        command = [sys.executable, "-m", f"lbg_runtime.cli.bench.{module}", *arguments]
+        command = [sys.executable, "-m", f"lbg_runtime.cli.bench.arms.{module}", *arguments]
         process: Process = await anyio.open_process(command, stderr=output)
     try:
         if process.stdout is None:

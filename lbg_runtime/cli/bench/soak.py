@@ -131,7 +131,7 @@ def soak(
             is_administered=True,
             has_faults=True,
             board=board,
-            handlers="lbg_runtime.cli.bench.soak_handlers",
+            handlers="lbg_runtime.cli.bench.arms.soak_handlers",
         )
         course = Course()
         began_s = time.monotonic()

@@ -11,7 +11,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.registry import Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.transport.base import BoundFlow
 

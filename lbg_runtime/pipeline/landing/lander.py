@@ -28,9 +28,9 @@ from lbg_runtime.pipeline.landing.prune import Unpruned, prune, wall_us
 from lbg_runtime.pipeline.landing.room import Room
 from lbg_runtime.pipeline.landing.usage import free_bytes, used_bytes
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.handling import CURRENT_HANDLING
-from lbg_runtime.runtime.registry import Handlers
-from lbg_runtime.runtime.runner_pool import aside
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.runners.pool import aside
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.handling import CURRENT_HANDLING, GivenBack
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
 
 _log = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ from lbg_runtime.broker.engine.effects import (
     FlowEnded,
     FlowId,
 )
+from lbg_runtime.broker.engine.matching.subscriptions import topic_of
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.engine.subscriptions import topic_of
 from lbg_runtime.model.errors import (
     BindFailed,
     BrokerRefusal,

@@ -4,12 +4,12 @@ import structlog
 
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.transport.solace import compiled
-from lbg_runtime.transport.solace.compiled_reader import reader_of
-from lbg_runtime.transport.solace.fast_calls import FastCalls, address_of
-from lbg_runtime.transport.solace.fast_check import unexpected
-from lbg_runtime.transport.solace.fast_path import PATIENCE_S, FastPath
-from lbg_runtime.transport.solace.gathering import Gathering
+from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.fast.calls import FastCalls, address_of
+from lbg_runtime.transport.solace.fast.check import unexpected
+from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
+from lbg_runtime.transport.solace.fast.gathering import Gathering
+from lbg_runtime.transport.solace.fast.path import PATIENCE_S, FastPath
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.public_path import PublicPath
 from lbg_runtime.transport.solace.receive_path import MakePath, PathOwner, ReceivePath

@@ -342,7 +342,7 @@ class SolaceTransport:
 
 def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:
     """Import the client, which takes a tenth of a second, look at it, and choose how to receive and to publish."""
-    from lbg_runtime.transport.solace.fast_publish_check import choose_publisher
+    from lbg_runtime.transport.solace.fast.publish_check import choose_publisher
     from lbg_runtime.transport.solace.library import missing_parts
     from lbg_runtime.transport.solace.paths import choose_path
     from lbg_runtime.transport.solace.public_path import PublicPath

@@ -3,7 +3,7 @@
 import pytest
 from solace.messaging.resources.topic import Topic
 
-from lbg_runtime.broker.engine.grouping import Grouping
+from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType
 
 pytestmark = pytest.mark.real_time

@@ -4,7 +4,7 @@ import pytest
 from solace.messaging.config.message_acknowledgement_configuration import Outcome
 from solace.messaging.resources.topic import Topic
 
-from lbg_runtime.broker.engine.partitions import PartitionState
+from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType
 
 pytestmark = pytest.mark.real_time

@@ -11,8 +11,8 @@ from solace.messaging.receiver.inbound_message import ReplicationGroupMessageId
 from solace.messaging.resources.queue import Queue
 from solace.messaging.utils.life_cycle_control import TerminationNotificationListener
 
-from lbg_runtime.broker.engine.replay_log import AfterMessage, FromBeginning
-from lbg_runtime.broker.engine.replay_progress import ReplayState
+from lbg_runtime.broker.engine.replay.log import AfterMessage, FromBeginning
+from lbg_runtime.broker.engine.replay.progress import ReplayState
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName

@@ -1,6 +1,6 @@
 import pytest
 
-from lbg_runtime.broker.engine.replay_log import AfterMessage, FromBeginning, FromTime
+from lbg_runtime.broker.engine.replay.log import AfterMessage, FromBeginning, FromTime
 from lbg_runtime.broker.server.replay_start import replay_start
 from lbg_runtime.model.errors import BrokerRefusal
 

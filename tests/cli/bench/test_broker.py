@@ -8,9 +8,8 @@ import threading
 
 import pytest
 
-from lbg_runtime.cli.bench.broker import QUEUE_COUNTS, SPREADS, ratios_of
-from lbg_runtime.cli.bench.measured_broker import ready_deliveries
-from lbg_runtime.cli.bench.raw_client import (
+from lbg_runtime.cli.bench.arms.measured_broker import ready_deliveries
+from lbg_runtime.cli.bench.arms.raw_client import (
     RawClient,
     UnexpectedAnswer,
     delivery_id,
@@ -19,6 +18,7 @@ from lbg_runtime.cli.bench.raw_client import (
     number_in,
     numbered,
 )
+from lbg_runtime.cli.bench.broker import QUEUE_COUNTS, SPREADS, ratios_of
 from lbg_runtime.smf.frame import Protocol, encode_frame
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import Response, answer

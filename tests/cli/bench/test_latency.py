@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from lbg_runtime.cli.bench.arms.latency import ARMS, KEYS, SLICE, WARM_UP, Latencies, quantiles, turns
+from lbg_runtime.cli.bench.arms.receive import WrongCourse
 from lbg_runtime.cli.bench.latency import PEER, ratios_of, rows_of
-from lbg_runtime.cli.bench.latency_arms import ARMS, KEYS, SLICE, WARM_UP, Latencies, quantiles, turns
-from lbg_runtime.cli.bench.receive_arms import WrongCourse
 
 
 def test_every_arm_gets_as_many_messages_in_slices_and_is_the_first_one_as_often() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lbg_runtime.cli.bench.arms.poison import is_measured
 from lbg_runtime.cli.bench.poison import POLICIES, SAMPLE, NotTogether, rates_together, ratios_of
-from lbg_runtime.cli.bench.poison_arms import is_measured
 
 
 def test_only_what_two_members_did_at_the_same_time_is_compared() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from lbg_runtime.cli.bench.arms.publish import KEYS, PUBLISHER
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.publish import ARMS, PEERS, check_content, measure, ratios_of
-from lbg_runtime.cli.bench.publish_arms import KEYS, PUBLISHER
 
 
 def content(*numbers: int, **instead: list[Any]) -> dict[str, list[Any]]:

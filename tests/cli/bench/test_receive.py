@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.receive import ARMS, measure, ratios_of
-from lbg_runtime.cli.bench.receive_arms import WrongCourse, check_course
 
 SHORT = ("--messages", "3000", "--rounds", "1", "--keys", "7")
 

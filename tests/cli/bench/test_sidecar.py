@@ -7,8 +7,8 @@ import sys
 import httpx
 import pytest
 
+from lbg_runtime.cli.bench.arms.sidecar_application import OrderedApplication
 from lbg_runtime.cli.bench.sidecar import Arm, quantiles, ratios_of, rows_of, wrong_of
-from lbg_runtime.cli.bench.sidecar_application import OrderedApplication
 
 SHORT = ["--messages", "1000", "--seconds", "1", "--rate", "200", "--rounds", "1"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.transport.solace import compiled
+from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 

@@ -194,7 +194,8 @@ async def test_the_client_cannot_open_a_window_that_was_closed(
 async def test_an_unreadable_message_stops_its_flow_and_stays(
     make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch, is_foreseen: bool
 ) -> None:
-    from lbg_runtime.transport.solace import fast_reader, inbound
+    from lbg_runtime.transport.solace import inbound
+    from lbg_runtime.transport.solace.fast import reader
 
     def refuse(payload: bytes) -> bytes:
         raise inbound.UnreadableMessage("for a test") if is_foreseen else ZeroDivisionError
@@ -205,7 +206,7 @@ async def test_an_unreadable_message_stops_its_flow_and_stays(
     # Whose exception it is in the end: an unforeseen one is reported by whoever called.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     with monkeypatch.context() as patched:
-        for module in (inbound, fast_reader):
+        for module in (inbound, reader):
             patched.setattr(module, "unwrap_text", refuse)
         flow = await transport.bind(QUEUE, Epoch(1), recorder)
         flow.start_intake()
@@ -222,7 +223,7 @@ async def test_an_unreadable_message_stops_its_flow_and_stays(
 async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lbg_runtime.transport.solace.fast_path import FastPath
+    from lbg_runtime.transport.solace.fast.path import FastPath
     from lbg_runtime.transport.solace.public_path import PublicPath
 
     transport = make_transport("first")

@@ -1,0 +1,1 @@
+"""Who is fed next: the lines of flows at a queue, exclusive, non-exclusive, partitioned and by message group."""

@@ -1,0 +1,29 @@
+"""Which kind of bind line a queue's settings ask for."""
+
+from lbg_runtime.broker.engine.lines.bind_line import BindLine, bind_line
+from lbg_runtime.broker.engine.lines.group_line import GroupLine
+from lbg_runtime.broker.engine.lines.message_groups import GroupOf
+from lbg_runtime.broker.engine.lines.parted_line import PartedLine
+from lbg_runtime.broker.engine.lines.partition_line import PartitionLine, PartitionOf
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.spool import Spool
+from lbg_runtime.broker.engine.surroundings import Surroundings
+
+
+def make_line(settings: QueueSettings, spool: Spool, surroundings: Surroundings) -> BindLine | PartedLine:
+    """A line without flows; the messages in the spool belong to its parts from now on, where it has some."""
+    if settings.is_partitioned:
+        parts = spool.divide(PartitionOf(settings.partition_count, surroundings))
+        return PartitionLine(spool, parts, settings, surroundings)
+    if settings.groups_messages:
+        group_of = GroupOf(settings.grouping.buckets, surroundings)
+        parts = spool.divide(group_of)
+        return GroupLine(spool, parts, settings.grouping, group_of, surroundings)
+    spool.undivide()
+    return bind_line(settings.access_type)
+
+
+def kind_of(settings: QueueSettings) -> tuple[object, ...]:
+    """What a queue's line depends on; where it changes, flows cannot stay."""
+    partitions = settings.partition_count if settings.is_partitioned else 0
+    return settings.access_type, partitions, settings.grouping if settings.groups_messages else None

@@ -1,0 +1,1 @@
+"""Which topic matches which subscription, and which message which selector."""

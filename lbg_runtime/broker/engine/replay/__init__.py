@@ -1,0 +1,1 @@
+"""The replay log, and replays from it."""

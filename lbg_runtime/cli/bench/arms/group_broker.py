@@ -1,0 +1,110 @@
+"""The development broker with the queues of a whole group, filled when it is told to; a process of its own.
+
+Argument: how many queues. Says on standard output where it listens, as one JSON line. A line `COUNT KEYS FIRST` on its
+standard input puts so many messages on the queues, of so many keys in turn, the first key being number FIRST; then, and
+after an empty line, it tells what it has used and done so far. It leaves when there is no more input.
+"""
+
+import gc
+import sys
+import time
+from collections import Counter
+
+import orjson
+import uvloop
+
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.filled_broker import PAYLOAD, TOPIC, CountingEngine
+from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
+from lbg_runtime.cli.bench.report import quiet_log
+from lbg_runtime.cli.broker import GC_THRESHOLDS
+from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Message,
+    PropertyValue,
+)
+from lbg_runtime.smf.contents import relay_of
+
+_SHARDS = 96
+
+
+def shape_of(queue_count: int) -> GroupShape:
+    """The group that has so many queues."""
+    return GroupShape(GroupName("bench"), "bench", max(_SHARDS, queue_count), queue_count)
+
+
+class Filler:
+    """Puts messages on the queues as a hashed publisher stamps them; the message id is the number, from 0."""
+
+    def __init__(self, server: BrokerServer, shape: GroupShape) -> None:
+        self._server = server
+        self._shape = shape
+        self._number = 0
+        self._of_key: Counter[int] = Counter()
+        for queue in range(shape.queue_count):
+            server.create_queue(shape.queue_name(queue), shape.subscriptions(queue))
+
+    def fill(self, count: int, key_count: int, first_key: int) -> None:
+        """Put messages of each key in turn; nothing is sent before all of them are there."""
+        server, shape, of_key = self._server, self._shape, self._of_key
+        client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
+        effects = []
+        for index in range(count):
+            key = first_key + index % key_count
+            of_key[key] += 1
+            topic = shape.hashed_topic(key % shape.hash_count, TOPIC)
+            stamps: dict[str, PropertyValue] = {
+                PARTITION_KEY_PROPERTY: f"key-{key}",
+                PUBLISHER_PROPERTY: "b",
+                KEY_SEQUENCE_PROPERTY: of_key[key],
+            }
+            relay = relay_of(Message(topic, PAYLOAD, stamps, str(self._number), 1_700_000_000_000))
+            self._number += 1
+            effects += server.engine.publish_direct(client, Published(topic, relay, relay.size_bytes))
+        server.engine.disconnect(client)
+        server.carry_out(effects)
+
+
+async def _serve(queue_count: int) -> None:
+    engine = CountingEngine("bench")
+    gc.set_threshold(*GC_THRESHOLDS)
+    async with BrokerServer(port=0, engine=engine) as server:
+        filler = Filler(server, shape_of(queue_count))
+        gc.freeze()
+        _say({"host": f"tcp://{server.host}:{server.port}"})
+        async for line in read_lines(sys.stdin.fileno()):
+            if line:
+                filler.fill(*map(int, line.split()))
+            _say(_facts(engine))
+
+
+def _facts(engine: CountingEngine) -> dict[str, object]:
+    feeds: Counter[str] = Counter()
+    depth = 0
+    for name in engine.queue_names(DEFAULT_VPN):
+        status = engine.queue_status(DEFAULT_VPN, name)
+        depth += status.depth
+        feeds.update(flow.client_name for flow in status.flows if flow.active)
+    return {
+        "cpu_s": time.process_time(),
+        "memory_bytes": memory_bytes(),
+        "depth": depth,
+        "feeds": feeds,
+        "settle_frames": engine.settle_frames,
+    }
+
+
+def _say(facts: dict[str, object]) -> None:
+    print(orjson.dumps(facts).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    quiet_log()
+    uvloop.run(_serve(int(sys.argv[1])))

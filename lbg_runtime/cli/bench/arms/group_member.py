@@ -1,0 +1,140 @@
+"""A member of the group of `group_broker`, in a process of its own, on the official client's fast path.
+
+Arguments, as one JSON object: `host`, `queues`, `index`, `count` (of members), `max_in_flight`, `runners`, `wait_ms`
+(shortest and longest of a handler that waits; both 0 for one that does nothing), `raises` (how often the handler fails
+at each message before it does not). Every line on its standard input is
+answered by a line that tells what it has handled since the line before; it leaves when there is no more input.
+"""
+
+import asyncio
+import base64
+import logging
+import os
+import random
+import sys
+import time
+from array import array
+from typing import Any, BinaryIO
+
+import orjson
+import uvloop
+
+from lbg_runtime.cli.bench.arms.filled_broker import TOPIC
+from lbg_runtime.cli.bench.arms.group_broker import shape_of
+from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
+from lbg_runtime.cli.bench.arms.native_messages import messages_in_use
+from lbg_runtime.cli.bench.report import quiet_log
+from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handlers.registry import Handlers
+
+
+class PretendedFailure(Exception):
+    """What a handler raises that is to fail."""
+
+
+class Account:
+    """What was handled since it was last taken. Holds nothing by key, as what the runtime holds is measured."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+        self._first_ns = self._last_ns = self._first_cpu_ns = 0
+        self._failures: dict[int, int] = {}
+        """Of messages that have failed and not yet succeeded."""
+        self._raised = 0
+
+    def fail(self, message: Message, times: int) -> None:
+        """Raise, unless this message has failed so often."""
+        number = int(message.message_id or "")
+        failed = self._failures.get(number, 0)
+        if failed < times:
+            self._failures[number] = failed + 1
+            self._raised += 1
+            raise PretendedFailure(f"failure {failed + 1} of {times}")
+        self._failures.pop(number, None)
+
+    def note(self, message: Message) -> None:
+        """One is being handled."""
+        self._last_ns = time.monotonic_ns()
+        if not self._numbers:
+            self._first_ns, self._first_cpu_ns = self._last_ns, time.process_time_ns()
+        self._numbers.append(int(message.message_id or ""))
+
+    def take(self) -> dict[str, object]:
+        """What there is to say, and begin anew."""
+        numbers, self._numbers = self._numbers, array("q")
+        raised, self._raised = self._raised, 0
+        return {
+            "raised": raised,
+            "first_ns": self._first_ns,
+            "last_ns": self._last_ns,
+            "cpu_ns": time.process_time_ns() - self._first_cpu_ns,
+            "numbers": base64.b64encode(numbers.tobytes()).decode(),
+            "memory_bytes": memory_bytes(),
+            "native_messages": messages_in_use(),
+        }
+
+
+async def _run(told: dict[str, Any], answers: BinaryIO) -> None:
+    account = Account()
+    handlers = Handlers()
+    shortest_s, longest_s = (part / 1_000 for part in told["wait_ms"])
+
+    raises: int = told["raises"]
+    if raises:
+
+        @handlers.handler(TOPIC)
+        async def handle(message: Message) -> None:
+            account.fail(message, raises)
+            account.note(message)
+    elif longest_s:
+
+        @handlers.handler(TOPIC)
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(random.uniform(shortest_s, longest_s))
+            account.note(message)
+    else:
+
+        @handlers.handler(TOPIC)
+        async def handle(message: Message) -> None:
+            account.note(message)
+
+    shape = shape_of(told["queues"])
+    settings = Settings.model_validate(
+        {
+            "connection": {"transport": "solace", "host": told["host"], "client_name": f"member-{told['index']}"},
+            "transport": {"client_path": "fast"},
+            "group": {
+                "name": shape.name,
+                "hash_prefix": shape.hash_prefix,
+                "hash_count": shape.hash_count,
+                "queue_count": shape.queue_count,
+            },
+            # So that nobody waits for long until everyone has what is his.
+            "membership": {"mode": "static", "index": told["index"], "count": told["count"], "settle": "200ms"},
+            "rebind": {"standbys": 0, "min_tenure": "0ms"},
+            "failure": {"backoff": {"initial": "1ms", "maximum": "1ms"}},
+            "dispatch": {"max_in_flight": told["max_in_flight"], "runners": told["runners"]},
+        }
+    )
+    app = App(handlers, settings)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(app.run())
+        async for _ in read_lines(sys.stdin.fileno()):
+            answers.write(orjson.dumps(account.take()) + b"\n")
+            answers.flush()
+        app.stop()
+        report = await running
+    if not report.is_clean:
+        raise SystemExit("it left something behind")
+
+
+if __name__ == "__main__":
+    # Every failure of a handler is a warning, and there may be a million of them.
+    quiet_log(logging.ERROR)
+    # Answers are long, and whatever else is printed in this process must not come in between.
+    with os.fdopen(os.dup(1), "wb") as output:
+        os.dup2(2, 1)
+        uvloop.run(_run(orjson.loads(sys.argv[1]), output))

@@ -1,0 +1,136 @@
+"""A development broker that tells what it uses, or a peer that does nothing of what a broker does; for `broker`.
+
+Arguments: `broker`, and how many queues with one subscription each; `stored`, the same with a store; or `bare`, and how
+many messages it has ready. Says on standard output where it listens, as one JSON line. Every line on its standard input
+is answered by a line with what it has used and done; it leaves when there is no more input.
+"""
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import orjson
+import uvloop
+
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.store.store import Store
+from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine
+from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
+from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
+from lbg_runtime.cli.bench.report import quiet_log
+from lbg_runtime.cli.broker import GC_THRESHOLDS
+from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_assured
+from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, encode_frame, protocol_of
+from lbg_runtime.smf.message import read_published
+from lbg_runtime.smf.response import OK, answer
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+class BarePeer(asyncio.Protocol):
+    """Cuts what comes into frames, confirms messages and sends ready ones. Nothing is kept, looked up or in order."""
+
+    def __init__(self, ready: Sequence[bytes]) -> None:
+        self._ready = ready
+        self._reader = FrameReader(1 << 30)
+        self._transport: asyncio.Transport | None = None
+        self._received = 0
+        self._sent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._transport is None:
+            return
+        self._reader.feed(data)
+        before = self._received
+        while (raw := self._reader.next_frame()) is not None:
+            if protocol_of(raw) == Protocol.MESSAGE:
+                self._received += 1
+            else:
+                self._send_more(raw)
+        if self._received != before:
+            body = publisher_ack_body(FLOW, self._received)
+            self._transport.write(encode_frame(answer(Protocol.ASSURED_CTRL, body, OK)))
+
+    def _send_more(self, raw: bytes) -> None:
+        request = read_assured(decode_frame(raw).body)
+        if isinstance(request, ClientAck) and self._transport is not None:
+            start, self._sent = self._sent, min(len(self._ready), (request.received_id or 0) + WINDOW)
+            self._transport.write(b"".join(self._ready[start : self._sent]))
+
+
+def ready_deliveries(count: int) -> list[bytes]:
+    """What a broker sends to a flow that takes so many messages."""
+    frames = []
+    for number in range(count):
+        relay = read_published(message_frame(FLOW, number + 1, topic_of(0), numbered(number, PAYLOAD_BYTES))).relay
+        prefix = relay.delivery_prefix(number + 1, number, FLOW, redelivered=False)
+        frames.append(prefix + relay.carried + relay.body)
+    return frames
+
+
+async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
+    counting = CountingEngine("bench")
+    gc.set_threshold(*GC_THRESHOLDS)
+    async with BrokerServer(port=0, engine=counting, store=store) as server:
+        engine = server.engine
+        for queue in range(queue_count):
+            server.create_queue(queue_name(queue), [topic_of(queue)])
+        gc.collect()
+        gc.freeze()
+        _say({"host": f"tcp://{server.host}:{server.port}"})
+        counting_s = 0.0
+        async for _ in read_lines(sys.stdin.fileno()):
+            began_s = time.process_time()
+            names = engine.queue_names(DEFAULT_VPN)
+            depths = {name: depth for name in names if (depth := engine.queue_depth(DEFAULT_VPN, name))}
+            flows = sum(len(engine.queue_flows(DEFAULT_VPN, name)) for name in names)
+            # Of ten thousand queues it takes as long as a message of each.
+            counting_s += time.process_time() - began_s
+            _say(
+                {
+                    "cpu_s": time.process_time() - counting_s,
+                    "memory_bytes": memory_bytes(),
+                    "depth": sum(depths.values()),
+                    "flows": flows,
+                    "settle_frames": counting.settle_frames,
+                }
+            )
+
+
+async def _serve_stored(queue_count: int) -> None:
+    with TemporaryDirectory(prefix="lbg-bench-") as folder:
+        await _serve_broker(queue_count, Store.open(Path(folder) / "store"))
+
+
+async def _serve_bare(count: int) -> None:
+    ready = ready_deliveries(count)
+    listener = await asyncio.get_running_loop().create_server(lambda: BarePeer(ready), "127.0.0.1", 0)
+    async with listener:
+        _say({"host": f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"})
+        async for _ in read_lines(sys.stdin.fileno()):
+            _say({"cpu_s": time.process_time(), "memory_bytes": memory_bytes()})
+
+
+def _say(facts: dict[str, object]) -> None:
+    print(orjson.dumps(facts).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    quiet_log()
+    serve = {"broker": _serve_broker, "stored": _serve_stored, "bare": _serve_bare}[sys.argv[1]]
+    uvloop.run(serve(int(sys.argv[2])))

@@ -1,0 +1,102 @@
+"""A member under one policy, in a process of its own: handles all but the poisoned key, and says what that took.
+
+Arguments: the arm, where the broker is, how many messages, of how many keys, the arm whose keys count, and when to
+begin, on the machine's monotonic clock: whoever is measured beside another begins with it.
+"""
+
+import asyncio
+import sys
+import time
+
+import orjson
+import uvloop
+
+from lbg_runtime.cli.bench.arms.filled_broker import TOPIC
+from lbg_runtime.cli.bench.arms.poison_broker import POISONED, SHAPE
+from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course, settings_for
+from lbg_runtime.cli.bench.poison import POLICIES, SAMPLE
+from lbg_runtime.cli.bench.report import quiet_log
+from lbg_runtime.config.settings import ClientPathChoice, Settings
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+PATIENCE_S = 120.0
+
+
+class Poison(Exception):
+    """What the poisoned key's messages fail with, all of them."""
+
+
+def is_measured(arm: str, key: int) -> bool:
+    """Whether the messages of a key count: those of other keys, and with `stop`, those of other queues."""
+    if arm == "stop":
+        return key % SHAPE.hash_count % SHAPE.queue_count != POISONED
+    return key != POISONED
+
+
+async def take(arm: str, host: str, count: int, key_count: int, measured_as: str, begin_s: float) -> dict[str, object]:
+    """When every hundredth of the messages that count was handled; processor time of a message; what has failed."""
+    expected = sum(is_measured(measured_as, number % key_count) for number in range(count))
+    ids: list[str] = []
+    moments: list[float] = []
+    cpu_s: list[float] = []
+    failed = 0
+    gate = asyncio.Event()
+    asyncio.get_running_loop().call_later(max(0.0, begin_s - time.monotonic()), gate.set)
+    is_poisoned = arm != "no poison"
+    handlers = Handlers()
+    poisoned_key = f"key-{POISONED}"
+
+    @handlers.handler(TOPIC)
+    async def handle(message: Message) -> None:
+        nonlocal failed
+        if not gate.is_set():
+            await gate.wait()
+        if message.key == poisoned_key:
+            if is_poisoned:
+                failed += 1
+                raise Poison
+            return
+        number = message.message_id or ""
+        if measured_as == "stop" and not is_measured(measured_as, int(number) % key_count):
+            return
+        ids.append(number)
+        if not len(ids) % SAMPLE or len(ids) == expected:
+            moments.append(time.monotonic())
+            cpu_s.append(time.process_time())
+        if len(ids) == expected:
+            app.stop()
+
+    settings = Settings.model_validate(
+        {
+            "group": {
+                "name": SHAPE.name,
+                "hash_prefix": SHAPE.hash_prefix,
+                "hash_count": SHAPE.hash_count,
+                "queue_count": SHAPE.queue_count,
+            },
+            "membership": {"mode": "static", "index": 0, "count": 1},
+            "rebind": {"drain_timeout": "2s"},
+            "failure": POLICIES[arm],
+        }
+    )
+    app = App(handlers, settings, session=SolaceTransport(settings_for(host, ClientPathChoice.FAST)))
+    async with asyncio.timeout(PATIENCE_S):
+        await app.run()
+    if is_poisoned and not failed:
+        raise WrongCourse("the poisoned key was not met while the others were handled")
+    if measured_as != "stop":
+        # All messages of the poisoned key are missing, and no other.
+        place = {number: at for at, number in enumerate(n for n in range(count) if n % key_count != POISONED)}
+        check_course([str(place[int(number)]) for number in ids], expected, key_count - 1)
+    return {"moments": moments, "cpu_us": (cpu_s[-1] - cpu_s[0]) / (expected - SAMPLE) * 1e6, "failed": failed}
+
+
+if __name__ == "__main__":
+    import logging
+
+    quiet_log(logging.CRITICAL)
+    arm, host, count, key_count, measured_as, begin_s = sys.argv[1:]
+    print(orjson.dumps(uvloop.run(take(arm, host, int(count), int(key_count), measured_as, float(begin_s)))).decode())

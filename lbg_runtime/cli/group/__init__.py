@@ -1,0 +1,1 @@
+"""`lbg group`: its commands, their plans and their texts."""

@@ -1,0 +1,281 @@
+"""`lbg group create`, `apply`, `plan`, `verify`, `list`, `show`, `delete`, `evict`: a group on the broker, over SEMP.
+
+What a group is to be stands in the settings: `group`, the username and password of `connection`, and in `semp` who
+administers it. Exit code 1 where something is refused, in the way, or not as it should be.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from lbg_runtime.model.errors import ConfigError, GroupMissing
+from lbg_runtime.model.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lbg_runtime.admin.group import GroupAdmin, OnStep, Plan
+    from lbg_runtime.admin.plan import Step
+    from lbg_runtime.admin.sight import QueueSight
+    from lbg_runtime.admin.spec import GroupSpec, StoredGroup
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.model.ids import QueueName
+    from lbg_runtime.semp.client import SempClient
+
+    _Shown = tuple[StoredGroup, tuple[QueueName, ...], Mapping[QueueName, QueueSight]]
+
+T = TypeVar("T")
+
+Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Name = Annotated[str, typer.Argument(help="Name of the group.")]
+
+_DEFAULT_CONFIG = Path("config.yaml")
+
+
+def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
+    """Create the group's queues, its account and its stored settings; nothing of it may be there yet.
+
+    What fails on the way is taken back. What was killed on the way is finished by `lbg group apply`.
+    """
+    settings = _load(config, makes_group=True)
+    _carry_out(settings, json, is_new=True)
+
+
+def apply(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
+    """Make the broker as the settings say, and nothing more: print the plan, then carry it out."""
+    _carry_out(_load(config, makes_group=True), json, is_new=False)
+
+
+def plan(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
+    """Print what `apply` would do. Exit code 1 where it would refuse."""
+    made = _look(_load(config, makes_group=True), json)
+    raise typer.Exit(1 if made.problems else 0)
+
+
+def verify(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
+    """Compare the broker with the settings. Exit code 1 where it is not as it should be."""
+    made = _look(_load(config, makes_group=True), json)
+    raise typer.Exit(0 if made.is_clean else 1)
+
+
+def list_groups(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
+    """List the groups whose settings are stored in the VPN."""
+    from lbg_runtime.cli.group.plan_text import groups_as_table
+
+    settings = _load(config)
+    groups = _run(settings, lambda admin, _: admin.stored_groups())
+    if json:
+        _print_json({"vpn": settings.connection.vpn, "groups": [group.as_object() for group in groups]})
+    elif groups:
+        print_table(groups_as_table(groups))
+    else:
+        print(f"no groups in VPN {settings.connection.vpn}")
+
+
+def show(name: Name, config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
+    """Show a group's stored settings, and its queues as the broker sees them."""
+    from lbg_runtime.admin.sight import read_sights
+    from lbg_runtime.cli.group.plan_text import groups_as_table, sights_as_object, sights_as_table
+
+    settings = _load(config)
+    vpn = settings.connection.vpn
+
+    async def look(admin: "GroupAdmin", client: "SempClient") -> "_Shown":
+        stored = await _find_stored(admin, name)
+        if stored is None:
+            raise GroupMissing(name)
+        queues = stored.shape.queue_names()
+        return stored, queues, await read_sights(client, vpn, queues)
+
+    stored, queues, sights = _run(settings, look)
+    if json:
+        _print_json({**stored.as_object(), "queues": sights_as_object(sights)})
+        return
+    print_table(groups_as_table([stored]))
+    print_table(sights_as_table(queues, sights))
+
+
+def delete(
+    name: Name,
+    config: Config = _DEFAULT_CONFIG,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also with messages in its queues, which are lost, and members bound.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Delete a group: its queues, its account and its stored settings. Refused while messages or members are left."""
+    settings = _load(config)
+
+    async def remove(admin: "GroupAdmin", _: "SempClient") -> list[str]:
+        spec = await _spec_to_delete(admin, settings, name)
+        with _shown_steps(None, quiet=json) as on_step:
+            return [str(ref) for ref in await admin.delete(spec, force=force, on_step=on_step)]
+
+    kept = _run(settings, remove)
+    if json:
+        _print_json({"group": name, "deleted": True, "kept": kept})
+    for ref in kept:
+        print(f"lbg: {ref} is left: {_semp_username(settings)} may not delete it", file=sys.stderr)
+
+
+def evict(
+    member: Annotated[str, typer.Argument(help="Name of the member, as `lbg group status` shows it.")],
+    config: Config = _DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Have the broker end a member's connection: its queues go to who stands by. Exit code 1 where there is none.
+
+    For a member that hangs and cannot be asked. It comes back if it can, behind the others.
+    """
+    from lbg_runtime.admin.sight import disconnect
+    from lbg_runtime.runtime.membership import checked_id
+
+    checked_id("MEMBER", member)
+    settings = _load(config)
+    if (client_name := settings.connection.client_name) is not None:
+        expected = "none: it is not known which member has it, and the broker's administration can end that client"
+        raise ConfigError("connection.client_name", client_name, expected)
+    group = settings.group.name
+    ended = _run(settings, lambda _, client: disconnect(client, settings.connection.vpn, group, member))
+    if json:
+        _print_json({"member": member, "disconnected": ended})
+    for name in ended if not json else ():
+        print(printable(f"disconnected {name}"))
+    if not ended:
+        print(printable(f"lbg: no client {group}/{member}/HOST/PROCESS is connected"), file=sys.stderr)
+        raise typer.Exit(1)
+
+
+# -- parts
+
+
+def _load(config: Path, *, makes_group: bool = False) -> "Settings":
+    """Settings that a group is made of stand in the file; all else may be asked of the broker."""
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.load import load_settings
+
+    configure_log()
+    return load_settings(config) if makes_group else load_group_settings(config)
+
+
+def _run(settings: "Settings", act: "Callable[[GroupAdmin, SempClient], Awaitable[T]]") -> T:
+    import uvloop
+
+    from lbg_runtime.admin.account import open_semp
+    from lbg_runtime.admin.group import GroupAdmin
+
+    async def run() -> T:
+        async with open_semp(settings) as client:
+            return await act(GroupAdmin(client, settings.connection.vpn), client)
+
+    return uvloop.run(run())
+
+
+def _look(settings: "Settings", json: bool) -> "Plan":
+    """Print the plan, and what is in its way."""
+    from lbg_runtime.admin.group import spec_of
+    from lbg_runtime.cli.group.plan_text import plan_as_object
+
+    spec = spec_of(settings)
+    made = _run(settings, lambda admin, _: admin.plan(spec))
+    if json:
+        _print_json({"group": settings.group.name, **plan_as_object(made)})
+    else:
+        _print_plan(made)
+    return made
+
+
+def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
+    from lbg_runtime.admin.group import spec_of
+    from lbg_runtime.cli.group.plan_text import plan_as_object
+
+    spec = spec_of(settings)
+
+    async def work(admin: "GroupAdmin", _: "SempClient") -> "Plan":
+        made = await admin.plan(spec, is_new=is_new)
+        if not json:
+            _print_plan(made)
+        if not made.problems:
+            with _shown_steps(len(made.steps), quiet=json) as on_step:
+                await (admin.create if is_new else admin.apply)(made, on_step)
+        return made
+
+    made = _run(settings, work)
+    if json:
+        _print_json({"group": settings.group.name, "done": not made.problems, **plan_as_object(made)})
+    if made.problems:
+        raise typer.Exit(1)
+
+
+async def _find_stored(admin: "GroupAdmin", name: str) -> "StoredGroup | None":
+    return next((group for group in await admin.stored_groups() if group.shape.name == name), None)
+
+
+async def _spec_to_delete(admin: "GroupAdmin", settings: "Settings", name: str) -> "GroupSpec":
+    """What is stored of the group; where nothing is, as after an interruption, what the settings say of it."""
+    from lbg_runtime.admin.group import spec_of
+
+    stored = await _find_stored(admin, name)
+    if stored is not None:
+        return stored.to_spec()
+    if settings.group.name != name:
+        raise GroupMissing(name)
+    return spec_of(settings)
+
+
+def _print_plan(made: "Plan") -> None:
+    from lbg_runtime.cli.group.plan_text import plan_lines
+
+    for line in plan_lines(made):
+        print(printable(line))
+    for problem in made.problems:
+        print(printable(f"lbg: {problem}"), file=sys.stderr)
+
+
+def _shown_steps(total: int | None, *, quiet: bool) -> "AbstractContextManager[OnStep]":
+    """A bar where there is a terminal to show it on."""
+    if quiet or not sys.stderr.isatty():
+        return nullcontext(lambda _: None)
+    return _step_bar(total)
+
+
+@contextmanager
+def _step_bar(total: int | None) -> "Iterator[OnStep]":
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+
+        def on_step(step: "Step") -> None:
+            progress.update(task, advance=1, description=str(step.ref))
+
+        yield on_step
+
+
+def _semp_username(settings: "Settings") -> str:
+    return settings.semp.username if settings.semp is not None else ""
+
+
+def _print_json(told: dict[str, object]) -> None:
+    import orjson
+
+    print(orjson.dumps(told).decode())
+
+
+def print_table(table: "Table") -> None:
+    """Print a table to standard output, as wide as it needs where that is no terminal."""
+    from rich.console import Console
+
+    # Names are text, whatever brackets are in them.
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        # A file or a pipe has no width that a name should be cut for.
+        console.width = 1_000
+    console.print(table)

@@ -1,0 +1,170 @@
+"""`lbg group`: how a group stands, which of its queues changed hands, and its administration (`admin.py`)."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
+from lbg_runtime.cli.group.restripe import restripe
+from lbg_runtime.model.errors import SempError, UserError
+from lbg_runtime.model.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lbg_runtime.admin.sight import QueueSight
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.core.group.picture import GroupPicture
+    from lbg_runtime.model.ids import QueueName
+
+    Sights = Mapping[QueueName, QueueSight]
+
+group = typer.Typer(no_args_is_help=True, help="Look at a group from outside, and administer it.")
+group.command()(create)
+group.command("list")(list_groups)
+group.command()(show)
+group.command()(plan)
+group.command()(apply)
+group.command()(verify)
+group.command()(delete)
+group.command()(evict)
+group.command()(restripe)
+
+
+@group.command()
+def status(
+    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    listen: Annotated[
+        str | None, typer.Option("--for", help="How long to listen; two heartbeats and a half without it.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ask the members of a running group how it stands. Exit code 3 where nobody was heard.
+
+    Who asks is no member, binds to no queue, and moves nothing. Where the settings have `semp`, the broker is asked
+    too: how deep the queues are, and whom they feed.
+    """
+    import orjson
+    import uvloop
+
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.group.homes import group_queues
+    from lbg_runtime.cli.group.plan_text import sights_as_object, sights_as_table
+    from lbg_runtime.cli.group.text import picture_as_object, surplus_queues
+    from lbg_runtime.cli.log import configure_log
+
+    configure_log()
+    settings = load_group_settings(config)
+    listen_ms = listening_ms(settings, listen)
+    picture, sights = uvloop.run(_look(settings, listen_ms))
+    queues = settings.group.shape().queue_names()
+    if json:
+        told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+        if sights is not None:
+            told["broker"] = sights_as_object(sights)
+            told["surplus"] = surplus_queues(picture, queues, sights)
+        print(orjson.dumps(told).decode())
+    else:
+        if picture.members:
+            _print(picture, queues)
+        if sights is not None:
+            surplus = surplus_queues(picture, queues, sights)
+            print_table(sights_as_table([*group_queues(picture, queues), *surplus], sights))
+            if surplus:
+                print(f"surplus: {', '.join(surplus)}, on the broker and named by no member")
+    raise typer.Exit(0 if picture.members else tell_nobody_heard(settings, listen_ms))
+
+
+@group.command()
+def moves(
+    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run, which may still go on.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List every owner change that members recorded: why, who decided it, and what it cost.
+
+    Exit code 3 where no journal can be read.
+    """
+    import orjson
+
+    try:
+        import pyarrow as _  # noqa: F401
+    except ImportError:
+        raise UserError("lbg group moves", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
+
+    from lbg_runtime.cli.group.moves_text import as_object, as_text
+    from lbg_runtime.journal.reader import read_run
+    from lbg_runtime.validator.kernel import examine
+    from lbg_runtime.validator.moves import find_owner_changes
+
+    tables = read_run(directory)
+    found = find_owner_changes(tables, examine(tables).moves)
+    print(orjson.dumps(as_object(found)).decode() if json else as_text(found))
+    journals = tables.journals.to_pylist()
+    for journal in journals:
+        if journal["defect"]:
+            told = f"lbg: {journal['file']}: {journal['defect']}; changes may be missing"
+            print(printable(told), file=sys.stderr)
+    if not any(journal["member"] for journal in journals):
+        print(f"lbg: no member's journal can be read in {directory}", file=sys.stderr)
+        raise typer.Exit(3)
+
+
+def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
+    """Say so on standard error; returns the exit code."""
+    topic = settings.group.control_topic_name
+    print(f"lbg: nobody on {topic} answered within {listen_ms} ms", file=sys.stderr)
+    return 3
+
+
+async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Sights | None]":
+    from lbg_runtime.runtime.observer import observing
+
+    async with observing(settings) as observer:
+        picture = await observer.look_at_group(listen_ms / 1_000)
+    return picture, await _look_at_queues(settings, picture)
+
+
+async def _look_at_queues(settings: "Settings", picture: "GroupPicture") -> "Sights | None":
+    """What the broker sees of the queues that should be there and of all others that are a shard's by their names.
+
+    None where nobody may ask it, and where it does not answer, which is said.
+    """
+    from lbg_runtime.admin.account import open_semp
+    from lbg_runtime.admin.backlog import find_shard_queues
+    from lbg_runtime.admin.sight import read_sights
+    from lbg_runtime.cli.group.homes import group_queues
+    from lbg_runtime.cli.group.text import natural
+
+    if settings.semp is None:
+        return None
+    try:
+        async with open_semp(settings) as client:
+            vpn, group = settings.connection.vpn, settings.group
+            found = await find_shard_queues(client, vpn, group.name)
+            queues = {*found, *group_queues(picture, group.shape().queue_names())}
+            return await read_sights(client, vpn, sorted(queues, key=natural))
+    except SempError as error:
+        print(f"lbg: {error}", file=sys.stderr)
+        return None
+
+
+def _print(picture: "GroupPicture", queues: "Sequence[QueueName]") -> None:
+    from lbg_runtime.cli.group.text import LEGEND, picture_as_table, remarks
+
+    print_table(picture_as_table(picture, queues))
+    for line in (LEGEND, *remarks(picture, queues)):
+        print(line)
+
+
+def listening_ms(settings: "Settings", given: str | None) -> int:
+    """How long to listen: as given, or for long enough to hear every member once, whatever answers are lost."""
+    from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
+
+    if given is None:
+        return settings.membership.heartbeat_ms * 5 // 2
+    try:
+        return parse_duration_ms(given)
+    except ValueError:
+        raise UserError("--for", repr(given), DURATION_FORM) from None

@@ -1,0 +1,82 @@
+"""`lbg group restripe`: another number of queues, while publishers and members go on."""
+
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
+
+if TYPE_CHECKING:
+    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.runtime.restripe.restriper import Progress
+
+
+def restripe(
+    queues: Annotated[int, typer.Option(help="Number of queues to have.")],
+    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Bring a running group to another number of queues. Nothing is lost, and keys keep their order.
+
+    Shards move one at a time, and only a shard that moves pauses, for a moment. Interrupted or killed, the same command
+    goes on where it was; a shard that was just moving waits until then. Exit code 1 where the broker refuses.
+    """
+    import uvloop
+
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.config.settings import GroupSource
+
+    configure_log()
+    settings = load_group_settings(config)
+    if not 1 <= queues <= settings.group.hash_count:
+        expected = f"1 to {settings.group.hash_count}, as there are so many shards"
+        raise UserError("--queues", str(queues), expected)
+    began = monotonic()
+    try:
+        done = uvloop.run(_restripe(settings, queues, _Teller(began)))
+    except QueueUnfit as error:
+        print(f"lbg: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except (SempError, TransportError) as error:
+        print(f"lbg: {error}; the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(1) from error
+    seconds = round(monotonic() - began, 1)
+    before, moved = (done.plan.from_count, done.moving) if done is not None else (queues, 0)
+    if json:
+        import orjson
+
+        told = {"group": settings.group.name, "from": before, "to": queues, "moved": moved, "seconds": seconds}
+        print(orjson.dumps(told).decode())
+        return
+    how = f"{moved} shards moved in {seconds} s" if done is not None else "there is nothing to do"
+    print(f"{settings.group.name} has {queues} queues: {how}")
+    if settings.group.queue_count != queues and settings.group.source is GroupSource.FILE:
+        print(f"now set group.queue_count to {queues} in the settings, for members that start from here on")
+
+
+class _Teller:
+    """Says how it goes, on standard error: each shard that has moved, and whatever is waited for, once."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._told: tuple[int, str] | None = None
+
+    def __call__(self, progress: "Progress") -> None:
+        now = (progress.moved, progress.waiting_for)
+        if now == self._told:
+            return
+        self._told = now
+        waiting = f", waiting for {progress.waiting_for}" if progress.waiting_for else ""
+        seconds = f"{monotonic() - self._began:6.1f} s"
+        print(f"{seconds}  {progress.moved} of {progress.moving} shards moved{waiting}", file=sys.stderr)
+
+
+async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> "Progress | None":
+    from lbg_runtime.runtime.restripe.restriper import open_restriper
+
+    async with open_restriper(settings, on_progress) as restriper:
+        return await restriper.run(queues)

@@ -1,0 +1,145 @@
+"""What `lbg group` shows, as one object for programs and as text for people. Pure: the caller prints."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.table import Table
+
+from lbg_runtime.cli.group.homes import derived_placement, group_queues
+from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ReportedFlow
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.group.placement import Placement
+from lbg_runtime.model.ids import MemberId, QueueName
+
+LEGEND = "● active, ◐ draining, ○ standby; ⌂ at home, +1 the first standby; the number is what is in flight"
+
+_MARKS = {ReportedFlow.ACTIVE: "●", ReportedFlow.DRAINING: "◐", ReportedFlow.STANDBY: "○"}
+
+
+def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dict[str, object]:
+    """The picture as values that JSON knows. Keys are stable; more may be added."""
+    placement = _placement(picture, queues)
+    return {
+        "members": [_member_as_object(member, beat, picture, placement) for member, beat in picture.members.items()],
+        "queues": {queue: list(picture.owners.get(queue, ())) for queue in _all_queues(picture, queues)},
+        "placement": None if placement is None else {queue: list(ranked) for queue, ranked in placement.ranks.items()},
+        "without_owner": _without_owner(picture, queues),
+        "suspects": {member: list(by) for member, by in picture.suspects.items()},
+        "unheard": {member: list(by) for member, by in picture.unheard.items()},
+        "claimed_twice": list(picture.twice),
+        "disagreements": [
+            {"setting": one.name, "values": [{"value": value, "members": list(by)} for value, by in one.values.items()]}
+            for one in picture.disagreements
+        ],
+    }
+
+
+def _member_as_object(
+    member: MemberId, beat: Heartbeat, picture: GroupPicture, placement: Placement | None
+) -> dict[str, object]:
+    return {
+        "member": member,
+        "incarnation": beat.header.life.incarnation,
+        "state": beat.state.value,
+        "weight": beat.weight,
+        "suspect_for": list(picture.suspects.get(member, ())),
+        "flows": {
+            queue: {
+                "rank": _rank(placement, queue, member),
+                "state": flow.state.value,
+                "epoch": flow.epoch,
+                "in_flight": flow.in_flight,
+            }
+            for queue, flow in sorted(beat.flows.items(), key=lambda pair: natural(pair[0]))
+        },
+    }
+
+
+def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Table:
+    """A row for each queue, a column for each member."""
+    members = picture.members
+    placement = _placement(picture, queues)
+    table = Table()
+    table.add_column("queue")
+    for member in members:
+        table.add_column(member, justify="right")
+    for queue in _all_queues(picture, queues):
+        cells = (_cell(beat.flows.get(queue), _rank(placement, queue, one)) for one, beat in members.items())
+        table.add_row(queue, *cells)
+    table.add_section()
+    beats = members.values()
+    table.add_row("queues", *(str(sum(flow.is_owner for flow in beat.flows.values())) for beat in beats))
+    table.add_row("in flight", *(str(sum(flow.in_flight for flow in beat.flows.values())) for beat in beats))
+    table.add_row("state", *(beat.state.value for beat in beats))
+    table.add_row("weight", *(str(beat.weight) for beat in beats))
+    return table
+
+
+def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]:
+    """What someone should look at, a line each; none for a group that is well."""
+    if lacking := _without_owner(picture, queues):
+        yield "no owner: " + ", ".join(lacking)
+    for member, by in picture.suspects.items():
+        yield f"suspect: {member}, silent for {_names(by)}"
+    for member, by in picture.unheard.items():
+        yield f"not heard: {member}, a living member to {_names(by)}"
+    for member in picture.twice:
+        yield f"claimed twice: {member}, by more than one process"
+    for one in picture.disagreements:
+        values = (f"{_value(value)} ({_names(by)})" for value, by in one.values.items())
+        yield f"settings disagree: {one.name}: " + ", ".join(values)
+    if picture.members and _placement(picture, queues) is None:
+        yield "homes are not known: members do not agree yet on who is there, or a queue is on its way"
+
+
+def surplus_queues(
+    picture: GroupPicture, queues: Sequence[QueueName], on_broker: Iterable[QueueName]
+) -> list[QueueName]:
+    """Of the queues on the broker those that no member names, by number: nobody binds there.
+
+    Where members do not agree how many queues there are, those that the settings do not name either.
+    """
+    return sorted(set(on_broker).difference(_all_queues(picture, queues)), key=natural)
+
+
+def _all_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:
+    told = {queue for beat in picture.members.values() for queue in beat.flows}
+    known = group_queues(picture, queues)
+    return [*known, *sorted(told.difference(known), key=natural)]
+
+
+def _placement(picture: GroupPicture, queues: Sequence[QueueName]) -> Placement | None:
+    return derived_placement(picture, group_queues(picture, queues))
+
+
+def _without_owner(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:
+    owners = picture.owners
+    return [queue for queue in _all_queues(picture, queues) if queue not in owners]
+
+
+def natural(queue: str) -> tuple[str, int, str]:
+    """Sorts names by the number they end in."""
+    head = queue.rstrip("0123456789")
+    tail = queue[len(head) :]
+    return head, int(tail or 0), tail
+
+
+def _rank(placement: Placement | None, queue: QueueName, member: MemberId) -> int | None:
+    return None if placement is None else placement.rank(queue, member)
+
+
+def _cell(flow: FlowReport | None, rank: int | None) -> str:
+    if flow is None:
+        # Who only could stand by is not shown: that is everybody.
+        return "⌂" if rank == 0 else ""
+    facts = [] if rank is None else ["⌂" if rank == 0 else f"+{rank}"]
+    facts.append(_MARKS[flow.state])
+    facts += [] if flow.state is ReportedFlow.STANDBY else [str(flow.in_flight)]
+    return " ".join(facts)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _value(value: str | None) -> str:
+    return "unknown" if value is None else repr(value)

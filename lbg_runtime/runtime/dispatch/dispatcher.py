@@ -1,0 +1,497 @@
+"""From an admitted delivery to its end: the lane of its key, a runner, the handler, and again after a failure.
+
+Promises to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
+lane; with the outcome ACCEPTED when its handler returned, or when it is known to lie on the error queue or to have lain
+on its parking queue, with none when it was given back or cancelled (L7), and never with another: a failed delivery
+stays at the head of its lane and is tried again, until its policy ends that (L3). Where the policy says `stop`, it
+stays at the head of its lane for good, and nothing more of its flow handle is started; a new handle, here or elsewhere,
+starts afresh.
+
+A delivery that no handler wants counts as failed: the settings and the publishers disagree, and only the user can tell
+which of them is right. It is said once per topic, and the key waits.
+
+One file of more than 400 lines, because every end of a delivery is here: that each ends once can be read in one place.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextvars import copy_context
+from time import monotonic_ns
+
+import structlog
+
+from lbg_runtime.config.settings import DispatchSettings, FailureSettings
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight
+from lbg_runtime.core.parking.ledger import Verdict
+from lbg_runtime.metrics.reading import LanesReading, ParkingReading
+from lbg_runtime.model.errors import BodyRefused, HandlerMissing, InvariantViolated, LbgError, TransportError
+from lbg_runtime.model.failure import Then
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.keys import PARTITION_KEY, KeySource
+from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
+from lbg_runtime.runtime.dispatch.key_reports import KeyReports
+from lbg_runtime.runtime.dispatch.keyless import KeylessMessages
+from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.routes import Routes
+from lbg_runtime.runtime.parking.parked_queue import FOLLOWS, ParkedQueue
+from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches, Interruption, this_task
+from lbg_runtime.runtime.runners.backoff import retry_delay_ms
+from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.runners.failure_report import FailureReport, error_text, plain, report_of
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack, Handling, refuse_unrun
+from lbg_runtime.runtime.runners.pool import RunnerPool, is_changed
+
+_log = structlog.get_logger(__name__)
+
+MAX_TOPICS_REMEMBERED = 1_000
+"""Of the topics without a handler: bounds memory, should every message have its own."""
+
+Report = Callable[[Handling], None]
+HoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
+
+# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+_ACCEPTED = Outcome.ACCEPTED
+
+
+class Dispatcher:
+    """One per member, for all its queues; called by the flow runners from the loop's thread."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        shape: GroupShape,
+        key_source: KeySource,
+        dispatch: DispatchSettings,
+        failure: FailureSettings,
+        random: RandomSource,
+        error_queue: ErrorQueue | None = None,
+    ) -> None:
+        """`error_queue` is needed where a policy asks for it. Raises `ConfigError` or `HandlerError`."""
+        self.counts = DispatchCounts()
+        self._key_source = key_source
+        self._is_stamped_key = key_source == PARTITION_KEY
+        """The key is where publishers stamp it: nearly always, and then it is found without more ado."""
+        self._has_foreign_stamps = False
+        """Said already, of a message whose stamp is of another key than its lane."""
+        self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
+        self._random = random
+        self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
+        self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
+        self._attempts = AttemptWatches(self._replace_stuck_runner)
+        self._moves = self._attempts.of(None)
+        self.reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
+        """To be run beside the dispatcher."""
+        self._error_queue = error_queue
+        self._parkings: dict[QueueName, ParkedQueue] = {}
+        """By the queue whose messages they take."""
+        self._replayed: set[QueueName] = set()
+        """Their own names: what comes from them is parked already."""
+        self._stopped: dict[QueueName, Epoch] = {}
+        """Flow handles of which nothing is started any more."""
+        self._seen_keys = SeenKeys()
+        self._routes = Routes(handlers, shape, failure, self._attempts)
+        self._known_routes = self._routes.known
+        self._reports: dict[QueueName, Report] = {}
+        self._hold_ups: dict[QueueName, HoldUp] = {}
+        self._starts = 0
+        self._is_closed = False
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._retry_at_ms: int | None = None
+        self._unhandled_topics: set[str] = set()
+
+    # -- what the flow runners call
+
+    def attach(self, queue: QueueName, report: Report, hold_up: HoldUp | None = None) -> None:
+        """Name the one who is told of the ends of a queue's deliveries, and of those that wait behind one that is going
+        nowhere; neither must raise."""
+        self._reports[queue] = report
+        if hold_up is not None:
+            self._hold_ups[queue] = hold_up
+
+    def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
+        """Name where messages of a queue are parked; needed where a policy asks for it."""
+        self._parkings[queue] = parking
+        self._replayed.add(parking.parking)
+        self.attach(parking.parking, parking.finished)
+
+    def dispatch(self, delivery: Delivery) -> bool:
+        """Put a delivery at the end of its key's lane; whether it waits there behind more than a key may keep waiting,
+        or behind one that is going nowhere.
+
+        Its flow runner then has the intake go on without it.
+        """
+        handling = self._prepare(delivery)
+        if self._is_closed:
+            self._end(handling, None)
+            return False
+        is_held_up = self._lanes.offer(handling.lane, handling)
+        if is_held_up:
+            self.reports.key_may_be_hot(handling)
+        self._pool.wake()
+        return is_held_up
+
+    def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
+        """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
+        if self._stopped.get(queue) == epoch:
+            del self._stopped[queue]
+        for handling in self._lanes.return_unstarted(queue, epoch):
+            self._end(handling, None)
+        self._set_retry_timer()
+        # A lane whose head went back may be ready for another flow's delivery.
+        self._pool.wake()
+
+    def cancel_handling(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel the running handlers of a flow handle; their deliveries end without an outcome."""
+        self._attempts.recall(queue, epoch)
+
+    # -- what the supervisor calls
+
+    async def run(self) -> None:
+        """Handle what comes until cancelled; then nothing runs any more and every delivery has ended."""
+        try:
+            await self._pool.run()
+        finally:
+            self._attempts.close()
+            if self._retry_timer is not None:
+                self._retry_timer.cancel()
+            for handling in self._lanes.held():
+                self._end(handling, None)
+
+    def cancel_everything(self) -> None:
+        """End all deliveries without an outcome, and those to come: no handler is started any more.
+
+        What waits ends at once, what runs as soon as its handler lets go.
+        """
+        self._is_closed = True
+        handles = dict.fromkeys((each.queue, each.epoch) for each in self._lanes.held())
+        for queue, epoch in handles:
+            self.return_unstarted(queue, epoch)
+            self.cancel_handling(queue, epoch)
+
+    def running(self) -> list[Handling]:
+        """What is being handled now."""
+        return self._attempts.handlings()
+
+    # -- what those who ask are told
+
+    def look(self, key: str) -> LaneSight[Handling] | None:
+        """How the lane of the key stands; None where nothing of the key is here."""
+        return self._lanes.look(key)
+
+    def parked(self) -> ParkingReading:
+        """What is parked in the queues that this member owns."""
+        counts = [parking.counts for parking in self._parkings.values()]
+        return ParkingReading(sum(keys for keys, _ in counts), sum(count for _, count in counts), self.counts.parked)
+
+    def parked_of(self, key: str) -> int:
+        """Messages of a key that are parked in the queues that this member owns."""
+        return sum(parking.count_of(key) for parking in self._parkings.values())
+
+    def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
+        """Whether nothing more of a flow handle is started, because a message of it has failed for good."""
+        return self._stopped.get(queue) == epoch
+
+    def held(self) -> LanesReading:
+        """What the lanes of all keys hold."""
+        return LanesReading(self._lanes.count, self._lanes.running, self._lanes.waiting)
+
+    # -- one delivery, step by step
+
+    def _prepare(self, delivery: Delivery) -> Handling:
+        message = delivery.message
+        route = self._known_routes.get(message.topic) or self._routes.look_up(message.topic)
+        if self._is_stamped_key:
+            found = message.properties.get(PARTITION_KEY_PROPERTY)
+            if type(found) is str:
+                return Handling(delivery, found, found, route)
+        key = self._key_source.extract(route.topic, message.properties, message.payload)
+        handling = self._keyless.take(delivery, route) if key is None else Handling(delivery, key, key, route)
+        is_ordered = message.key == key if key is not None else self._keyless.keeps_order
+        if not is_ordered and message.fencing_token is not None:
+            # Its number is of another key's order than that in which it is handled: a guard would take it for old.
+            handling.message = message.without_token()
+            self._tell_of_foreign_stamp(handling)
+        return handling
+
+    def _tell_of_foreign_stamp(self, handling: Handling) -> None:
+        if not self._has_foreign_stamps:
+            self._has_foreign_stamps = True
+            expected = "publishers that find the key by group.key; as it is, handlers get no fencing token"
+            _log.error("key_differs_from_stamp", **_facts(handling), expected=expected)
+
+    async def _handle_turn(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> None:
+        handling = lane.head
+        if self._stopped and self._stopped.get(handling.queue) == handling.epoch:
+            self._hold(lane, handling)
+            return
+        if handling.attempts == 0:
+            if self._parkings and self._may_be_parked(handling) and await self._set_aside(lane, handling, task):
+                return
+            delivery = handling.delivery
+            self._starts += 1
+            handling.local_seq = self._starts
+            handling.start_mono_ns = monotonic_ns()
+            if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
+                handling.message = handling.message.as_first_of_key()
+        elif handling.end_report is not None:
+            if not await self._gave_way(lane, handling, task):
+                await self._move(lane, handling, handling.end_report)
+            return
+        handling.attempts = lane.attempt
+        route = handling.route
+        failure: BaseException | None = None
+        CURRENT_HANDLING.set(handling)
+        context = copy_context()
+        attempt = route.attempts.start(handling, task)
+        try:
+            answer = await route.function(handling.message)
+            if answer is not None:
+                refuse_unrun(answer)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the handler boundary; some libraries' errors are no `Exception`
+            failure = error
+        try:
+            if task.cancelling():
+                # Raises where the runner itself is to end; its delivery then ends in `run`.
+                await self._pool.take_back(task)
+        finally:
+            route.attempts.end(attempt)
+        if is_changed(context):
+            self._pool.soil(task)
+        if failure is None and attempt.interruption is None:
+            self._lanes.finish(lane)
+            self._end(handling, _ACCEPTED)
+        else:
+            try:
+                await self._conclude(lane, handling, attempt, failure)
+            finally:
+                # Its traceback holds this frame, and all that the handler's frames held: no cycle for the collector.
+                failure = None
+
+    async def _conclude(
+        self, lane: Lane[Handling], handling: Handling, attempt: Attempt, failure: BaseException | None
+    ) -> None:
+        if attempt.is_stuck:
+            self._pool.stand_down()
+        if attempt.interruption is Interruption.RECALL:
+            self._lanes.finish(lane)
+            self._end(handling, None)
+            return
+        if failure is not None:
+            failure = plain(failure)
+        if isinstance(failure, GivenBack):
+            if not lane.is_recalled:
+                # Until its flow has taken back what has not started, no successor may overtake it (L3).
+                self._stopped[handling.queue] = handling.epoch
+            self._lanes.finish(lane)
+            self._end(handling, None)
+            return
+        policy = handling.route.policy
+        # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
+        timed_out = attempt.interruption is Interruption.TIMEOUT
+        if timed_out or failure is None:
+            failure = TimeoutError(f"no end within {policy.timeout_ms} ms")
+        self._tell_of_failure(handling, failure, with_stack=not timed_out)
+        then = policy.end_after(handling.attempts, failure)
+        if then is None:
+            self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane, handling)
+            return
+        if handling.queue in self._replayed and then in (Then.PARK, Then.STOP):
+            # It is parked already, and stays so.
+            handling.end_report = report_of(failure, Then.PARK, handling.attempts)
+            self._lanes.finish(lane)
+            self._end(handling, None)
+            return
+        report = handling.end_report = report_of(failure, then, handling.attempts)
+        if then is Then.STOP:
+            self._stop_queue(lane, handling, report)
+        else:
+            await self._move(lane, handling, report)
+
+    def _try_again_in(self, delay_ms: int, lane: Lane[Handling], handling: Handling) -> None:
+        if self._lanes.delay(lane, now_ms() + delay_ms):
+            self._set_retry_timer()
+            self._hold_up(lane)
+        else:
+            self._lanes.finish(lane)
+            self._end(handling, None)
+
+    def _hold_up(self, lane: Lane[Handling]) -> None:
+        """The head of a lane is going nowhere: others of its queue need not wait for what is behind it."""
+        by_flow: defaultdict[tuple[QueueName, Epoch], list[DeliveryId]] = defaultdict(list)
+        for handling in self._lanes.hold_up(lane):
+            by_flow[handling.queue, handling.epoch].append(handling.delivery.delivery_id)
+        for (queue, epoch), delivery_ids in by_flow.items():
+            if (hold_up := self._hold_ups.get(queue)) is not None:
+                hold_up(epoch, tuple(delivery_ids))
+
+    def _end(self, handling: Handling, outcome: Outcome | None) -> None:
+        """The one place where a delivery ends (L8)."""
+        if handling.done_mono_ns:
+            raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
+        if outcome is None and (parking := self._parkings.get(handling.delivery.queue)) is not None:
+            # Its copy may have come between two tries, and be replayed by now: the next owner would handle it again.
+            outcome = _ACCEPTED if parking.was_parked(handling) else None
+        handling.done_mono_ns = monotonic_ns()
+        handling.outcome = outcome
+        self._reports[handling.delivery.queue](handling)
+
+    # -- when attempts have ended
+
+    async def _move(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
+        """Publish it to where it goes. While that is not confirmed, it stays on its queue, and its key waits."""
+        target = self._parkings.get(handling.queue) if report.then is Then.PARK else self._error_queue
+        if target is None:
+            raise InvariantViolated(f"a policy says {report.then.value} and the dispatcher has nowhere to put it")
+        if lane.is_recalled:
+            # Somebody else may be handling it by now.
+            self._lanes.finish(lane)
+            self._end(handling, None)
+            return
+        failure: BaseException | None = None
+        task = this_task()
+        attempt = self._moves.start(handling, task)
+        try:
+            await target.take(handling, report)
+        except (asyncio.CancelledError, TransportError) as error:
+            failure = error
+        try:
+            if task.cancelling():
+                await self._pool.take_back(task)
+        finally:
+            self._moves.end(attempt)
+        if attempt.interruption is Interruption.RECALL:
+            self._lanes.finish(lane)
+            self._end(handling, None)
+        elif failure is None:
+            self._tell_of_move(handling, report)
+            self._lanes.finish(lane)
+            self._end(handling, Outcome.ACCEPTED)
+        else:
+            self.counts.moves_failed += 1
+            _log.error("move_failed", **_facts(handling), reason=error_text(failure))
+            tries = lane.attempt - handling.attempts + 1
+            self._try_again_in(retry_delay_ms(handling.route.policy.backoff, tries, self._random), lane, handling)
+
+    def _may_be_parked(self, handling: Handling) -> bool:
+        """Whether there is a verdict to ask for; asked for every message."""
+        parking = self._parkings.get(handling.delivery.queue)
+        return parking is not None and (handling.end_report is not None or parking.concerns(handling))
+
+    async def _set_aside(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
+        """Park a message whose key is parked, before its handler is started; whether that was its turn."""
+        parking = self._parkings.get(handling.queue)
+        verdict = Verdict.HANDLE if parking is None else parking.judge(handling)
+        if verdict is Verdict.HANDLE:
+            # The key may have been parked when this message was tried to park.
+            handling.end_report = None
+            return False
+        handling.end_report = FOLLOWS
+        if await self._gave_way(lane, handling, task):
+            return True
+        if verdict is Verdict.PARK:
+            await self._move(lane, handling, FOLLOWS)
+        else:
+            self._lanes.finish(lane)
+            self._end(handling, Outcome.ACCEPTED)
+        return True
+
+    async def _gave_way(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
+        """Have what is replayed of the key go first, so that it need not wait for what can be parked only after it."""
+        parking = self._parkings.get(handling.queue)
+        if parking is None or not parking.is_replaying(handling):
+            return False
+        if not self._lanes.bring_forward(lane, lambda each: each.queue in self._replayed):
+            return False
+        await self._handle_turn(lane, task)
+        return True
+
+    def _tell_of_move(self, handling: Handling, report: FailureReport) -> None:
+        if report.then is not Then.PARK:
+            self.counts.moved += 1
+            _log.error("message_moved", **_facts(handling), reason=report.error, stack_digest=report.stack)
+            return
+        self.counts.parked += 1
+        if report is FOLLOWS:
+            _log.debug("message_parked", **_facts(handling))
+        else:
+            _log.error("key_parked", **_facts(handling), reason=report.error, stack_digest=report.stack)
+
+    def _stop_queue(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
+        if self._hold(lane, handling):
+            self.counts.stops += 1
+            self._stopped[handling.queue] = handling.epoch
+            _log.error("queue_stopped", **_facts(handling), reason=report.error, stack_digest=report.stack)
+
+    def _hold(self, lane: Lane[Handling], handling: Handling) -> bool:
+        """Keep the head of the lane where it is until its flow is given up; False where it has been."""
+        if self._lanes.hold(lane):
+            return True
+        self._lanes.finish(lane)
+        self._end(handling, None)
+        return False
+
+    # -- retries, hanging handlers, topics nobody wants
+
+    def _set_retry_timer(self) -> None:
+        next_ms = self._lanes.next_delayed_ms()
+        if next_ms == self._retry_at_ms:
+            return
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._retry_at_ms = next_ms
+        self._retry_timer = None if next_ms is None else call_at_ms(next_ms, self._release_due)
+
+    def _release_due(self) -> None:
+        self._retry_at_ms = None
+        self._lanes.release_due(now_ms())
+        self._set_retry_timer()
+        self._pool.wake()
+
+    def _replace_stuck_runner(self, handling: Handling) -> None:
+        _log.error("handler_ignored_cancellation", **_facts(handling))
+        self._pool.stand_in()
+
+    def _tell_of_failure(self, handling: Handling, failure: BaseException, *, with_stack: bool) -> None:
+        self.counts.failed_attempts += 1
+        if isinstance(failure, HandlerMissing):
+            self._warn_of_topic(handling)
+            return
+        if isinstance(failure, BodyRefused):
+            self.counts.bodies_refused += 1
+        # Errors of ours say all in their facts, unless something else stands behind them.
+        has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
+        facts = {**_facts(handling), "reason": error_text(failure)}
+        # Once is enough to find the place; the attempts after it say the reason alone.
+        if handling.attempts == 1 and has_stack:
+            try:
+                _log.warning("handling_failed", **facts, exc_info=failure)
+            except Exception as error:  # noqa: BLE001 - the log may be the user's, and know less of errors than ours
+                _log.warning("handling_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
+        else:
+            _log.warning("handling_failed", **facts)
+
+    def _warn_of_topic(self, handling: Handling) -> None:
+        if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
+            self._unhandled_topics.add(handling.topic)
+            _log.warning("handler_not_found", **_facts(handling))
+
+
+def _facts(handling: Handling) -> dict[str, str | int | None]:
+    delivery = handling.delivery
+    return {
+        "queue": delivery.queue,
+        "epoch": delivery.epoch,
+        "delivery_id": delivery.delivery_id,
+        "topic": handling.topic,
+        "key": handling.key,
+        "attempts": handling.attempts,
+    }

@@ -1,0 +1,125 @@
+"""Messages whose attempts have ended, moved to another queue: published there, and let go when that is confirmed."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+import structlog
+
+from lbg_runtime.config.settings import Provision, Settings
+from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
+from lbg_runtime.model.failure import (
+    ERROR_ATTEMPTS_PROPERTY,
+    ERROR_KEY_PROPERTY,
+    ERROR_MEMBER_PROPERTY,
+    ERROR_PROPERTY,
+    ERROR_QUEUE_PROPERTY,
+    ERROR_STACK_PROPERTY,
+    ERROR_TOPIC_PROPERTY,
+    QUEUE_ADDRESS_PREFIX,
+    Then,
+)
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.runtime.runners.failure_report import FailureReport, sendable
+from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.session import Session
+
+_log = structlog.get_logger(__name__)
+
+
+class ErrorQueue:
+    """The error queue, the dead message queue, or both. One per member; called by the dispatcher, which settles only
+    what `take` has returned from.
+
+    Both get a copy that is confirmed before the original is accepted. The dead message queue is not left to the broker
+    and a settlement `REJECTED`: the client sends a rejection ahead of acceptances before it, and a broker drops what it
+    cannot move.
+    """
+
+    def __init__(self, session: Session, settings: Settings, moves: Set[Then], member: MemberId) -> None:
+        """`moves`: which of the two ends some handler asks for."""
+        self._session = session
+        self._member = member
+        self._may_create = settings.group.provision is Provision.CREATE_MISSING
+        self._targets = [each for each in _targets(settings) if each.then in moves]
+        self._topics = {each.then: each.topic for each in self._targets}
+
+    async def take(self, handling: Handling, report: FailureReport) -> None:
+        """Return when the broker has confirmed the message; raises `PublishFailed`.
+
+        It keeps payload, properties, message id and time stamp, and says besides where it comes from and why. Where
+        this is cancelled or fails, it may have been published all the same: the next time makes a duplicate.
+        """
+        # No bound: a message that was sent twice is worse than one that waits for the broker to come back. The
+        # transport answers each, at the latest when it is closed, and a recall of the delivery cancels this.
+        await self._session.send(self._moved(handling, report))
+
+    def _moved(self, handling: Handling, report: FailureReport) -> Message:
+        message = handling.delivery.message
+        told: dict[str, PropertyValue] = {
+            **message.properties,
+            ERROR_TOPIC_PROPERTY: message.topic,
+            ERROR_ATTEMPTS_PROPERTY: report.attempts,
+            ERROR_PROPERTY: report.error,
+            ERROR_STACK_PROPERTY: report.stack,
+            ERROR_QUEUE_PROPERTY: handling.queue,
+            ERROR_MEMBER_PROPERTY: self._member,
+        }
+        told.pop(ERROR_KEY_PROPERTY, None)
+        if handling.key is not None:
+            # A key out of a JSON payload may hold what no property can.
+            told[ERROR_KEY_PROPERTY] = sendable(handling.key)
+        return Message(self._topics[report.then], message.payload, told, message.message_id, message.sent_at_ms)
+
+    async def prepare(self) -> None:
+        """See to it that the queues are there, as far as members may: where they create queues, with its subscription.
+
+        Raises `ConfigError` where there is none. What the error queue subscribes to cannot be found out by a client:
+        the broker confirms what no queue attracts, so one made by hand without its subscription loses what is moved
+        there. The dead message queue needs none.
+        """
+        for target in self._targets:
+            if self._may_create:
+                await self._provision(target)
+            else:
+                await self._look_at(target)
+
+    async def _provision(self, target: "_Target") -> None:
+        try:
+            await self._session.provision(target.queue, target.subscriptions)
+        except TransportError as error:
+            expected = "a user who may create queues, or one made beforehand"
+            raise ConfigError(target.setting, str(error), expected) from error
+
+    async def _look_at(self, target: "_Target") -> None:
+        try:
+            flow = await self._session.bind(target.queue, Epoch(1), lambda _: None)
+        except BindFailed as refusal:
+            # One that others own and only they may read is there.
+            if refusal.permanent and "Permission Not Allowed" not in refusal.reason:
+                found = f"{target.queue}: {refusal.reason}"
+                wanted = "".join(f", with a subscription to {each}" for each in target.subscriptions)
+                raise ConfigError(target.setting, found, f"a queue that may be bound{wanted}") from None
+            if not refusal.permanent:
+                _log.warning("error_queue_not_looked_at", queue=target.queue, reason=refusal.reason)
+            return
+        await flow.unbind()
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    then: Then
+    setting: str
+    queue: QueueName
+    topic: str
+    """On which it is published."""
+    subscriptions: tuple[str, ...]
+    """What the queue needs to get it."""
+
+
+def _targets(settings: Settings) -> tuple[_Target, _Target]:
+    errors, dead = settings.error_topic, settings.dead_message_queue
+    return (
+        _Target(Then.ERROR_QUEUE, "failure.error_queue", settings.error_queue, errors, (errors,)),
+        _Target(Then.DMQ, "failure.dead_message_queue", dead, f"{QUEUE_ADDRESS_PREFIX}{dead}", ()),
+    )

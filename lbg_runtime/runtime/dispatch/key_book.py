@@ -1,0 +1,89 @@
+"""What this member knows of a single key, for those who ask: where it belongs, what waits of it, what was done last."""
+
+from time import monotonic_ns
+
+from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled
+from lbg_runtime.core.lanes import LaneSight, LaneStage
+from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.runners.handling import Handling
+
+MAX_KEYS_REMEMBERED = 5_000
+"""Keys whose last message is remembered, at least half as many of the newest ones: less than two megabytes."""
+
+_Last = tuple[int | None, int, int]
+"""Number, attempts and end of a key's last message; not the message, which may be large."""
+
+_MAX_NUMBER = (1 << 63) - 1
+
+
+class KeyBook:
+    """One per member, on its loop."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, shape: GroupShape, hash_function: HashFunction, striping: StripingBook
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._shape = shape
+        self._striping = striping
+        self._hash_function = hash_function
+        # In two generations, as `SeenKeys` has them, for the same reason.
+        self._young: dict[str, _Last] = {}
+        self._old: dict[str, _Last] = {}
+
+    def settled(self, handling: Handling) -> None:
+        """A message was settled. Constant time."""
+        key = handling.key
+        if key is None:
+            return
+        if len(self._young) >= MAX_KEYS_REMEMBERED // 2 and key not in self._young:
+            self._old, self._young = self._young, {}
+        self._young[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns)
+
+    def place(self, key: str) -> tuple[int, QueueName]:
+        """Shard and queue of a key by what this member knows; raises `UserError` for one that cannot be hashed."""
+        shard = shard_of(self._hash_function, key, self._shape.hash_count)
+        return shard, self._shape.queue_name(self._striping.now.index_of(shard))
+
+    def sight(self, key: str) -> KeySight:
+        """What is known of the key now."""
+        now_ns = monotonic_ns()
+        looked = self._dispatcher.look(key)
+        last = self._young.get(key) or self._old.get(key)
+        return KeySight(
+            waiting=0 if looked is None else looked.waiting,
+            parked=self._dispatcher.parked_of(key),
+            head=None if looked is None else _head(looked, now_ns),
+            last=None if last is None else LastHandled(last[0], last[1], _since_ms(last[2], now_ns)),
+        )
+
+
+def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
+    handling, delivery = lane.head, lane.head.delivery
+    # While it is published to where it goes, its lane runs and its handler does not.
+    is_moved = lane.stage is LaneStage.RUNNING and handling.end_report is not None
+    retry_in_ms = None if lane.retry_at_ms is None else max(0, lane.retry_at_ms - now_ms())
+    return LaneHead(
+        stage=LaneStage.DELAYED if is_moved else lane.stage,
+        attempts=handling.attempts,
+        redelivered=delivery.redelivered,
+        number=_number(delivery.message),
+        received_ms=_since_ms(delivery.received_at_ns, now_ns),
+        started_ms=_since_ms(handling.start_mono_ns, now_ns) if handling.attempts else None,
+        retry_in_ms=retry_in_ms,
+    )
+
+
+def _number(message: Message) -> int | None:
+    number = message.key_sequence
+    # Of a publisher that is none of ours it may be anything.
+    return number if number is not None and 0 <= number <= _MAX_NUMBER else None
+
+
+def _since_ms(moment_ns: int, now_ns: int) -> int:
+    return max(0, (now_ns - moment_ns) // 1_000_000)

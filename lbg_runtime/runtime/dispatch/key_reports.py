@@ -1,0 +1,172 @@
+"""Keys and handlers that hold others up, told of in one line when they begin to and in one when they have ceased."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from lbg_runtime.config.settings import DispatchSettings
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneStage
+from lbg_runtime.core.standstill import Standing, StandstillWatch
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches
+from lbg_runtime.runtime.runners.handling import Handling
+
+_log = structlog.get_logger(__name__)
+
+MAX_LINES = 10
+"""Of one kind at one look; of the others there is one line with their number."""
+
+LOOKS = 4
+"""In the shortest time that is watched: so much of it is the most by which a line is late."""
+
+_MIN_LOOK_MS = 50
+_MAX_LOOK_MS = 5_000
+
+_Facts = dict[str, str | int | None]
+
+
+class KeyReports:
+    """One per dispatcher, on its loop. Counts what it tells; gauges are as of the last look.
+
+    A key is hot from the message on that waits behind `max_waiting_per_key` others, until at a look there are no more
+    than half as many. Nothing is spent on a message but where its lane is that long.
+    """
+
+    def __init__(
+        self,
+        settings: DispatchSettings,
+        lanes: KeyLanes[Handling],
+        attempts: AttemptWatches,
+        hold_up: Callable[[Lane[Handling]], None],
+    ) -> None:
+        """`hold_up` is told of a lane whose head runs for so long that its key is stuck."""
+        self.hot_total = 0
+        """Times that a key became hot."""
+        self.stuck_total = 0
+        """Times that a message became overdue as the next one of its key."""
+        self.slow_total = 0
+        """Attempts that took too long."""
+        self._lanes = lanes
+        self._attempts = attempts
+        self._hold_up = hold_up
+        self._most_waiting = settings.waiting_limit
+        slow_ms, stuck_ms = settings.slow_handler_ms, settings.stuck_key_ms
+        self._slow = None if slow_ms is None else StandstillWatch[Attempt](slow_ms)
+        self._stuck = None if stuck_ms is None else StandstillWatch[Lane[Handling]](stuck_ms)
+        self._hot: dict[Lane[Handling], tuple[int, _Facts]] = {}
+        """With the time since when."""
+        self._stuck_facts: dict[Lane[Handling], _Facts] = {}
+        self._heads: dict[Lane[Handling], DeliveryId] = {}
+        """As of the last look; numbers, as the messages may be large."""
+        self._looked_ms = 0
+        shortest_ms = min((each for each in (slow_ms, stuck_ms) if each is not None), default=_MAX_LOOK_MS)
+        self._interval_s = min(_MAX_LOOK_MS, max(_MIN_LOOK_MS, shortest_ms // LOOKS)) / 1_000
+
+    @property
+    def hot(self) -> int:
+        """Keys that are hot."""
+        return len(self._hot)
+
+    @property
+    def stuck(self) -> int:
+        """Keys whose next message has been the same for too long."""
+        return 0 if self._stuck is None else self._stuck.count
+
+    @property
+    def slow(self) -> int:
+        """Attempts that take too long."""
+        return 0 if self._slow is None else self._slow.count
+
+    def key_may_be_hot(self, handling: Handling) -> None:
+        """A delivery came that others need not wait for. Constant time."""
+        lane = self._lanes.find(handling.lane)
+        if lane is None or lane.waiting <= self._most_waiting or lane in self._hot:
+            return
+        self._hot[lane] = now_ms(), _brief(handling)
+        self.hot_total += 1
+        if len(self._hot) <= MAX_LINES:
+            _log.warning("key_hot", **_facts(lane.head), waiting=lane.waiting)
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        self._looked_ms = now_ms()
+        while True:
+            await asyncio.sleep(self._interval_s)
+            self.look()
+
+    def look(self) -> None:
+        """Tell of what is new since the last look. Linear in the lanes that there are."""
+        now = now_ms()
+        self._look_for_cooled(now)
+        if self._slow is not None:
+            self._look_for_slow(self._slow, now)
+        if self._stuck is not None:
+            self._look_for_stuck(self._stuck, now)
+        self._looked_ms = now
+
+    def _look_for_cooled(self, now: int) -> None:
+        for lane, (since_ms, facts) in list(self._hot.items()):
+            # A lane that was emptied is gone, and another one of the key may be there.
+            if lane.waiting <= self._most_waiting // 2:
+                del self._hot[lane]
+                _log.info("key_cooled", **facts, lasted_ms=now - since_ms)
+
+    def _look_for_slow(self, watch: StandstillWatch[Attempt], now: int) -> None:
+        # One that is put off is not slow; afterwards it counts from the first look that finds it at work.
+        started = [
+            Standing(each, None, int(since_s * 1_000) if each.handling.is_put_off is None else None)
+            for each, since_s in self._attempts.started()
+            if not each.handling.is_put_off
+        ]
+        if not started and not watch.count:
+            return
+        found = watch.look(started, now)
+        self.slow_total += len(found.began)
+        for attempt, running_ms in found.began[:MAX_LINES]:
+            _log.warning("handler_slow", **_facts(attempt.handling), running_ms=running_ms)
+        for attempt, took_ms in found.ended[:MAX_LINES]:
+            _log.info("handler_slow_ended", **_facts(attempt.handling), took_ms=took_ms)
+        if len(found.began) > MAX_LINES:
+            _log.warning("handlers_slow", untold=len(found.began) - MAX_LINES)
+
+    def _look_for_stuck(self, watch: StandstillWatch[Lane[Handling]], now: int) -> None:
+        before = self._heads
+        self._heads = {lane: lane.head.delivery.delivery_id for lane in self._lanes.lanes()}
+        # What was not there at the last look has not stood for any time: in a member that is well, nearly everything.
+        same = [(lane, head) for lane, head in self._heads.items() if before.get(lane) == head]
+        if not same and not watch.count:
+            return
+        found = watch.look((Standing(lane, head, self._looked_ms) for lane, head in same), now)
+        self.stuck_total += len(found.began)
+        for number, (lane, stands_ms) in enumerate(found.began):
+            self._stuck_facts[lane] = _brief(lane.head)
+            if number < MAX_LINES:
+                stage, waiting = lane.stage.value, lane.waiting
+                _log.warning("key_stuck", **_facts(lane.head), stage=stage, waiting=waiting, stands_ms=stands_ms)
+        for number, (lane, stood_ms) in enumerate(found.ended):
+            facts = self._stuck_facts.pop(lane)
+            if number < MAX_LINES:
+                _log.info("key_moves_again", **facts, stood_ms=stood_ms)
+        if len(found.began) > MAX_LINES:
+            _log.warning("keys_stuck", untold=len(found.began) - MAX_LINES)
+        for lane in self._stuck_facts:
+            # One that waits for a runner will have its turn: that is too much work, and more of it would not help. It
+            # may hang then.
+            if lane.stage is LaneStage.RUNNING:
+                self._hold_up(lane)
+
+
+def _brief(handling: Handling) -> _Facts:
+    """What is kept of a lane, as its messages may be large."""
+    return {"queue": handling.queue, "topic": handling.topic, "key": handling.key}
+
+
+def _facts(handling: Handling) -> _Facts:
+    return {
+        **_brief(handling),
+        "epoch": handling.epoch,
+        "delivery_id": handling.delivery.delivery_id,
+        "attempts": handling.attempts,
+    }

@@ -1,0 +1,72 @@
+"""What becomes of messages in which the rule of `group.key` finds no key."""
+
+import structlog
+
+from lbg_runtime.config.settings import MissingKey
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.model.errors import KeyMissing
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.runtime.handlers.routes import MAX_ROUTES_REMEMBERED, Route
+from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.runners.handling import Handling
+
+_log = structlog.get_logger(__name__)
+
+MAX_TOPICS_TOLD = 1_000
+"""Topics of which it is said that a key is missing: bounds memory, and the log, should every message have its own."""
+
+
+class KeylessMessages:
+    """One per dispatcher."""
+
+    def __init__(self, rule: MissingKey, counts: DispatchCounts) -> None:
+        self._rule = rule
+        self._counts = counts
+        self._told: set[str] = set()
+        self._refusing: dict[Route, Route] = {}
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether they are handled in the order of their shard, and so in that of every key."""
+        return self._rule is not MissingKey.NO_ORDER
+
+    def take(self, delivery: Delivery, route: Route) -> Handling:
+        """The handling of a delivery that has no key. Constant time."""
+        self._counts.without_key += 1
+        if route.topic not in self._told and len(self._told) < MAX_TOPICS_TOLD:
+            self._told.add(route.topic)
+            _log.warning(
+                "key_missing",
+                queue=delivery.queue,
+                epoch=delivery.epoch,
+                delivery_id=delivery.delivery_id,
+                topic=route.topic,
+                rule=self._rule.value,
+            )
+        match self._rule:
+            case MissingKey.SHARD:
+                return Handling(delivery, _lane_of_shard(delivery, route), None, route)
+            case MissingKey.ERROR:
+                return Handling(delivery, _lane_of_shard(delivery, route), None, self._refused(route))
+            case MissingKey.NO_ORDER:
+                lane = f"\0message {delivery.queue} {delivery.epoch} {delivery.delivery_id}"
+                return Handling(delivery, lane, None, route)
+
+    def _refused(self, route: Route) -> Route:
+        """The same route with a function that refuses: so the policy of the handler decides what follows."""
+        refusing = self._refusing.get(route)
+        if refusing is None:
+            if len(self._refusing) >= MAX_ROUTES_REMEMBERED:
+                self._refusing.clear()
+            refusing = Route(_refuse, route.policy, route.attempts, route.shard, route.topic)
+            self._refusing[route] = refusing
+        return refusing
+
+
+def _lane_of_shard(delivery: Delivery, route: Route) -> LaneKey:
+    # A key of this very text would share the lane, which costs it time and no order.
+    return f"\0queue {delivery.queue}" if route.shard is None else f"\0shard {route.shard}"
+
+
+async def _refuse(_: Message) -> None:
+    raise KeyMissing

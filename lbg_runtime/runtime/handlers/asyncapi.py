@@ -1,0 +1,208 @@
+"""The AsyncAPI 3 document of an application: what its handlers take, from which topics, as their annotations say."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.keys import KeyOrigin
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY
+from lbg_runtime.runtime.handlers.registry import Handler, Handlers
+
+VERSION = "3.0.0"
+"""Of the specification."""
+
+BINDING_VERSION = "0.4.0"
+"""Of the specification's binding for Solace."""
+
+JsonObject = dict[str, Any]
+
+_JSON, _TEXT, _BYTES = "application/json", "text/plain", "application/octet-stream"
+
+_PLAIN_BODIES: Mapping[object, tuple[str, JsonObject]] = {
+    bytes: (_BYTES, {"type": "string", "format": "binary"}),
+    str: (_TEXT, {"type": "string"}),
+    dict: (_JSON, {"type": "object"}),
+    list: (_JSON, {"type": "array"}),
+}
+"""Annotations that say no more of the payload than its kind."""
+
+
+def asyncapi_document(handlers: Handlers, settings: Settings, *, version: str) -> JsonObject:
+    """The whole document, as JSON has it. `version` is that of the application."""
+    group = settings.group
+    names = _names(handlers)
+    schemas, definitions = _schemas(handlers)
+    channels: JsonObject = {}
+    operations: JsonObject = {}
+    for handler, name in names:
+        content_type, payload = _body_of(handler, schemas)
+        address, parameters = _address(f"{group.hash_prefix}/{{shard}}/", handler.subscription)
+        message: JsonObject = {"name": name, "contentType": content_type, "headers": _headers(settings)}
+        if payload is not None:
+            message["payload"] = payload
+        channels[name] = {
+            "address": address,
+            "description": f"Topics that {handler.subscription!r} attracts, below the hash of their key.",
+            "messages": {name: message},
+            "parameters": {"shard": {"description": f"0 to {group.hash_count - 1}, by the key."}, **parameters},
+        }
+        operations[name] = {"action": "receive", "channel": {"$ref": f"#/channels/{name}"}, **_said(handler)}
+        operations[name]["messages"] = [{"$ref": f"#/channels/{name}/messages/{name}"}]
+        operations[name]["bindings"] = {"solace": _binding(settings)}
+    document: JsonObject = {
+        "asyncapi": VERSION,
+        "info": {
+            "title": group.name,
+            "version": version,
+            "description": f"What members of the load-balanced group {group.name} handle, in the order of each key.",
+        },
+        "defaultContentType": _JSON,
+        "servers": _servers(settings),
+        "channels": channels,
+        "operations": operations,
+    }
+    if definitions:
+        document["components"] = {"schemas": definitions}
+    return document
+
+
+def _names(handlers: Iterable[Handler]) -> list[tuple[Handler, str]]:
+    """With each handler a name that no other one has, of characters that references can carry."""
+    found: list[tuple[Handler, str]] = []
+    taken: dict[str, int] = {}
+    for handler in handlers:
+        function = handler.where.partition(" (")[0].rpartition(":")[2].rpartition(".")[2]
+        name = re.sub(r"[^A-Za-z0-9_\-]", "_", function)
+        taken[name] = taken.get(name, 0) + 1
+        found.append((handler, name if taken[name] == 1 else f"{name}_{taken[name]}"))
+    return found
+
+
+def _said(handler: Handler) -> JsonObject:
+    """Title and text of the operation, from the function's own words."""
+    first, _, rest = handler.text.partition("\n")
+    said = {"summary": first.strip(), "description": rest.strip()}
+    if handler.publishes:
+        said["description"] = f"{said['description']}\n\nPublishes messages in answer.".strip()
+    return {name: text for name, text in said.items() if text}
+
+
+def _address(prefix: str, subscription: str) -> tuple[str, JsonObject]:
+    """The subscription as an address with parameters for its wildcards, and what they stand for."""
+    levels: list[str] = []
+    parameters: JsonObject = {}
+    for number, level in enumerate(subscription.split("/")):
+        if level == ">":
+            levels.append("{rest}")
+            parameters["rest"] = {"description": "One level or more."}
+        elif level.endswith("*"):
+            name = f"level{number}"
+            # Braces in a topic would be taken for a parameter; there is no way to quote them.
+            levels.append(f"{level[:-1]}{{{name}}}")
+            parameters[name] = {"description": "One level, or its end."}
+        else:
+            levels.append(level)
+    return prefix + "/".join(levels), parameters
+
+
+def _headers(settings: Settings) -> JsonObject:
+    """User properties."""
+    properties: JsonObject = {
+        PUBLISHER_PROPERTY: {"type": "string", "description": "One life of one hashed publisher."},
+        KEY_SEQUENCE_PROPERTY: {"type": "integer", "description": "Its number of the message within the key, from 1."},
+    }
+    key = settings.group.key
+    name = key.argument if key.origin is KeyOrigin.PROPERTY else PARTITION_KEY_PROPERTY
+    properties[name] = {"type": "string", "description": "The key, whose messages are handled in their order."}
+    return {"type": "object", "properties": properties}
+
+
+def _body_of(handler: Handler, schemas: Mapping[str, JsonObject]) -> tuple[str, JsonObject | None]:
+    """Content type and schema of the payload; no schema where the handler does not say what it takes."""
+    body = handler.parameters.body
+    if body is None:
+        return _BYTES, None
+    plain = _plain(body)
+    return plain if plain is not None else (_JSON, schemas[handler.subscription])
+
+
+def _plain(body: object) -> tuple[str, JsonObject] | None:
+    return next((found for kind, found in _PLAIN_BODIES.items() if body is kind), None)
+
+
+def _schemas(handlers: Iterable[Handler]) -> tuple[dict[str, JsonObject], JsonObject]:
+    """By subscription the schema of its bodies, and the definitions that they refer to; names stand for one type."""
+    Input = tuple[str, Literal["validation"], TypeAdapter[Any]]  # noqa: N806 - a type
+    inputs: list[Input] = []
+    for handler in handlers:
+        body = handler.parameters.body
+        if body is not None and _plain(body) is None:
+            adapter: TypeAdapter[Any] = TypeAdapter(body)  # type: ignore[arg-type]  # known at run time only
+            inputs.append((handler.subscription, "validation", adapter))
+    if not inputs:
+        return {}, {}
+    made, shared = TypeAdapter.json_schemas(inputs, ref_template="#/components/schemas/{model}")
+    definitions = {name: _as_asyncapi(schema) for name, schema in shared.get("$defs", {}).items()}
+    return {name: _as_asyncapi(schema) for (name, _), schema in made.items()}, definitions
+
+
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs")
+_VALUES = ("default", "examples", "const", "enum")
+
+
+def _as_asyncapi(schema: Mapping[str, Any]) -> JsonObject:
+    """The schema in the dialect of AsyncAPI, which is that of draft 7 but for little."""
+    written: JsonObject = {}
+    for name, value in schema.items():
+        match name, value:
+            case "discriminator", {"propertyName": tag}:
+                written[name] = tag
+            case "prefixItems", list():
+                written["items"] = [_as_asyncapi(each) for each in value]
+                written["additionalItems"] = False
+            case "items", bool() if "prefixItems" in schema:
+                pass  # said by `additionalItems`
+            case _, dict() if name in _SCHEMAS_BY_NAME:
+                written[name] = {each: _as_asyncapi(inner) for each, inner in value.items()}
+            case _, dict() if name not in _VALUES:
+                written[name] = _as_asyncapi(value)
+            case _, list() if name not in _VALUES:
+                written[name] = [_as_asyncapi(each) if isinstance(each, dict) else each for each in value]
+            case _:
+                written[name] = value
+    return written
+
+
+def _servers(settings: Settings) -> JsonObject:
+    servers: JsonObject = {}
+    for number, host in enumerate(settings.connection.host):
+        scheme, _, address = host.rpartition("://")
+        servers["broker" if not number else f"broker{number + 1}"] = {
+            "host": address,
+            "protocol": "solace",
+            "description": f"Message VPN {settings.connection.vpn}"
+            + (", over TLS." if scheme in ("tcps", "wss", "https") else "."),
+            "bindings": {"solace": {"msgVpn": settings.connection.vpn, "bindingVersion": BINDING_VERSION}},
+        }
+    return servers
+
+
+def _binding(settings: Settings) -> JsonObject:
+    """Where the messages wait: the queues of the group, of which each shard has one."""
+    shape = settings.group.shape()
+    queues = [
+        {
+            "destinationType": "queue",
+            "deliveryMode": "persistent",
+            "queue": {
+                "name": shape.queue_name(index),
+                "topicSubscriptions": list(shape.subscriptions(index)),
+                "accessType": "exclusive",
+            },
+        }
+        for index in range(shape.queue_count)
+    ]
+    return {"destinations": queues, "bindingVersion": BINDING_VERSION}

@@ -1,0 +1,278 @@
+"""Handlers that take many messages at a time, each of which is settled for itself.
+
+A lane gives its next message when the one before is settled, so a batch never has two messages of one key. At most as
+many batches are handled at the same time as there are runners (`BatchTurns`); while messages wait for theirs, the time
+of their attempt does not run.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Generic, TypeVar, overload
+
+from lbg_runtime.config.duration import parse_duration_ms
+from lbg_runtime.model.errors import BatchCutShort, HandlerError
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.bodies import Decoder
+from lbg_runtime.runtime.handlers.receipts import Receipt
+from lbg_runtime.runtime.handlers.resources import RESOURCES
+from lbg_runtime.runtime.runners.attempts import CLOCK_RESOLUTION_S
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling
+from lbg_runtime.runtime.runners.pool import CURRENT_POOL, RunnerPool, aside
+
+_Body = TypeVar("_Body")
+
+
+class BatchItem(Receipt, Generic[_Body]):
+    """One message of a batch. Settled at once with `accept` or `fail`; else with the batch."""
+
+    def __init__(self, message: Message, body: _Body) -> None:
+        super().__init__(message)
+        self.body = body
+
+
+class Batch(Sequence[BatchItem[_Body]]):
+    """What a batch handler gets: `Batch[Order]`, or `Batch` with payloads for bodies.
+
+    Where the handler returns, all that is not settled is accepted; where it raises, that has failed with it.
+    """
+
+    def __init__(self, items: Sequence[BatchItem[_Body]]) -> None:
+        self._items = items
+
+    @overload
+    def __getitem__(self, index: int) -> BatchItem[_Body]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BatchItem[_Body]]: ...
+
+    def __getitem__(self, index: int | slice) -> BatchItem[_Body] | Sequence[BatchItem[_Body]]:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[BatchItem[_Body]]:
+        return iter(self._items)
+
+
+CURRENT_BATCH: ContextVar[Batch[object]] = ContextVar("CURRENT_BATCH")
+"""In a batch handler: its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """When a batch is full, and when it is handled although it is not."""
+
+    max_count: int
+    max_wait_ms: int
+
+
+def read_limits(max_count: int, max_wait: str) -> BatchLimits:
+    """Raises `HandlerError` for what is none."""
+    # What others than a type checker have let through; a boolean is an integer to Python.
+    if type(max_count) is not int:
+        raise HandlerError("@batch_handler", f"max_count {max_count!r}", "a whole number")
+    if max_count < 1:
+        raise HandlerError("@batch_handler", f"max_count {max_count}", "at least 1")
+    try:
+        max_wait_ms = parse_duration_ms(max_wait)
+    except ValueError as error:
+        raise HandlerError("@batch_handler", f"max_wait {max_wait!r}", str(error)) from None
+    return BatchLimits(max_count, max_wait_ms)
+
+
+def handled_in_batches(call: HandlerFunction, decode: Decoder, limits: BatchLimits) -> HandlerFunction:
+    """A handler of single messages, each of which ends when it is settled; `call` is called once for a batch."""
+    # Handlers may be shared by members of one process; their messages are not.
+    name = object()
+
+    async def join(message: Message) -> None:
+        line = RESOURCES.get().own(name, lambda: _Line(CURRENT_POOL.get(), call, limits))
+        item = BatchItem(message, decode(message.payload))
+        try:
+            with aside():
+                await line.join(item, CURRENT_HANDLING.get())
+        finally:
+            item.close()
+
+    return join
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """That of an item in the line."""
+
+    handling: Handling
+    due_s: float
+    """When it has waited for long enough, on the loop's clock."""
+
+
+class _Call:
+    """A batch that is being handled."""
+
+    __slots__ = ("has_begun", "is_cut", "places", "task", "turn_end")
+
+    def __init__(self, places: dict[BatchItem[object], _Place]) -> None:
+        self.places = places
+        """Its items, with the place that each had in the line."""
+        self.has_begun = False
+        """The handler is called."""
+        self.is_cut = False
+        """It is cut short. Its own word for it would not do: a task group may leave its task cancelled."""
+        self.task: asyncio.Task[BaseException | None]
+        self.turn_end: asyncio.TimerHandle | None
+        """When others need not wait for it any more; None when that has come."""
+
+
+class _Line:
+    """The messages of one member that wait for their batch, and the batches that are being handled."""
+
+    def __init__(self, pool: RunnerPool, call: HandlerFunction, limits: BatchLimits) -> None:
+        self._pool = pool
+        self._call = call
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[BatchItem[object], _Place] = {}
+        """In the order in which they came."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Set while something waits and no batch is due."""
+        self._calls: dict[BatchItem[object], _Call] = {}
+
+    async def join(self, item: BatchItem[object], handling: Handling) -> None:
+        """Return when it is accepted, raise what it failed with. The time of its attempt begins with its batch.
+
+        Cancelled, it leaves the line; where its batch is being handled, that is cut short and its end waited for, as
+        nothing may happen to a key while something of it is being handled (L2).
+        """
+        attempts = handling.route.attempts
+        attempts.put_off(handling)
+        self._waiting[item] = _Place(handling, self._loop.time() + self._limits.max_wait_ms / 1_000)
+        if self._timer is None or len(self._waiting) >= self._limits.max_count:
+            self._look()
+        try:
+            await item.until_settled()
+        except asyncio.CancelledError:
+            if item in self._waiting:
+                del self._waiting[item]
+                self._look()
+            elif item in self._calls:
+                await self._cut_short(self._calls[item], handling)
+            raise
+        finally:
+            # What is recalled in the line is watched again: a middleware around it may not let go.
+            attempts.begin(handling)
+
+    def is_due(self) -> bool:
+        """Whether a batch is full, or the first of it has waited for long enough."""
+        # Those that are recalled stand in the line until their runners are woken.
+        first = next((place for item, place in self._waiting.items() if item.is_open), None)
+        if first is None or first.due_s <= self._loop.time() + CLOCK_RESOLUTION_S:
+            return first is not None
+        max_count = self._limits.max_count
+        return len(self._waiting) >= max_count and sum(item.is_open for item in self._waiting) >= max_count
+
+    def begin(self) -> None:
+        """Have the first of those that wait handled together; none where the pool ends."""
+        if not self._pool.is_open:
+            # Their runners are cancelled: here are those that what is around the handler has kept from it.
+            waiting, self._waiting = self._waiting, {}
+            _settle_open(waiting, BatchCutShort())
+            return
+        items = list(islice((item for item in self._waiting if item.is_open), self._limits.max_count))
+        call = _Call({item: self._waiting.pop(item) for item in items})
+        timeout_ms = call.places[items[0]].handling.route.policy.timeout_ms
+        for place in call.places.values():
+            place.handling.route.attempts.begin(place.handling)
+        self._set_timer()
+        call.task = self._pool.start(partial(self._handle, call))
+        # As a runner is replaced whose handler goes on for a whole time-out after it was cancelled.
+        call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
+        self._calls |= dict.fromkeys(items, call)
+        # Not at the end of `_handle`, which never begins where it is cut short before.
+        call.task.add_done_callback(lambda _: self._conclude(call))
+
+    def _look(self) -> None:
+        """Somebody has come, or the time of the first has."""
+        self._set_timer()
+        if self.is_due():
+            self._pool.batch_turns.ask(self)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and not self.is_due():
+            self._timer = self._loop.call_at(self._first_due_s(), self._look)
+
+    def _first_due_s(self) -> float:
+        return next(iter(self._waiting.values())).due_s
+
+    async def _cut_short(self, call: _Call, handling: Handling) -> None:
+        call.is_cut = True
+        call.task.cancel()
+        has_second = False
+        try:
+            while not call.task.done():
+                try:
+                    # No bound: see `join`; the dispatcher says so where it takes longer than the time-out.
+                    await asyncio.wait((call.task,))
+                except asyncio.CancelledError:
+                    call.task.cancel()
+                    if not has_second and handling.route.attempts.is_stuck(handling):
+                        # The dispatcher had a runner added in place of this one, which stands aside: it has one.
+                        has_second = True
+                        self._pool.stand_down()
+        finally:
+            if has_second:
+                # The dispatcher is about to take away the one that it had added.
+                self._pool.stand_in()
+
+    async def _handle(self, call: _Call) -> BaseException | None:
+        """What the handler failed with."""
+        call.has_begun = True
+        items = list(call.places)
+        CURRENT_BATCH.set(Batch(items))
+        try:
+            await self._call(items[0].message)
+        except asyncio.CancelledError:
+            return BatchCutShort()
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as failure:  # noqa: BLE001 - the handler boundary, as in the dispatcher
+            return failure
+        # Where it was cut short and returned all the same: better handled twice than lost.
+        return BatchCutShort() if call.is_cut else None
+
+    def _conclude(self, call: _Call) -> None:
+        if call.turn_end is not None:
+            call.turn_end.cancel()
+            self._end_turn(call)
+        for item in call.places:
+            del self._calls[item]
+        if not call.has_begun and self._pool.is_open:
+            self._put_back(call)
+            return
+        is_lost = call.task.cancelled() or call.task.exception() is not None
+        _settle_open(call.places, BatchCutShort() if is_lost else call.task.result())
+
+    def _put_back(self, call: _Call) -> None:
+        """It was cut short before its handler was called: that is no attempt of those that were not recalled."""
+        kept = {item: place for item, place in call.places.items() if item.is_open}
+        for place in kept.values():
+            place.handling.route.attempts.put_off(place.handling)
+        self._waiting = kept | self._waiting
+        self._look()
+
+    def _end_turn(self, call: _Call) -> None:
+        call.turn_end = None
+        self._pool.batch_turns.end()
+
+
+def _settle_open(items: Iterable[BatchItem[object]], error: BaseException | None) -> None:
+    for item in items:
+        if item.is_open:
+            item.settle(error)

@@ -1,0 +1,172 @@
+"""From a user's function to what the dispatcher calls with a message."""
+
+import functools
+import inspect
+from asyncio import Future
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future as ThreadFuture
+
+from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.batches import BatchLimits, handled_in_batches
+from lbg_runtime.runtime.handlers.bodies import make_decoder
+from lbg_runtime.runtime.handlers.parameters import Parameters
+from lbg_runtime.runtime.handlers.publishing import (
+    Confirms,
+    MakeSending,
+    Transaction,
+    own_copy,
+    published_results,
+    published_yields,
+)
+from lbg_runtime.runtime.handlers.receipts import settled_by_receipt
+from lbg_runtime.runtime.handlers.resources import call_in_thread
+from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
+
+
+def make_call(
+    function: Callable[..., object],
+    parameters: Parameters,
+    where: str,
+    *,
+    publishes: bool,
+    transacted: bool,
+    limits: BatchLimits | None,
+) -> HandlerFunction:
+    """The function itself where it can be called as it is; else one that does what belongs to it.
+
+    What is no coroutine function is called on a thread, as it may block. `publishes`: what it returns is; what it
+    yields is in any case. `transacted`: that is published together or not at all. `limits`: it takes batches. Raises
+    `HandlerError` for what does not go together.
+    """
+    _check_called(function, where, publishes=publishes)
+    sends = publishes or yields(function)
+    if transacted and not sends:
+        raise HandlerError(where, "transacted, and nothing is published", "publishes=True, or a handler that yields")
+    wanted = {"a batch": parameters.has_batch, "a receipt": parameters.has_receipt, "publishing": sends}
+    chosen = [name for name, is_chosen in wanted.items() if is_chosen]
+    if len(chosen) > 1:
+        raise HandlerError(where, " and ".join(chosen), "one of them")
+    if parameters.has_batch != (limits is not None):
+        found = "a batch" if parameters.has_batch else "no batch"
+        raise HandlerError(where, found, "@handlers.batch_handler(...) for a parameter Batch[...], and for no other")
+    make_sending: MakeSending = Transaction if transacted else Confirms
+    call = _make_plain_call(function, parameters, where, make_sending, publishes=publishes)
+    if limits is not None:
+        return handled_in_batches(_looked_at(call, where), make_decoder(parameters.body), limits)
+    # What works on with a receipt settles by it, or never.
+    return settled_by_receipt(_looked_at(call, where, works_on=True)) if parameters.has_receipt else call
+
+
+def yields(function: object) -> bool:
+    """Whether calling it makes a generator of one kind or the other."""
+    return _is(inspect.isasyncgenfunction, function) or _is(inspect.isgeneratorfunction, function)
+
+
+def is_async(function: object) -> bool:
+    """Whether calling it makes a coroutine."""
+    return _is(inspect.iscoroutinefunction, function)
+
+
+def _is(kind: Callable[[object], bool], function: object) -> bool:
+    """Whether it is a function of this kind, or an object that is called as one."""
+    return kind(function) or kind(_called(function))
+
+
+def _called(function: object) -> object:
+    """What runs when it is called: itself, where it is no function its `__call__`, and so on in a `partial`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+
+
+def _check_called(function: Callable[..., object], where: str, *, publishes: bool) -> None:
+    """Raises `HandlerError` for what is made and not run by calling it: an object, or what is under a decorator of
+    another kind.
+
+    Of decorators that say by `__wrapped__` what they are around, as `functools.wraps` has it; the others are found out
+    when they are called.
+    """
+    if isinstance(function, type):
+        raise HandlerError(where, "a class", "a function, or an object of the class")
+    if yields(function):
+        return
+    innermost = inspect.unwrap(_called(inspect.unwrap(function)))  # type: ignore[arg-type]  # whatever it is
+    if yields(innermost) and not publishes:
+        expected = "one that yields it too, or returns a list of it and publishes=True"
+        raise HandlerError(where, "yields under a decorator that does not", expected)
+    is_kept_async = _is(inspect.iscoroutinefunction, innermost) or _is(inspect.isasyncgenfunction, innermost)
+    if is_kept_async and not is_async(function):
+        raise HandlerError(where, "`async def` under a decorator that is not", "one that is, and awaits it")
+
+
+def _make_plain_call(
+    function: Callable[..., object], parameters: Parameters, where: str, make_sending: MakeSending, *, publishes: bool
+) -> HandlerFunction:
+    if _is(inspect.isasyncgenfunction, function):
+        make: Callable[..., AsyncIterator[object]] = function  # type: ignore[assignment]  # as was just looked at
+        return published_yields(_filled_iteration(make, parameters), where, make_sending)
+    publishes = publishes or yields(function)
+    if not is_async(function):
+        call = _threaded(_read(function, where) if publishes else function, parameters)
+    elif parameters.is_plain:
+        call = function  # type: ignore[assignment]  # as was just looked at
+    else:
+        call = _filled(function, parameters)
+    return published_results(call, where, make_sending) if publishes else call
+
+
+def _filled(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:
+    if len(parameters.positional) == 1 and not parameters.named:
+        (fill,) = parameters.positional
+
+        async def call_with_one(message: Message) -> object:
+            return await function(fill(message))  # type: ignore[misc]  # a coroutine function's
+
+        return call_with_one
+
+    async def call(message: Message) -> object:
+        positional, named = parameters.fill(message)
+        return await function(*positional, **named)  # type: ignore[misc]  # a coroutine function's
+
+    return call
+
+
+def _filled_iteration(
+    function: Callable[..., AsyncIterator[object]], parameters: Parameters
+) -> Callable[[Message], AsyncIterator[object]]:
+    def make(message: Message) -> AsyncIterator[object]:
+        positional, named = parameters.fill(message)
+        return function(*positional, **named)
+
+    return make
+
+
+def _threaded(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:
+    async def call(message: Message) -> object:
+        positional, named = parameters.fill(message)
+        return await call_in_thread(functools.partial(function, *positional, **named))
+
+    return call
+
+
+def _read(function: Callable[..., object], where: str) -> Callable[..., object]:
+    """The same, and what it makes only while that is read, made on the thread too."""
+
+    def read(*positional: object, **named: object) -> object:
+        answer = function(*positional, **named)
+        # Each as it comes, for the sake of what the function changes to make the next one of it.
+        return [own_copy(each, where) for each in answer] if isinstance(answer, Iterator) else answer
+
+    return read
+
+
+def _looked_at(call: HandlerFunction, where: str, *, works_on: bool = False) -> HandlerFunction:
+    """With its answer refused where it has not run, as nobody behind it looks. `works_on`: it may be still at work."""
+
+    async def call_and_look(message: Message) -> None:
+        answer = await call(message)
+        if answer is not None and not (works_on and isinstance(answer, Future | ThreadFuture)):
+            refuse_unrun(answer, where)
+
+    return call_and_look

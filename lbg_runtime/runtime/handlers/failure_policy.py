@@ -1,0 +1,157 @@
+"""When the attempts of a message end, and what follows: what the settings say, under what a handler says of itself."""
+
+import asyncio
+import builtins
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
+
+from pydantic import ValidationError
+
+from lbg_runtime.config.fields import SettingProblem
+from lbg_runtime.config.load import expected_by
+from lbg_runtime.config.settings import BackoffSettings, FailureSettings
+from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.model.errors import BatchCutShort, ConfigError, HandlerError, TerminalFailure
+from lbg_runtime.model.failure import Then
+from lbg_runtime.runtime.runners.backoff import retry_delay_ms
+
+ExceptionTypes = tuple[type[BaseException], ...]
+
+_NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError, BatchCutShort)
+"""What says more of the moment than of the message; terminal only where it is listed."""
+
+
+class FailureArguments(TypedDict, total=False):
+    """What a decorator can be told, as the section `failure` of the settings."""
+
+    attempts: int | Literal["unlimited"]
+    timeout: str
+    """Of one attempt: `30s`."""
+    backoff: tuple[str, str]
+    """First and longest wait before the next attempt: `("100ms", "30s")`."""
+    retriable: Iterable[type[Exception]]
+    """Where there are any, all others are terminal."""
+    terminal: Iterable[type[Exception]]
+    """They end the attempts at once."""
+    then: Literal["error_queue", "dmq", "park", "stop"]
+    """What follows the last attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureOptions:
+    """What a handler's decorator says; the rest is the settings'."""
+
+    given: FailureSettings = field(default_factory=FailureSettings)
+    """Of which only the fields that are set count."""
+    retriable: ExceptionTypes = ()
+    terminal: ExceptionTypes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What the dispatcher asks after a failed attempt. Immutable; one for all handlers that say nothing themselves."""
+
+    attempts: int | None
+    """None: without end."""
+    timeout_ms: int
+    backoff: BackoffSettings
+    retriable: ExceptionTypes
+    terminal: ExceptionTypes
+    then: Then | None
+    """None only where `attempts` is: then not even a terminal failure ends them."""
+
+    def end_after(self, attempts: int, failure: BaseException) -> Then | None:
+        """What follows the failed attempt of this number, from 1; None for another attempt."""
+        if self.then is None:
+            return None
+        is_last = self.attempts is not None and attempts >= self.attempts
+        return self.then if is_last or self.is_terminal(failure) else None
+
+    def delay_ms(self, attempts: int, failure: BaseException, random: RandomSource) -> int:
+        """The wait before the attempt after this one."""
+        if self.is_terminal(failure):
+            # It cannot be ended, so it is tried as seldom as can be.
+            return self.backoff.maximum_ms
+        return retry_delay_ms(self.backoff, attempts, random)
+
+    def is_terminal(self, failure: BaseException) -> bool:
+        """Whether no further attempt can help. Of the types that are listed, the nearest of its own decides."""
+        for kind in type(failure).__mro__:
+            if kind in self.terminal:
+                return True
+            if kind in self.retriable:
+                return False
+            if kind is TerminalFailure:
+                return True
+        return bool(self.retriable) and not isinstance(failure, _NEVER_TERMINAL_UNSAID)
+
+
+def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -> FailurePolicy:
+    """The policy of the handler at `where`. Raises `ConfigError` or `HandlerError` for one that cannot be."""
+    given = options.given
+    joined = failure.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
+    if joined.attempts is not None and joined.then is None:
+        expected = f"{' or '.join(each.value for each in Then)}, as attempts end after {joined.attempts}"
+        if "attempts" in given.model_fields_set:
+            raise HandlerError(where, "no `then`, nor failure.then in the settings", expected)
+        raise ConfigError("failure.then", "not set", expected)
+    # Both or none of the settings' lists: a mixture would say what nobody has said.
+    retriable, terminal = options.retriable, options.terminal
+    if not retriable and not terminal:
+        retriable = tuple(_exception(name, "failure.retriable") for name in failure.retriable)
+        terminal = tuple(_exception(name, "failure.terminal") for name in failure.terminal)
+    both = [kind.__qualname__ for kind in retriable if kind in terminal]
+    if both:
+        raise HandlerError(where, f"{both[0]} is retriable and terminal", "one of the two")
+    return FailurePolicy(joined.attempts, joined.timeout_ms, joined.backoff, retriable, terminal, joined.then)
+
+
+def read_arguments(said: FailureArguments, where: str) -> FailureOptions:
+    """What a decorator was given, written as in the settings. Raises `HandlerError`."""
+    values: dict[str, object] = {**said}
+    retriable = _types(values.pop("retriable", ()), "retriable", where)
+    terminal = _types(values.pop("terminal", ()), "terminal", where)
+    unknown = values.keys() - FailureArguments.__annotations__.keys()
+    if unknown:
+        raise HandlerError(where, f"argument {min(unknown)}", f"one of {', '.join(FailureArguments.__annotations__)}")
+    if "backoff" in values:
+        backoff = values["backoff"]
+        if not isinstance(backoff, tuple) or len(backoff) != 2:
+            raise HandlerError(where, f"backoff {backoff!r}", 'first and longest wait, as in ("100ms", "30s")')
+        values["backoff"] = {"initial": backoff[0], "maximum": backoff[1]}
+    try:
+        given = FailureSettings.model_validate(values)
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        cause = details.get("ctx", {}).get("error")
+        path: tuple[str | int, ...] = details["loc"]
+        found, expected = repr(details["input"]), expected_by(details)
+        if isinstance(cause, SettingProblem):
+            path, found, expected = (*path, *cause.path), cause.found, cause.expected
+        raise HandlerError(where, f"{'.'.join(map(str, path))} {found}", expected) from None
+    return FailureOptions(given, retriable, terminal)
+
+
+def _types(listed: object, name: str, where: str) -> ExceptionTypes:
+    if not isinstance(listed, Iterable):
+        raise HandlerError(where, f"{name} {listed!r}", "types of exceptions, in a tuple")
+    kinds = tuple(listed)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise HandlerError(where, f"{name} {kind!r}", "types of exceptions")
+    return kinds
+
+
+def _exception(name: str, where: str) -> type[BaseException]:
+    module_name, _, class_name = name.rpartition(".")
+    expected = "an exception, as module.Name or, where it is built in, Name"
+    try:
+        module = importlib.import_module(module_name) if module_name else builtins
+        kind = getattr(module, class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(where, f"{name}: {error}", expected) from None
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        raise ConfigError(where, name, expected)
+    return kind

@@ -1,0 +1,134 @@
+"""What a handler module is told of a queue's coming and going: one assignment for each epoch that became active.
+
+Promises, for each queue and epoch: `on_assigned` once, before the first message of the epoch is asked for; then
+`on_drain` once at most, when the flow begins to be given up in good order; then `on_revoked` once, after the last
+handling of the epoch ended and its flow is unbound or lost. Never two at a time for a queue, and all of an epoch before
+`on_assigned` of the next. A flow that never became active, as one that hops, is not told of. A hand-back that was given
+up is not taken back: the queue goes on being handled, and what follows is `on_revoked`, some day.
+
+Hooks have no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and taken for
+done: a queue that nobody handles because a cache could not be filled is worse than one handled without the cache. For
+the same reason `on_assigned` waits for the end of the epoch before, where its flow was lost and a handler still runs,
+for no longer than that time. Draining and unbinding wait for no hook; the end of a member waits for them, within the
+bounds of its leaving. A process that dies, or is cut short at those bounds, calls nothing. A hook that swallows its
+cancellation is waited for: its queue is not handled meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.handlers.registry import Handlers, Hook, HookKind
+
+_log = structlog.get_logger(__name__)
+
+
+class Assignment:
+    """One epoch of one queue, told of by its flow runner; `follow` calls the hooks as things come to pass."""
+
+    def __init__(self, epoch: Epoch, before: "Assignment | None") -> None:
+        self.epoch = epoch
+        self.unanswered = 0
+        """Deliveries of the epoch that were dispatched and have not ended."""
+        self.is_begun = False
+        """Whether `on_assigned` is done, so that messages may come."""
+        self._before = before
+        self._is_draining = False
+        self._given_up = asyncio.Event()
+        """It drains, or it is over."""
+        self._over = asyncio.Event()
+        self._told = asyncio.Event()
+        """Everything of it has been told."""
+
+    def drain(self) -> None:
+        """The flow is being given up in good order. Idempotent."""
+        self._is_draining = True
+        self._given_up.set()
+
+    def end(self) -> None:
+        """The flow is gone and nothing of it is being handled. Idempotent."""
+        self._given_up.set()
+        self._over.set()
+
+    async def follow(self, hooks: "QueueHooks", on_begun: Callable[["Assignment"], None]) -> None:
+        """Call the hooks of the epoch, from its beginning to its end."""
+        try:
+            await self._wait_for_the_one_before(hooks)
+            await hooks.call(HookKind.ASSIGNED, self.epoch)
+            self.is_begun = True
+            on_begun(self)
+            # No bound: an owner stays one until its flow goes, and a handler of it is waited for as the laws say.
+            await self._given_up.wait()
+            if self._is_draining:
+                await hooks.call(HookKind.DRAIN, self.epoch)
+            await self._over.wait()
+            await hooks.call(HookKind.REVOKED, self.epoch)
+        finally:
+            self._told.set()
+
+    async def _wait_for_the_one_before(self, hooks: "QueueHooks") -> None:
+        before, self._before = self._before, None
+        if before is None:
+            return
+        try:
+            async with asyncio.timeout(hooks.timeout_s):
+                await before._over.wait()
+        except TimeoutError:
+            _log.warning("handling_outlived_its_epoch", queue=hooks.queue, epoch=before.epoch, next_epoch=self.epoch)
+        else:
+            # No bound: only hooks are waited for, which have theirs.
+            await before._told.wait()
+
+
+class QueueHooks:
+    """The hooks of a member as one flow runner calls them."""
+
+    def __init__(self, handlers: Handlers, queue: QueueName, timeout_ms: int) -> None:
+        self.queue = queue
+        self.timeout_s = timeout_ms / 1_000
+        self._hooks = handlers.hooks
+        self._one_at_a_time = asyncio.Lock()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._hooks)
+
+    async def call(self, kind: HookKind, epoch: Epoch) -> None:
+        """Call the hooks of a kind one after another, each within the time-out; raises nothing but cancellation."""
+        # No bound: whoever has the lock has one.
+        async with self._one_at_a_time:
+            for hook in self._hooks:
+                if hook.kind is kind:
+                    await self._call(hook, epoch)
+
+    async def _call(self, hook: Hook, epoch: Epoch) -> None:
+        deadline = asyncio.timeout(self.timeout_s)
+        # In a task of its own: what a hook does to its task, or a task group leaves it as, is not taken for ours.
+        call = asyncio.create_task(self._call_within(deadline, hook, epoch))
+        is_cancelled = False
+        while not call.done():
+            try:
+                # No bound here: it has one.
+                await asyncio.wait((call,))
+            except asyncio.CancelledError:
+                is_cancelled = True
+                call.cancel()
+        failure = asyncio.CancelledError() if call.cancelled() else call.exception()
+        if is_cancelled:
+            raise asyncio.CancelledError
+        if failure is not None:
+            _log.warning(
+                "hook_failed",
+                hook=hook.kind.value,
+                function=hook.where,
+                queue=self.queue,
+                epoch=epoch,
+                reason=f"no end within {self.timeout_s:g} s" if deadline.expired() else repr(failure),
+                exc_info=None if deadline.expired() else failure,
+            )
+
+    async def _call_within(self, deadline: asyncio.Timeout, hook: Hook, epoch: Epoch) -> None:
+        async with deadline:
+            await hook.function(self.queue, epoch)

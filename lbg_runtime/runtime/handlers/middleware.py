@@ -1,0 +1,141 @@
+"""What users put around handlers: it sees every attempt and how it ends, and can make it fail, but never succeed."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from lbg_runtime.model.errors import HandlerError, TerminalFailure
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.parameters import Fill, read_fills
+from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
+
+Proceed = Callable[[Message], Awaitable[object]]
+"""What a middleware gets to call: returns when the handler has, raises what the attempt failed with."""
+
+MiddlewareFunction = Callable[..., Awaitable[object]]
+"""Async; takes the message, a `Proceed`, and what else its annotations ask for, as a handler's."""
+
+_EXPECTED = "the message, what to call with it, and an annotation for each of the others"
+
+
+class MiddlewareMisused(TerminalFailure):
+    """A middleware has not called the handler once; the attempt has failed, whatever the middleware says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Middleware:
+    """One registered function."""
+
+    function: MiddlewareFunction
+    where: str
+    """`module:function (file:line)`, for messages to the user."""
+    extra: tuple[tuple[str, Fill], ...]
+    states: tuple[type, ...]
+    """What lifespans have to yield for it."""
+
+
+def make_middleware(function: Callable[..., object], where: str) -> Middleware:
+    """Raises `HandlerError` for what is none."""
+    if not inspect.iscoroutinefunction(function):
+        raise HandlerError(where, "not async", "`async def`, as middleware runs on the event loop")
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    first = parameters[:2]
+    if len(first) < 2 or any(each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in first):
+        raise HandlerError(where, f"parameters {signature}", _EXPECTED)
+    fills, states = read_fills(function, parameters[2:], where)
+    return Middleware(function, where, fills, states)
+
+
+def surrounded(call: HandlerFunction, middleware: tuple[Middleware, ...]) -> HandlerFunction:
+    """The handler inside of its middleware, the first of which is the outermost; itself where there is none."""
+    for each in reversed(middleware):
+        call = _inside(call, each)
+    return call
+
+
+def _inside(call: HandlerFunction, middleware: Middleware) -> HandlerFunction:
+    function, extra, where = middleware.function, middleware.extra, middleware.where
+
+    async def around(message: Message) -> object:
+        turn = _Turn(call, where)
+        try:
+            if extra:
+                answer = await function(message, turn.proceed, **{name: fill(message) for name, fill in extra})
+            else:
+                answer = await function(message, turn.proceed)
+        finally:
+            turn.is_over = True
+            if turn.is_running:
+                await turn.until_ended()
+        return turn.result(answer)
+
+    return around
+
+
+class _Turn:
+    """One attempt, as a middleware has it in its hands."""
+
+    __slots__ = ("_answer", "_call", "_ended", "_failure", "_is_called", "_where", "is_over", "is_running")
+
+    def __init__(self, call: HandlerFunction, where: str) -> None:
+        self._call = call
+        self._where = where
+        self._is_called = False
+        self._answer: object = None
+        self._failure: BaseException | None = None
+        self._ended: asyncio.Event | None = None
+        self.is_running = False
+        self.is_over = False
+        """The middleware has ended."""
+
+    async def proceed(self, message: Message) -> object:
+        if self._is_called:
+            # The handler would run twice in one attempt, or two attempts at once.
+            raise MiddlewareMisused(f"{self._where} calls its handler a second time")
+        if self.is_over:
+            raise MiddlewareMisused(f"{self._where} calls its handler when its attempt is over")
+        self._is_called = self.is_running = True
+        try:
+            self._answer = await self._call(message)
+            if self._answer is not None:
+                # Here already: what is around it is to see it fail.
+                refuse_unrun(self._answer)
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        finally:
+            self.is_running = False
+            if self._ended is not None:
+                self._ended.set()
+        return self._answer
+
+    async def until_ended(self) -> None:
+        """The middleware has ended and its handler runs on, in a task of the middleware's.
+
+        Nothing may happen to a key while something of it is being handled (L2), so its end is waited for.
+        """
+        self._ended = asyncio.Event()
+        is_cancelled = False
+        while self.is_running:
+            try:
+                # No bound: the dispatcher says so where it takes longer than the time-out.
+                await self._ended.wait()
+            except asyncio.CancelledError:
+                is_cancelled = True
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    def result(self, answer: object) -> object:
+        """What the handler returned; raises where it failed or was not called, as a middleware may settle nothing.
+
+        `answer` is what the middleware returned.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if answer is not None:
+            refuse_unrun(answer, self._where)
+        if not self._is_called:
+            raise MiddlewareMisused(f"{self._where} returned without calling its handler")
+        return self._answer

@@ -1,0 +1,239 @@
+"""What a handler's parameters are filled with, found by their annotations when it is registered."""
+
+import builtins
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+import structlog
+from structlog.typing import BindableLogger, FilteringBoundLogger
+
+from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH, Batch
+from lbg_runtime.runtime.handlers.bodies import Decoder, NoBody, make_decoder, type_name
+from lbg_runtime.runtime.handlers.receipts import CURRENT_RECEIPT, Receipt
+from lbg_runtime.runtime.handlers.resources import RESOURCES
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
+
+_T = TypeVar("_T")
+
+
+class _StateMark:
+    """Says that a parameter is no body."""
+
+
+State = Annotated[_T, _StateMark]
+"""Annotation of a parameter that gets what a lifespan yielded: `pool: State[Pool]`."""
+
+Fill = Callable[[Message], object]
+"""The value of a parameter for a message. Called where the handler is, and may raise as it may."""
+
+_EXPECTED = "exactly one parameter, the message, or an annotation for each"
+
+_KNOWN = "Message, Delivery, Receipt, bytes, str, what pydantic can read, a structlog logger, or State[...]"
+
+_LOGGERS = (FilteringBoundLogger, BindableLogger)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """How a function is called for a message."""
+
+    positional: tuple[Fill, ...]
+    named: tuple[tuple[str, Fill], ...]
+    is_plain: bool
+    """It takes the message and nothing else, so it can be called as it is."""
+    body: object = None
+    """The annotation that the payload is decoded for; None where it is not."""
+    states: tuple[type, ...] = ()
+    """What lifespans have to yield for it."""
+    has_receipt: bool = False
+    """It settles its message itself."""
+    has_batch: bool = False
+    """It takes a batch; `body` is then that of each of its messages."""
+
+    def fill(self, message: Message) -> tuple[list[object], dict[str, object]]:
+        """The arguments; raises `BodyRefused`."""
+        return [fill(message) for fill in self.positional], {name: fill(message) for name, fill in self.named}
+
+
+def read_parameters(function: Callable[..., object], where: str) -> Parameters:
+    """Raises `HandlerError` for a parameter that nothing is known for. Those with a default keep it."""
+    signature = inspect.signature(function)
+    wanted = [each for each in signature.parameters.values() if _is_filled(each)]
+    annotations = {each.name: _resolved(each.annotation, function, where) for each in wanted}
+    unnamed = [each for each in wanted if annotations[each.name] in (inspect.Parameter.empty, Any, object)]
+    if not wanted or len(unnamed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in unnamed):
+        raise HandlerError(where, f"parameters {signature}", _EXPECTED)
+    if unnamed and unnamed[0].name == "self":
+        raise HandlerError(
+            where, f"parameters {signature}", "a bound method: register that of an object, not its class's"
+        )
+    if unnamed and any(annotation is Message for annotation in annotations.values()):
+        # Nobody wants it twice: the other one was meant for something else.
+        raise HandlerError(where, f"parameters {signature}", _EXPECTED)
+    reader = _Reader(function, where)
+    positional: list[Fill] = []
+    named: list[tuple[str, Fill]] = []
+    for each in wanted:
+        fill = _message if each in unnamed else reader.read(each.name, annotations[each.name])
+        if each.kind is each.KEYWORD_ONLY:
+            named.append((each.name, fill))
+        else:
+            positional.append(fill)
+    is_plain = positional == [_message] and not named
+    if reader.has_batch and len(wanted) != 1 + len(reader.states):
+        raise HandlerError(where, f"parameters {signature}", "with a batch, nothing else but State[...]")
+    return Parameters(
+        tuple(positional),
+        tuple(named),
+        is_plain,
+        reader.body,
+        tuple(reader.states),
+        has_receipt=reader.has_receipt,
+        has_batch=reader.has_batch,
+    )
+
+
+def read_fills(
+    function: Callable[..., object], parameters: Iterable[inspect.Parameter], where: str
+) -> tuple[tuple[tuple[str, Fill], ...], tuple[type, ...]]:
+    """How these parameters are filled, by name, and what lifespans have to yield for them; no bodies among them.
+
+    Raises `HandlerError` for one that nothing is known for, or that is for handlers alone.
+    """
+    reader = _Reader(function, where)
+    fills: list[tuple[str, Fill]] = []
+    for each in parameters:
+        if not _is_filled(each):
+            continue
+        annotation = _resolved(each.annotation, function, where)
+        is_known = annotation is Delivery or _is_logger(annotation) or _is_state(annotation)
+        if not is_known or each.kind is each.POSITIONAL_ONLY:
+            raise HandlerError(where, f"parameter {each}", "Delivery, a structlog logger, or State[...], by name")
+        fills.append((each.name, reader.read(each.name, annotation)))
+    return tuple(fills), tuple(reader.states)
+
+
+class _Reader:
+    """Takes the annotated parameters of one function, one after another."""
+
+    def __init__(self, function: Callable[..., object], where: str) -> None:
+        self.body: object = None
+        self.states: list[type] = []
+        self.has_receipt = False
+        self.has_batch = False
+        self._where = where
+        self._logger_name = getattr(inspect.unwrap(function), "__module__", None)
+
+    def read(self, name: str, annotation: object) -> Fill:
+        if annotation is Message:
+            return _message
+        if annotation is Delivery:
+            return _delivery
+        if annotation is Receipt:
+            self.has_receipt = True
+            return _receipt
+        if annotation is Batch or get_origin(annotation) is Batch:
+            self.has_batch = True
+            self._body_of(name, *get_args(annotation) or (bytes,))
+            return _batch
+        if _is_logger(annotation):
+            return _logger_of(self._logger_name)
+        if _is_state(annotation):
+            kind = get_args(annotation)[0]
+            if not isinstance(kind, type):
+                raise HandlerError(self._where, f"parameter {name}: State[{kind}]", "a class")
+            self.states.append(kind)
+            return _state_of(kind)
+        return self._body_of(name, annotation)
+
+    def _body_of(self, name: str, annotation: object) -> Fill:
+        try:
+            decode = make_decoder(annotation)
+        except NoBody as error:
+            expected = str(error) or _KNOWN
+            raise HandlerError(self._where, f"parameter {name}: {type_name(annotation)}", expected) from None
+        if self.body is not None:
+            found = f"two bodies, {type_name(self.body)} and {type_name(annotation)}"
+            raise HandlerError(self._where, found, "one, and State[...] around what is none")
+        self.body = annotation
+        return _decoded_by(decode)
+
+
+def _is_filled(parameter: inspect.Parameter) -> bool:
+    is_variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return not is_variable and parameter.default is parameter.empty
+
+
+def _resolved(annotation: object, function: Callable[..., object], where: str) -> object:
+    if not isinstance(annotation, str):
+        return annotation
+    target = inspect.unwrap(function)
+    module = sys.modules.get(getattr(target, "__module__", ""))
+    names = getattr(target, "__globals__", None) or vars(module or builtins)
+    try:
+        # What `inspect` does for a whole signature; one name that only type checkers see would fail all of it.
+        return eval(annotation, names)  # noqa: S307 - the user's own annotation, in the user's own module
+    except Exception as error:  # noqa: BLE001 - it is the user's, and may raise anything
+        if annotation.rpartition(".")[2] == Message.__name__:
+            return Message
+        raise HandlerError(
+            where, f"annotation {annotation!r}: {type(error).__name__}: {error}", "a name that is imported at run time"
+        ) from None
+
+
+def _is_logger(annotation: object) -> bool:
+    if annotation in _LOGGERS:
+        return True
+    return isinstance(annotation, type) and issubclass(annotation, structlog.BoundLoggerBase)
+
+
+def _is_state(annotation: object) -> bool:
+    return get_origin(annotation) is Annotated and get_args(annotation)[-1] is _StateMark
+
+
+# -- what parameters are filled with
+
+
+def _message(message: Message) -> object:
+    return message
+
+
+def _delivery(_: Message) -> object:
+    return CURRENT_HANDLING.get().delivery
+
+
+def _receipt(_: Message) -> object:
+    return CURRENT_RECEIPT.get()
+
+
+def _batch(_: Message) -> object:
+    return CURRENT_BATCH.get()
+
+
+def _logger_of(name: str | None) -> Fill:
+    log = structlog.get_logger(name)
+
+    def fill(_: Message) -> object:
+        handling = CURRENT_HANDLING.get()
+        return log.bind(key=handling.key, queue=handling.queue)
+
+    return fill
+
+
+def _state_of(kind: type) -> Fill:
+    def fill(_: Message) -> object:
+        return RESOURCES.get().state(kind)
+
+    return fill
+
+
+def _decoded_by(decode: Decoder) -> Fill:
+    def fill(message: Message) -> object:
+        return decode(message.payload)
+
+    return fill

@@ -1,0 +1,166 @@
+"""Handlers whose answer is messages: the input is settled when the broker has confirmed all of them.
+
+One by one, or in a local transaction where the handler asks for it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from typing import Protocol
+
+from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
+from lbg_runtime.model.message import NO_PROPERTIES, Message, as_payload
+from lbg_runtime.runtime.handlers.resources import RESOURCES
+from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
+from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
+
+MAX_UNCONFIRMED = 256
+"""Of one handler's messages; it is not asked for more meanwhile."""
+
+
+class Sending(Protocol):
+    """The messages of one attempt, on their way in the order of the calls."""
+
+    async def send(self, message: object) -> None:
+        """Take one; raises `TerminalFailure` for what is none, or one too many, and `PublishFailed` of any before."""
+        ...
+
+    async def all(self) -> None:
+        """Return when the broker has all of them; raises `PublishFailed`."""
+        ...
+
+    def forget(self) -> None:
+        """The attempt is over; nobody asks any more what becomes of those that are not confirmed."""
+        ...
+
+
+class Confirms:
+    """Each of them sent at once, and confirmed by itself."""
+
+    def __init__(self, where: str) -> None:
+        self._messenger = _messenger()
+        self._where = where
+        self._unconfirmed: deque[asyncio.Future[None]] = deque()
+
+    async def send(self, message: object) -> None:
+        """See `Sending.send`; waits while there are many unconfirmed."""
+        self._unconfirmed.append(self._messenger.send(own_copy(message, self._where)))
+        while len(self._unconfirmed) >= MAX_UNCONFIRMED:
+            await self._unconfirmed.popleft()
+
+    async def all(self) -> None:
+        """See `Sending.all`."""
+        # No bound here: the time-out of the attempt cancels it.
+        while self._unconfirmed:
+            await self._unconfirmed.popleft()
+
+    def forget(self) -> None:
+        """See `Sending.forget`."""
+        for future in self._unconfirmed:
+            future.cancel()
+
+
+class Transaction:
+    """All of them in one local transaction, when there are no more: they become visible together, or none does."""
+
+    def __init__(self, where: str) -> None:
+        self._messenger = _messenger()
+        self._where = where
+        self._messages: list[Message] = []
+        self._committed: asyncio.Future[None] | None = None
+
+    async def send(self, message: object) -> None:
+        """See `Sending.send`; nothing leaves yet."""
+        if len(self._messages) == MAX_TOGETHER:
+            raise TerminalFailure(f"{self._where} publishes more than {MAX_TOGETHER} messages in a transaction")
+        self._messages.append(own_copy(message, self._where))
+
+    async def all(self) -> None:
+        """See `Sending.all`."""
+        if self._messages:
+            self._committed = self._messenger.send_together(self._messages)
+            await self._committed
+
+    def forget(self) -> None:
+        """See `Sending.forget`. What is not being committed yet never will be."""
+        if self._committed is not None:
+            self._committed.cancel()
+
+
+MakeSending = Callable[[str], Sending]
+"""Makes one for an attempt, by the place of its handler."""
+
+
+def published_results(call: HandlerFunction, where: str, make_sending: MakeSending = Confirms) -> HandlerFunction:
+    """A handler whose `Message`, or several of them in an iterable, or none, are published."""
+
+    async def call_and_publish(message: Message) -> None:
+        result = await call(message)
+        sending = make_sending(where)
+        try:
+            for each in _several(result, where):
+                await sending.send(each)
+            await sending.all()
+        finally:
+            sending.forget()
+
+    return call_and_publish
+
+
+def published_yields(
+    make: Callable[[Message], AsyncIterator[object]], where: str, make_sending: MakeSending = Confirms
+) -> HandlerFunction:
+    """A handler that yields the messages to publish, one after another."""
+
+    async def iterate_and_publish(message: Message) -> None:
+        sending = make_sending(where)
+        try:
+            # Closed in this turn: its clean-up belongs to the handling, and the next of the key waits for it (L2).
+            async with aclosing(make(message)) as results:  # type: ignore[type-var]  # what is called is a generator
+                async for each in results:
+                    await sending.send(each)
+            await sending.all()
+        finally:
+            sending.forget()
+
+    return iterate_and_publish
+
+
+def _messenger() -> Messenger:
+    messenger = RESOURCES.get().messenger
+    if messenger is None:
+        raise InvariantViolated("a handler publishes outside of a member")
+    return messenger
+
+
+def own_copy(message: object, where: str) -> Message:
+    """What is sent of a message that is published: it shares nothing that the handler could still change.
+
+    Raises `TerminalFailure` for what is none.
+    """
+    if not isinstance(message, Message):
+        refuse_unrun(message, where)
+        raise TerminalFailure(f"{where} publishes a {type(message).__name__}, and no Message")
+    try:
+        payload = as_payload(message.payload)
+    except TypeError as error:
+        raise TerminalFailure(f"{where}: {error}") from None
+    # It may have the properties of the input, of which it is no copy: guards and parking would take it for one.
+    own = message.without_token()
+    if payload is message.payload and (own is not message or message.properties is NO_PROPERTIES):
+        return own
+    # Not `replace`, which takes three times as long, for every message.
+    return Message(own.topic, payload, dict(own.properties), own.message_id, own.sent_at_ms)
+
+
+def _several(result: object, where: str) -> Iterable[object]:
+    if result is None:
+        return ()
+    if isinstance(result, Message):
+        return (result,)
+    # A future can be iterated, and says nothing then.
+    if isinstance(result, Iterable) and not isinstance(result, str | bytes | Awaitable):
+        return result
+    refuse_unrun(result, where)
+    raise TerminalFailure(f"{where} publishes a {type(result).__name__}, and no Message")

@@ -1,0 +1,199 @@
+"""What the handlers of one life of a member are given besides their messages: state, threads, and a way to publish."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar, copy_context
+from itertools import count
+from threading import Lock
+from typing import Generic, TypeVar
+
+import structlog
+
+from lbg_runtime.model.errors import HandlerError, InvariantViolated
+from lbg_runtime.runtime.handlers.lifespan import Lifespan
+from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.runners.failure_report import error_text
+from lbg_runtime.transport.base import Messenger
+
+_log = structlog.get_logger(__name__)
+
+_Kind = TypeVar("_Kind")
+_Answer = TypeVar("_Answer")
+
+
+class MemberResources:
+    """One per life of a member, on its loop; handlers find it in `RESOURCES`."""
+
+    def __init__(
+        self,
+        messenger: Messenger | None = None,
+        thread_count: int | None = None,
+        counts: DispatchCounts | None = None,
+    ) -> None:
+        """`thread_count`: kept for handlers that are no coroutines, and more while more are called at the same time.
+
+        None: the loop's own threads, for which a call may have to wait.
+        """
+        self.messenger = messenger
+        self.counts = counts or DispatchCounts()
+        self._owned: dict[object, object] = {}
+        self._states: list[object] = []
+        self._found: dict[type, object] = {}
+        self._thread_count = thread_count
+        self._thread_names = count()
+        self._idle: list[ThreadPoolExecutor] = []
+        """Each of one thread."""
+
+    @asynccontextmanager
+    async def entered(self, lifespans: Iterable[Lifespan]) -> AsyncIterator[None]:
+        """With every lifespan entered, in order, and left in the opposite one; and named in `RESOURCES`.
+
+        Raises `HandlerError` for one that does not reach its `yield`. What one raises after it is logged.
+        """
+        token = RESOURCES.set(self)
+        try:
+            async with AsyncExitStack() as stack:
+                for lifespan in lifespans:
+                    state = await stack.enter_async_context(_lived(lifespan))
+                    if state is not None:
+                        self._states.append(state)
+                yield
+        finally:
+            RESOURCES.reset(token)
+            # A thread that a handler still has ends when it is given back.
+            if self._thread_count is not None:
+                self._thread_count = 0
+            while self._idle:
+                self._idle.pop().shutdown(wait=False)
+
+    def state(self, kind: type[_Kind]) -> _Kind:
+        """What a lifespan yielded of this type, the first one that did; raises `InvariantViolated` where none has."""
+        found = self._found.get(kind)
+        if found is None:
+            found = next((state for state in self._states if isinstance(state, kind)), None)
+            if found is None:
+                raise InvariantViolated(f"no lifespan yielded a {kind.__qualname__}")
+            self._found[kind] = found
+        return found  # type: ignore[return-value]  # looked up by its type
+
+    def has_state(self, kind: type) -> bool:
+        """Whether `state` would find one."""
+        return any(isinstance(state, kind) for state in self._states)
+
+    def own(self, name: object, make: Callable[[], _Kind]) -> _Kind:
+        """What a handler keeps for this life of the member under a name of its own; made when first asked for."""
+        if name not in self._owned:
+            self._owned[name] = make()
+        return self._owned[name]  # type: ignore[return-value]  # as it was made
+
+    def take_thread(self) -> ThreadPoolExecutor | None:
+        """An idle thread for a call that would block the loop, so that none waits behind one that hangs.
+
+        What bounds them is who may call: runners, batches, and those in place of some that hang. None: one of the
+        loop's own. Give it back when the call is out.
+        """
+        if self._thread_count is None:
+            return None
+        if self._idle:
+            return self._idle.pop()
+        # Not one executor of many threads, which would have to find out for itself, beside its threads, who is idle.
+        return ThreadPoolExecutor(1, thread_name_prefix=f"lbg-handler-{next(self._thread_names)}")
+
+    def give_thread_back(self, thread: ThreadPoolExecutor | None) -> None:
+        """Nothing runs on it any more."""
+        if thread is None:
+            return
+        if self._thread_count is not None and len(self._idle) < self._thread_count:
+            self._idle.append(thread)
+        else:
+            thread.shutdown(wait=False)
+
+
+RESOURCES: ContextVar[MemberResources] = ContextVar("RESOURCES", default=MemberResources())  # noqa: B039 - of nobody
+"""Those of the member whose handler runs. Outside of a member: no state, nobody to publish, the loop's threads."""
+
+
+async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
+    """The answer of `call`, which runs on a thread and cannot be interrupted there.
+
+    Cancelled, it is not begun; where it has begun, its end is waited for, and then the cancellation is raised: whoever
+    cancels a handler may think that its key is free when it is out (L2).
+    """
+    loop = asyncio.get_running_loop()
+    work = _Work(call)
+    resources = RESOURCES.get()
+    thread = resources.take_thread()
+    answer: asyncio.Future[_Answer] = loop.run_in_executor(thread, copy_context().run, work.make)
+    answer.add_done_callback(lambda _: resources.give_thread_back(thread))
+    is_cancelled = False
+    while not answer.done():
+        try:
+            # No bound: see above; the dispatcher says so where it takes longer than the time-out, and takes another
+            # runner.
+            await asyncio.wait((answer,))
+        except asyncio.CancelledError:
+            is_cancelled = True
+            if work.abandon():
+                # It will be found abandoned when its turn comes.
+                answer.add_done_callback(asyncio.Future.exception)
+                raise
+    if is_cancelled:
+        answer.exception()  # looked at, so that nobody reports it
+        raise asyncio.CancelledError
+    return answer.result()
+
+
+class _Work(Generic[_Answer]):
+    """A call that is either made or abandoned, whoever comes first."""
+
+    def __init__(self, call: Callable[[], _Answer]) -> None:
+        self._call: Callable[[], _Answer] | None = call
+        self._lock = Lock()
+
+    def make(self) -> _Answer:
+        """The answer of the call; raises `CancelledError` where it is abandoned."""
+        call = self._take()
+        if call is None:
+            raise asyncio.CancelledError
+        try:
+            return call()
+        except StopIteration as error:
+            # No future takes one, and whoever waits would wait for ever (PEP 479 has it so for coroutines).
+            raise RuntimeError("the call raised StopIteration") from error
+
+    def abandon(self) -> bool:
+        """Whether it will never be made."""
+        return self._take() is not None
+
+    def _take(self) -> Callable[[], _Answer] | None:
+        with self._lock:
+            call, self._call = self._call, None
+        return call
+
+
+@asynccontextmanager
+async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
+    context = lifespan.make()
+    try:
+        state = await context.__aenter__()
+    except (Exception, asyncio.CancelledError) as error:  # the handler boundary: it is the user's code
+        if _is_cancelled_by_us(error):
+            raise
+        raise HandlerError(lifespan.where, error_text(error), "a lifespan that reaches its yield") from error
+    try:
+        yield state
+    finally:
+        try:
+            await context.__aexit__(None, None, None)
+        except (Exception, asyncio.CancelledError) as error:  # as above; the member leaves all the same
+            if _is_cancelled_by_us(error):
+                raise
+            _log.error("lifespan_failed", function=lifespan.where, exc_info=error)
+
+
+def _is_cancelled_by_us(error: BaseException) -> bool:
+    """Or else it is the user's own: that of a task of theirs, which they have cancelled and waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,0 +1,36 @@
+"""Handlers whose every attempt is a span."""
+
+from typing import TYPE_CHECKING
+
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.registry import Handler, HandlerFunction, Handlers
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, refuse_unrun
+
+if TYPE_CHECKING:
+    from lbg_runtime.metrics.spans import MessageSpans
+
+
+def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
+    """The same handlers, each called inside a span of its own for every attempt."""
+
+    def wrap(handler: Handler) -> HandlerFunction:
+        async def handle(message: Message) -> object:
+            handling = CURRENT_HANDLING.get()
+            with spans.handling(
+                message,
+                queue=handling.queue,
+                key=handling.key,
+                shard=handling.shard,
+                epoch=handling.epoch,
+                attempt=handling.attempts,
+                is_redelivered=handling.delivery.redelivered,
+            ):
+                answer = await handler.function(message)
+                if answer is not None:
+                    # Here too, for the span to say so.
+                    refuse_unrun(answer, handler.where)
+                return answer
+
+        return handle
+
+    return handlers.wrapped(wrap)

@@ -1,0 +1,148 @@
+"""Copies of messages on their way to a parking queue: each under one number, however often it is sent.
+
+A confirm proves nothing there, so what does not come is sent again, lost or only late. Its owner counts a number once.
+The next one cannot know that a second copy is of something done: so behind it there is an order to drop what else comes
+of this number, published when its message is gone from the parking queue.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.core.parking.ledger import LedgerOrder, ParkingLedger
+from lbg_runtime.core.parking.records import DropAsked, encode_entry
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.parking.room import with_remedy
+from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.transport.base import Messenger
+
+_log = structlog.get_logger(__name__)
+
+RETRY_S = 1.0
+"""Between two attempts to publish an order that the broker did not take."""
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """Of a message that is being parked, between two tries too."""
+
+    number: int
+    came: "asyncio.Future[bool]"
+    """True: it lies here, and counts. False: it was given up, and what was sent of it will not count."""
+    was_sent: bool = False
+    """It may lie here."""
+
+    @property
+    def has_come(self) -> bool:
+        """Whether it lies here, or did."""
+        return self.came.done() and self.came.result()
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nothing that was sent of it will count."""
+        return self.came.done() and not self.came.result()
+
+
+class Copies:
+    """Those of one stay at a parking queue, on the member's loop."""
+
+    def __init__(self, ledger: ParkingLedger) -> None:
+        self._ledger = ledger
+        self._by_handling: dict[Handling, Copy] = {}
+        self._by_number: dict[int, Copy] = {}
+        """The same."""
+
+    def of(self, handling: Handling, lane: LaneKey) -> Copy:
+        """That of a message, of which it has one from now on."""
+        copy = self._by_handling.get(handling)
+        if copy is None:
+            copy = Copy(self._ledger.begin_park(lane), asyncio.get_running_loop().create_future())
+            self._by_handling[handling] = self._by_number[copy.number] = copy
+        return copy
+
+    def has_come(self, handling: Handling) -> bool:
+        """Whether the copy of a message lies here, or did."""
+        copy = self._by_handling.get(handling)
+        return copy is not None and copy.has_come
+
+    def about_to_send(self, copy: Copy) -> None:
+        """To be called each time before it is sent."""
+        if copy.was_sent:
+            self._ledger.sent_again(copy.number)
+        copy.was_sent = True
+
+    def refused(self, handling: Handling) -> list[LedgerOrder]:
+        """What was sent of it lies nowhere, and will not."""
+        copy = self.forget(handling)
+        return [] if copy is None else self._ledger.park_refused(copy.number)
+
+    def seen(self, number: int) -> None:
+        """It lies here, and counts."""
+        copy = self._by_number.get(number)
+        if copy is not None and not copy.came.done():
+            copy.came.set_result(True)
+
+    def forget(self, handling: Handling) -> Copy | None:
+        """It is accepted, or begins anew. Idempotent."""
+        copy = self._by_handling.pop(handling, None)
+        if copy is not None:
+            del self._by_number[copy.number]
+        return copy
+
+    def give_up(self) -> None:
+        """What was sent until now and has not come back does not count any more."""
+        for handling, copy in list(self._by_handling.items()):
+            if not copy.came.done():
+                copy.came.set_result(False)
+                self.forget(handling)
+
+
+class CopyDrops:
+    """Publishes orders to drop what else comes of a number; of one stay, which calls it on the member's loop."""
+
+    def __init__(self, parking: QueueName, session: Messenger, on_sent: Callable[[], None]) -> None:
+        """`on_sent` is told when none is left."""
+        self._parking = parking
+        self._session = session
+        self._on_sent = on_sent
+        self._asked: deque[DropAsked] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    @property
+    def are_sent(self) -> bool:
+        """Whether the broker has all of them."""
+        return not self._asked
+
+    def publish(self, asked: DropAsked, tasks: asyncio.TaskGroup) -> None:
+        """Publish one, behind those before it, in a task of the stay's; nothing after `end`."""
+        if self._is_over:
+            return
+        self._asked.append(asked)
+        if self._sending is None or self._sending.done():
+            self._sending = tasks.create_task(self._send_all())
+
+    def end(self) -> None:
+        """No more of it; to be called before the tasks end. Idempotent."""
+        self._is_over = True
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send_all(self) -> None:
+        # Until they are sent or cancelled, with the end of the stay. One after another: where the broker takes none,
+        # that is said once a second, however many wait.
+        while self._asked:
+            try:
+                await self._session.send(encode_entry(self._asked[0], self._parking))
+            except TransportError as error:
+                reason = str(with_remedy(error))
+                _log.warning("parking_drop_not_sent", parking=self._parking, waiting=len(self._asked), reason=reason)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._asked.popleft()
+        self._on_sent()

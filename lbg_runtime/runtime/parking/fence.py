@@ -1,0 +1,92 @@
+"""The fence with which a stay at a parking queue begins: published until it has come back.
+
+Its confirm proves nothing: brokers confirm what no queue attracts, and a parking queue can be without its subscription
+for a while. So it is published again where it does not come. One that comes twice is settled by whoever reads it.
+"""
+
+import asyncio
+
+import structlog
+
+from lbg_runtime.core.parking.ledger import ParkingLedger
+from lbg_runtime.core.parking.records import OwnerFence, encode_entry
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.parking.room import with_remedy
+from lbg_runtime.transport.base import Messenger
+
+_log = structlog.get_logger(__name__)
+
+RETRY_S = 1.0
+"""Between two attempts to publish one that the broker did not take."""
+
+FENCE_PATIENCE_S = 10.0
+"""After so long without its fence, the log says what may be wrong, and it is published again; and so on."""
+
+
+class StayFence:
+    """That of one stay, which calls it on the member's loop."""
+
+    def __init__(self, parking: QueueName, epoch: Epoch, ledger: ParkingLedger, session: Messenger) -> None:
+        self._parking = parking
+        self._epoch = epoch
+        self._ledger = ledger
+        """Knows whose fence it is, and whether it has come."""
+        self._session = session
+        self._tasks: asyncio.TaskGroup | None = None
+        self._sending: asyncio.Task[None] | None = None
+        """The newest one; None until the queue is fed to us, before which no fence may be published."""
+        self._error: TransportError | None = None
+        """Why it could not be published; None again when it was."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def await_it(self) -> None:
+        """From now on its absence is told of. Idempotent."""
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(FENCE_PATIENCE_S, self._has_not_come)
+
+    def publish(self, tasks: asyncio.TaskGroup) -> None:
+        """Publish that of the ledger's owner, of this time, in a task of the stay's. To be called when it is fed."""
+        if self._sending is not None:
+            self._sending.cancel()
+        self._tasks = tasks
+        self._sending = tasks.create_task(self._send())
+        self.await_it()
+
+    def end(self) -> None:
+        """No more of it; to be called before the tasks end. Idempotent."""
+        self._stop_timer()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _send(self) -> None:
+        # Until it is sent or cancelled, with the end of the stay: without it nothing is handled.
+        fence = encode_entry(OwnerFence(self._ledger.owner), self._parking)
+        while True:
+            try:
+                await self._session.send(fence)
+                self._error = None
+                return
+            except TransportError as error:
+                self._error = with_remedy(error)
+                _log.warning("parking_fence_not_sent", parking=self._parking, reason=str(self._error))
+            await asyncio.sleep(RETRY_S)
+
+    def _has_not_come(self) -> None:
+        self._timer = None
+        if self._ledger.is_open:
+            return
+        reason = f"its own fence has not come for {FENCE_PATIENCE_S:g} s"
+        expected = f"the queue to be fed to this member alone, and to subscribe to {self._parking}"
+        if self._error is not None:
+            reason, expected = str(self._error), "its fence to be taken: until then no key of the queue is handled"
+        _log.error("parking_queue_silent", parking=self._parking, epoch=self._epoch, reason=reason, expected=expected)
+        if self._tasks is not None and self._sending is not None and self._sending.done():
+            self.publish(self._tasks)
+        else:
+            self.await_it()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

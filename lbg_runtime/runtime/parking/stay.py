@@ -1,0 +1,382 @@
+"""One time of a member as the owner of a parking queue: shows the ledger what lies there, and does what it orders.
+
+First the parking queue is bound. Once it is fed to us, a fence is published into it; what comes until the fence comes
+back is all that is parked, and from then on this member parks. What each step leaves behind when it is the last one of
+a process: docs/failing.md.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+import structlog
+
+from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.core.parking.ledger import (
+    LedgerOrder,
+    ParkedSeen,
+    ParkingLedger,
+    ParkingOpened,
+    PublishDrop,
+    PublishFence,
+    Replay,
+    SettleParked,
+)
+from lbg_runtime.core.parking.records import ParkedMessage, ParkingOwner, RoomKept, decode_entry, encode_entry
+from lbg_runtime.model.errors import (
+    BindFailed,
+    InvariantViolated,
+    ParkingEntryRefused,
+    ParkingNotReady,
+    PublishRefused,
+)
+from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.parking.copies import Copies, Copy, CopyDrops
+from lbg_runtime.runtime.parking.fence import StayFence
+from lbg_runtime.runtime.parking.room import ParkingRoom, with_remedy
+from lbg_runtime.runtime.runners.failure_report import FailureReport
+from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.session import Session
+from lbg_runtime.transport.base import BoundFlow
+
+_log = structlog.get_logger(__name__)
+
+MAX_PARKED = 9_000
+"""Messages in one parking queue: PubSub+ shows a flow 10,000 that are not settled, and all that are parked are not."""
+
+RETRY_S = 1.0
+"""Between two attempts to bind a parking queue."""
+
+COPY_PATIENCE_S = 10.0
+"""What was confirmed and has not come for so long is sent again, at the next retry of its message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingPorts:
+    """What a parking queue needs of the rest of its member."""
+
+    session: Session
+    member: MemberId
+    dispatch: Callable[[Delivery], object]
+    """Handle a parked message; its end is told to `ParkingStay.finished`."""
+    return_unstarted: Callable[[QueueName, Epoch], None]
+    """As the dispatcher's."""
+    flush: Callable[[], "asyncio.Future[None]"]
+    """Ends when all that was handled of the queue until now is settled, and the settlements are on their way."""
+    lost: Callable[[Epoch], None]
+    """The parking queue is lost: the flow of this epoch must be given up."""
+    replayed: Callable[[Handling, bool], None]
+    """A parked message was handled; told before it is settled, and whether it can be."""
+    is_restriping: Callable[[], bool]
+    patience_s: float
+    """How long a replay that runs is waited for when the queue is given up."""
+
+
+class ParkingStay:
+    """One epoch of a queue at its parking queue; `run` once, in a task of its own."""
+
+    def __init__(
+        self, parking: QueueName, epoch: Epoch, owner: ParkingOwner, ports: ParkingPorts, on_open: Callable[[], None]
+    ) -> None:
+        """`on_open` is told once, when all that is parked is known."""
+        self.epoch = epoch
+        self.ledger = ParkingLedger(owner)
+        """What it says is true beyond the end of the stay, until another one begins."""
+        self.is_open = False
+        self.ended = asyncio.Event()
+        """Set by its owner when `run` has ended."""
+        self._parking = parking
+        self._ports = ports
+        self._on_open = on_open
+        self._flow: BoundFlow | None = None
+        self._events: deque[FlowEvent | Handling] = deque()
+        self._wake_up = asyncio.Event()
+        self._over = asyncio.Event()
+        self._is_lost = False
+        self._replays: dict[DeliveryId, LaneKey] = {}
+        """Offered to the lanes, and not ended."""
+        self._copies = Copies(self.ledger)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._fence = StayFence(parking, epoch, self.ledger, ports.session)
+        self._drops = CopyDrops(parking, ports.session, self._wake_up.set)
+        self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
+
+    # -- what the parked queue calls
+
+    def pause(self) -> None:
+        """The queue is being given up: start no replay more."""
+        self.ledger.pause()
+        self._ports.return_unstarted(self._parking, self.epoch)
+
+    def resume(self) -> None:
+        """It is kept after all."""
+        if self.is_open and not self._over.is_set():
+            self._obey(self.ledger.resume())
+
+    def end(self) -> None:
+        """Give the parking queue up; `run` then ends. Idempotent."""
+        self._over.set()
+        self._wake_up.set()
+
+    def finished(self, handling: Handling) -> None:
+        """A replay has ended; its report of the dispatcher."""
+        if handling.outcome is None and handling.end_report is None:
+            self._take_event(handling)
+        else:
+            # At once: the next message of its key may be judged before the stay has its turn.
+            self._take_end(handling)
+            self._wake_up.set()
+
+    def has(self, handling: Handling) -> bool:
+        """Whether a message that could not be parked in time lies here all the same, or did: it is to be accepted."""
+        return self._copies.has_come(handling)
+
+    def forget(self, handling: Handling) -> None:
+        """It is accepted."""
+        self._copies.forget(handling)
+
+    async def park(self, handling: Handling, lane: LaneKey, report: FailureReport) -> None:
+        """Return when the message lies here, and counts; raises `ParkingNotReady` or `PublishFailed`.
+
+        Where it raises or is cancelled it may lie here all the same; a copy that is sent then is found out.
+        """
+        if not self.has(handling):
+            self._check_ready(handling)
+            # Before anything is waited for: the verdict that brought it here is true now.
+            await self._try_to_park(handling, self._copies.of(handling, lane), lane, report)
+        self.forget(handling)
+
+    async def _try_to_park(self, handling: Handling, copy: Copy, lane: LaneKey, report: FailureReport) -> None:
+        was_sent = copy.was_sent
+        try:
+            async with self._room.kept():
+                await self._send(handling, copy, lane, report)
+        except PublishRefused as refusal:
+            # Of a copy whose fate is not known, nobody can say that it lies nowhere.
+            if not was_sent and not copy.is_given_up:
+                self._obey(self._copies.refused(handling))
+            raise with_remedy(refusal) from None
+
+    async def _send(self, handling: Handling, copy: Copy, lane: LaneKey, report: FailureReport) -> None:
+        # What was handled of its key must be settled before it lies elsewhere, or that could come back behind it. No
+        # bound: the flow runner answers at its next turn.
+        await self._ports.flush()
+        self._check_kept(copy)
+        if copy.has_come:
+            return
+        self._check_ready(handling)
+        entry = ParkedMessage(
+            lane=lane,
+            owner=self.ledger.owner,
+            number=copy.number,
+            original=handling.delivery.message,
+            attempts=report.attempts,
+            error=report.error,
+            stack=report.stack,
+            member=self._ports.member,
+            parked_at_ms=wall_us() // 1_000,
+        )
+        self._copies.about_to_send(copy)
+        await self._ports.session.send(encode_entry(entry, self._parking))
+        # The confirm alone proves nothing: brokers confirm what no queue attracts.
+        await asyncio.wait((copy.came,), timeout=COPY_PATIENCE_S)
+        if not copy.came.done():
+            self._room.doubt()
+            reason = f"what was sent there has not come for {COPY_PATIENCE_S:g} s, though the broker has confirmed it"
+            raise ParkingNotReady(self._parking, f"{reason}; expected a queue that subscribes to {self._parking}")
+        self._check_kept(copy)
+
+    def _check_kept(self, copy: Copy) -> None:
+        if copy.is_given_up:
+            raise ParkingNotReady(self._parking, "it was given up meanwhile")
+
+    # -- the stay
+
+    async def run(self) -> None:
+        """Own the parking queue until `end`, or until it is lost."""
+        flow = await self._bind()
+        if flow is None:
+            return
+        self._flow = flow
+        self._fence.await_it()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                try:
+                    await self._read()
+                finally:
+                    self._fence.end()
+                    self._drops.end()
+        finally:
+            self.is_open = False
+            self._room.end()
+            self._flow = None
+            self._copies.give_up()
+            await flow.unbind()
+
+    async def _read(self) -> None:
+        while not self._over.is_set():
+            # No bound: an owner stays one until its queue goes.
+            await self._wake_up.wait()
+            self._wake_up.clear()
+            self._take_events()
+        self.pause()
+        await self._wait_for_the_rest()
+
+    async def _bind(self) -> BoundFlow | None:
+        while not self._over.is_set():
+            try:
+                return await self._ports.session.bind(self._parking, self.epoch, self._take_event)
+            except BindFailed as refusal:
+                _log.warning("parking_queue_not_bound", parking=self._parking, reason=refusal.reason)
+            try:
+                async with asyncio.timeout(RETRY_S):
+                    await self._over.wait()
+            except TimeoutError:
+                pass
+        return None
+
+    async def _wait_for_the_rest(self) -> None:
+        # Settlements of replays are to leave on this handle, and the next owner must not handle what still is handled
+        # here, nor read copies of what was without the orders behind them.
+        try:
+            async with asyncio.timeout(self._ports.patience_s):
+                while self._replays or not (self._drops.are_sent or self._is_lost):
+                    await self._wake_up.wait()
+                    self._wake_up.clear()
+                    self._take_events()
+        except TimeoutError:
+            if self._replays:
+                _log.warning("replay_outlived_its_queue", parking=self._parking, epoch=self.epoch)
+            if not self._drops.are_sent:
+                reason = "second copies of what is done may lie there: the next owner has their keys parked"
+                _log.warning("parking_drops_given_up", parking=self._parking, epoch=self.epoch, reason=reason)
+
+    def _take_event(self, event: FlowEvent | Handling) -> None:
+        self._events.append(event)
+        self._wake_up.set()
+
+    def _take_events(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            match event:
+                case Handling():
+                    self._take_end(event)
+                case MessageReceived(delivery):
+                    self._take_message(delivery)
+                case FlowActive():
+                    if self._flow is not None:
+                        self._flow.start_intake()
+                    self._publish_fence()
+                case FlowInactive() | FlowDown():
+                    self._lose()
+                case _:
+                    assert_never(event)
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        if not self._over.is_set():
+            _log.warning("parking_queue_lost", parking=self._parking, epoch=self.epoch)
+            self._over.set()
+            self._ports.lost(self.epoch)
+
+    def _take_message(self, delivery: Delivery) -> None:
+        try:
+            entry = decode_entry(delivery.message)
+        except ParkingEntryRefused as refusal:
+            # Whoever put it there may want it back: it stays, and means nothing.
+            _log.error(
+                "parking_entry_kept", parking=self._parking, delivery_id=delivery.delivery_id, reason=refusal.what
+            )
+            return
+        if isinstance(entry, RoomKept):
+            self._room.take(delivery.delivery_id)
+        else:
+            self._obey(self.ledger.take(delivery.delivery_id, entry))
+
+    def _take_end(self, handling: Handling) -> None:
+        delivery_id = handling.delivery.delivery_id
+        lane = self._replays.pop(delivery_id)
+        if handling.outcome is Outcome.ACCEPTED:
+            # One that outlived the stay settles nothing, and comes again.
+            self._ports.replayed(handling, self._flow is not None and not self._is_lost)
+            self._obey(self.ledger.replayed(lane))
+            if self._flow is not None:
+                # Before a later message of the key is settled on its queue, on the same connection.
+                self._flow.flush()
+        elif handling.end_report is not None:
+            _log.error("replay_failed", parking=self._parking, lane=lane, reason=handling.end_report.error)
+            self._obey(self.ledger.replay_failed(lane))
+        else:
+            was_asked_back = self.ledger.is_paused
+            # First, or it would be offered again at once.
+            self.ledger.pause()
+            self._obey(self.ledger.replay_returned(lane))
+            if not was_asked_back:
+                # Its handler was cancelled from outside. As for any message: give the handle up.
+                self._lose()
+
+    # -- what the ledger orders
+
+    def _obey(self, orders: list[LedgerOrder]) -> None:
+        for order in orders:
+            match order:
+                case SettleParked(delivery_id):
+                    if self._flow is not None:
+                        self._flow.settle(delivery_id, Outcome.ACCEPTED)
+                case ParkedSeen(number):
+                    self._copies.seen(number)
+                case Replay(lane, delivery_id, original):
+                    self._replay(lane, delivery_id, original)
+                case PublishFence():
+                    self._publish_fence()
+                case PublishDrop(asked):
+                    # What could not be settled comes again with all its copies.
+                    if self._flow is not None and self._tasks is not None and not self._is_lost:
+                        self._drops.publish(asked, self._tasks)
+                case ParkingOpened():
+                    self._open()
+                case _:
+                    assert_never(order)
+
+    def _settle_at_once(self, delivery_ids: Iterable[DeliveryId]) -> None:
+        if self._flow is not None:
+            for delivery_id in delivery_ids:
+                self._flow.settle(delivery_id, Outcome.ACCEPTED)
+            self._flow.flush()
+
+    def _replay(self, lane: LaneKey, delivery_id: DeliveryId, original: Message) -> None:
+        self._replays[delivery_id] = lane
+        received_at_ns = int(asyncio.get_running_loop().time() * 1e9)
+        self._ports.dispatch(
+            Delivery(self._parking, self.epoch, delivery_id, original, redelivered=True, received_at_ns=received_at_ns)
+        )
+
+    def _open(self) -> None:
+        self._copies.give_up()
+        if not self.is_open:
+            self.is_open = True
+            parked = {"lanes": self.ledger.lane_count, "messages": self.ledger.count}
+            _log.info("parking_opened", parking=self._parking, epoch=self.epoch, **parked)
+            self._on_open()
+
+    def _publish_fence(self) -> None:
+        if self._tasks is None:
+            raise InvariantViolated(f"{self._parking}: a fence outside of a stay")
+        self._fence.publish(self._tasks)
+
+    def _check_ready(self, handling: Handling) -> None:
+        reason = None
+        if self._over.is_set() or handling.epoch != self.epoch or not self.ledger.is_open:
+            reason = "it is not this member's now"
+        elif self._ports.is_restriping():
+            reason = "the group is being re-striped"
+        elif self.ledger.count >= MAX_PARKED:
+            reason = f"{self.ledger.count} messages are parked there, which is all that it takes"
+        if reason is not None:
+            raise ParkingNotReady(self._parking, reason)

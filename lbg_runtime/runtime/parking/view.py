@@ -1,0 +1,140 @@
+"""What is parked in a group, and asking for its replay or its end: from outside, by the parking queues alone.
+
+No member is asked, and none has to live: what is parked is read by browsing, and what is asked for lies in the parking
+queue, behind what is there, until the owner of the queue has done it (docs/failing.md).
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from lbg_runtime.config.connection_settings import TransportKind
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.core.parking.ledger import ParkingLedger
+from lbg_runtime.core.parking.records import (
+    DropAsked,
+    ParkedMessage,
+    ParkingEntry,
+    ParkingOwner,
+    RoomKept,
+    UnparkAsked,
+    decode_entry,
+    encode_entry,
+    parking_queue,
+)
+from lbg_runtime.model.errors import ParkingEntryRefused, PublishRefused, TransportError
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.parking.room import KEPT_FOR_FENCES_BYTES, is_over_quota, with_remedy
+from lbg_runtime.runtime.session import open_session
+from lbg_runtime.transport.base import Browser, Messenger
+
+_log = structlog.get_logger(__name__)
+
+QUIET_S = 1.0
+"""A browsed queue is taken to end where nothing comes for so long."""
+
+TRIES = 3
+"""Of an order that the parking queue has no room for: what keeps it may be on its way out."""
+
+RETRY_S = 1.0
+"""Between two of them."""
+
+
+class Lookout(Browser, Messenger, Protocol):
+    """What the view needs of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedLane:
+    """What is parked of one key, or of one shard where there are no keys, in one queue."""
+
+    lane: LaneKey
+    queue: QueueName
+    """The parking queue."""
+    messages: tuple[ParkedMessage, ...]
+    """In the order in which they are replayed."""
+    is_replaying: bool
+    """Somebody has asked for its replay, which is not done."""
+
+
+class ParkedView:
+    """On an open session; on one event loop."""
+
+    def __init__(self, session: Lookout, settings: Settings) -> None:
+        self._session = session
+        self._group = settings.group
+
+    async def lanes(self) -> list[ParkedLane]:
+        """All that is parked in the group, by queue; raises `TransportError` where a parking queue cannot be read.
+
+        Of one moment for each queue, not for all. Parking queues beyond those of the settings are read and told of.
+        """
+        found: list[ParkedLane] = []
+        index = 0
+        while True:
+            queue = parking_queue(self._group.name, index)
+            is_beyond = index >= self._group.queue_count
+            try:
+                messages = await self._session.browse(queue, QUIET_S)
+            except TransportError as error:
+                # Only one that is not there is the end: one that may not be read can have something in it.
+                if is_beyond and "Unknown Queue" in str(error):
+                    return found
+                raise
+            if is_beyond:
+                _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
+            found += _lanes_in(queue, messages)
+            index += 1
+
+    async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
+        """Ask for their replay; on return the broker has it. Raises `PublishFailed`; may be done again."""
+        await self._ask([(each.queue, UnparkAsked(each.lane)) for each in lanes])
+
+    async def drop(self, lanes: Sequence[ParkedLane], only: ParkedMessage | None = None) -> None:
+        """Ask for the removal of all that is parked of them until now, or of one message; as `unpark`."""
+        which = None if only is None else (only.owner, only.number)
+        await self._ask([(each.queue, DropAsked(each.lane, which)) for each in lanes])
+
+    async def _ask(self, orders: Sequence[tuple[QueueName, ParkingEntry]]) -> None:
+        # Fillers first, which the owner settles when it reads them: see `parking_room`.
+        for queue in dict.fromkeys(queue for queue, _ in orders):
+            await self._send(queue, RoomKept(KEPT_FOR_FENCES_BYTES))
+        for queue, order in orders:
+            await self._send(queue, order)
+
+    async def _send(self, queue: QueueName, entry: ParkingEntry) -> None:
+        for tries_left in reversed(range(TRIES)):
+            try:
+                await self._session.send(encode_entry(entry, queue))
+                return
+            except PublishRefused as refusal:
+                if not tries_left or not is_over_quota(refusal):
+                    raise with_remedy(refusal) from None
+            await asyncio.sleep(RETRY_S)
+
+
+def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]:
+    ledger = ParkingLedger(ParkingOwner(0, ""))
+    for place, message in enumerate(messages):
+        try:
+            ledger.take(DeliveryId(place), decode_entry(message))
+        except ParkingEntryRefused as refusal:
+            _log.warning("parking_entry_not_read", parking=queue, reason=refusal.what)
+    return [ParkedLane(lane, queue, held, ledger.is_replaying(lane)) for lane, held in ledger.contents().items()]
+
+
+@asynccontextmanager
+async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
+    """A view on a session of its own; raises `ConfigError` where nobody answers at the broker's address."""
+    # As an observer of the group: a group with the embedded broker has it in a member's process.
+    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+    async with open_session(connection, f"lbg-parked-{socket.gethostname()}-{os.getpid()}") as session:
+        yield ParkedView(session, settings)

@@ -1,0 +1,372 @@
+"""Conducting a re-striping from outside the group: does what the conductor says, and shows it what comes of it.
+
+The shell around `core.restripe.conductor`. Its session's client name is the group's alone, so that the broker lets only
+one conduct; and it gives up with its connection, so that one which was replaced does not come back.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import assert_never
+
+import structlog
+
+from lbg_runtime.admin.queues import QueueAdmin, open_queue_admin
+from lbg_runtime.admin.stored import store_queue_count
+from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
+from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.core.restripe.conductor import (
+    Conductor,
+    CreateQueue,
+    DeleteQueue,
+    Done,
+    Publish,
+    Sight,
+    Step,
+    Subscribe,
+    Unsubscribe,
+    Wait,
+    plan_under_way,
+)
+from lbg_runtime.core.restripe.layout import (
+    ensure_informed,
+    ensure_layout,
+    ensure_on_the_way,
+    has_begun,
+    is_unmoved,
+    layout_of,
+    leftover_plans,
+    plans_on,
+)
+from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
+from lbg_runtime.model.errors import (
+    ConfigError,
+    PublishFailed,
+    QueueInUse,
+    SempRefused,
+    SempUnreachable,
+    UserError,
+)
+from lbg_runtime.model.failure import Then
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.restripe.hearing import Hearing
+from lbg_runtime.runtime.restripe.secrets import facts_of, secret_of, without
+from lbg_runtime.runtime.session import Session, open_session
+
+_log = structlog.get_logger(__name__)
+
+HELD_S = 20.0
+"""How late a request may arrive that who conducted before has sent: it gives up after 10 s, and what stands between may
+hold it on. SEMP has nothing to refuse it by, so it must come while it changes nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a re-striping has come."""
+
+    plan: StripePlan
+    moved: int
+    """Shards that are in their new queue alone."""
+    moving: int
+    """Shards that change their queue at all."""
+    waiting_for: str
+    """Whom the next step waits for; empty where it waits for nobody."""
+
+
+class Restriper:
+    """Conducts one re-striping; `run` once. On one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queues: QueueAdmin,
+        session: Session,
+        on_progress: Callable[[Progress], None],
+        store_count: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """`store_count` writes down how many queues there are; called while nobody can begin another re-striping."""
+        self._shape = settings.group.shape()
+        self._topic = settings.group.control_topic_name
+        self._queues = queues
+        self._session = session
+        self._on_progress = on_progress
+        self._store_count = store_count
+        self._quiet_from_s = 0.0
+        """When nothing of who conducted before can arrive any more, by the loop's clock."""
+        self._subscriptions: dict[int, frozenset[str]] = {}
+        self._depths: dict[int, int] = {}
+        """Forgotten with every step, as it may change them."""
+        self._hearing = Hearing(self._shape, self._topic, session)
+
+    async def run(self, queue_count: int) -> Progress | None:
+        """Bring the group to so many queues, or go on with a re-striping to so many that is under way.
+
+        None where the group has so many and nothing is under way: it may have been done by a run that could not tell.
+        What another run has left of a plan that never began is taken away. Raises, before anything else is changed,
+        `UserError` where the group is being brought to another number, is as no step leaves it, or parks, and
+        `QueueUnfit` where a queue may throw messages away or deliver them out of order; at the end `UserError` where
+        somebody else has changed what the queues subscribe to; at any time `SempError` and `TransportError` where the
+        broker says no. Run again after any of them, and after a crash.
+        """
+        await self._hearing.begin()
+        await self._read_subscriptions(queue_count)
+        if plans_on(self._subscriptions, self._topic):
+            # Somebody has conducted before, and was killed or replaced.
+            self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
+        await self._clear_leftovers(queue_count)
+        conductor = self._conductor(queue_count)
+        if conductor is None:
+            self._hearing.insist_on_connection()
+            await self._store_count(queue_count)
+            return None
+        for index in self._subscriptions:
+            # A record that was thrown away after some redeliveries would be missed without a word.
+            await self._queues.ensure_fit(self._shape.queue_name(index))
+        if is_unmoved(conductor.plan, self._shape, self._subscriptions):
+            await self._insist_on_no_parking()
+        asking = asyncio.create_task(self._hearing.ask_now_and_then())
+        try:
+            return await self._conduct(conductor)
+        finally:
+            asking.cancel()
+
+    async def _conduct(self, conductor: Conductor) -> Progress:
+        is_maybe_known = has_begun(conductor.plan, self._shape, self._subscriptions, self._topic)
+        # Perhaps it was published and perhaps not, while no shard has moved.
+        is_to_begin = is_unmoved(conductor.plan, self._shape, self._subscriptions)
+        if is_to_begin:
+            await self._hear_of_members(conductor)
+            # That may have taken as long as it took somebody to turn parking on.
+            await self._insist_on_no_parking()
+        while True:
+            sight = await self._look(conductor)
+            before = conductor.plan.generation
+            step = conductor.next_step(sight)
+            self._hearing.book.trust(conductor.plan)
+            if conductor.plan.generation != before:
+                _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
+            waiting_for = step.for_what if isinstance(step, Wait) else ""
+            progress = Progress(
+                conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
+            )
+            self._on_progress(progress)
+            if isinstance(step, Done):
+                await self._look_at_the_end(conductor.plan)
+                return progress
+            if is_to_begin and step == Publish(conductor.plan):
+                # A late request could take its topic from a queue that is to have the plan and its markers.
+                await self._wait_for_quiet(progress)
+                if not await self._is_as_seen(conductor, is_maybe_known=is_maybe_known):
+                    continue
+                is_to_begin = False
+            if step == Unsubscribe(0, conductor.topic):
+                # The last trace: while it is there, nobody begins another one.
+                await self._wait_for_quiet(progress)
+                self._hearing.insist_on_connection()
+                await self._store_count(conductor.plan.to_count)
+            await self._take(step, conductor)
+
+    async def _hear_of_members(self, conductor: Conductor) -> None:
+        """Wait until one is heard: what it knows of earlier re-stripings decides what the plan is called.
+
+        Members teach each other the newest, so one speaks for all, whatever the clocks say. No bound: without members
+        no step is taken anyway.
+        """
+        while not self._hearing.is_heard:
+            self._hearing.insist_on_connection()
+            moving = len(conductor.moving_shards())
+            self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
+            await self._hearing.wait()
+
+    # -- what is there
+
+    async def _read_subscriptions(self, queue_count: int) -> None:
+        """Those of the group's queues; it has them without gaps."""
+        index, read = 0, dict[int, frozenset[str]]()
+        count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
+        while True:
+            found = await self._queues.subscriptions(self._shape.queue_name(index))
+            if found is None and index >= count:
+                break
+            if found is not None:
+                read[index] = found
+            index += 1
+        self._subscriptions, self._depths = read, {}
+
+    async def _clear_leftovers(self, queue_count: int) -> None:
+        """Take away what is left of plans that never began, or are over; nobody could end them."""
+        leftovers = leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
+        if not leftovers:
+            return
+        await self._wait_for_quiet(Progress(max(leftovers, key=lambda plan: plan.generation), 0, 0, ""))
+        await self._read_subscriptions(queue_count)
+        leftovers &= leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
+        for plan in sorted(leftovers, key=lambda plan: plan.generation):
+            _log.warning(
+                "restripe_leftover_cleared", generation=plan.generation, before=plan.from_count, target=plan.to_count
+            )
+            await self._take_away(plan)
+
+    async def _take_away(self, plan: StripePlan) -> None:
+        topic = record_topic(self._topic, plan)
+        for index in sorted(self._subscriptions, reverse=True):
+            if topic in self._subscriptions[index]:
+                await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
+
+    async def _is_as_seen(self, conductor: Conductor, *, is_maybe_known: bool) -> bool:
+        """Whether the queues are as they were when we began, with our topic; the next step is to publish the plan.
+
+        Raises `UserError` where no plan may be published there; ours is gone then, as nobody could end it, unless it
+        may have been published before.
+        """
+        before, plan = self._subscriptions, conductor.plan
+        await self._read_subscriptions(plan.queue_total)
+        try:
+            ensure_layout(self._of_count(plan.from_count), self._subscriptions)
+            await self._insist_on_no_parking()
+        except UserError:
+            if not is_maybe_known:
+                await self._take_away(plan)
+            raise
+        return self._subscriptions == before
+
+    async def _look_at_the_end(self, plan: StripePlan) -> None:
+        await self._read_subscriptions(plan.queue_total)
+        # Who has replaced us may be on the way to another layout.
+        self._hearing.insist_on_connection()
+        ensure_layout(self._of_count(plan.to_count), self._subscriptions)
+
+    async def _insist_on_no_parking(self) -> None:
+        """What is parked belongs to a queue, and would stay behind when its shard moves. Raises `UserError`."""
+        expected = (
+            "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
+            "queues are deleted first"
+        )
+        for index in self._subscriptions:
+            queue = parking_queue(self._shape.name, index)
+            if await self._queues.subscriptions(queue) is not None:
+                raise UserError("failure.then: park", f"parking queue {queue}", expected)
+        for member, beat in self._hearing.picture.members.items():
+            if beat.settings.get("failure.then") == Then.PARK.value:
+                raise UserError("failure.then: park", f"member {member} runs with it", expected)
+
+    def _conductor(self, queue_count: int) -> Conductor | None:
+        plan = plan_under_way(self._subscriptions, self._topic)
+        if plan is None:
+            present = layout_of(self._shape, self._subscriptions)
+            if present == queue_count:
+                return None
+            plan = StripePlan(wall_us(), present, queue_count, secrets.token_hex(16))
+        elif plan.to_count != queue_count:
+            raise UserError(
+                "--queues",
+                f"{queue_count}, while the group is brought from {plan.from_count} to {plan.to_count} queues",
+                f"{plan.to_count}, to end that first",
+            )
+        ensure_on_the_way(plan, self._shape, self._subscriptions)
+        ensure_informed(plan, self._shape, self._subscriptions, self._topic)
+        return Conductor(self._of_count(plan.from_count), plan, self._topic)
+
+    def _of_count(self, queue_count: int) -> GroupShape:
+        shape = self._shape
+        return GroupShape(shape.name, shape.hash_prefix, shape.hash_count, queue_count)
+
+    async def _look(self, conductor: Conductor) -> Sight:
+        if not self._depths:
+            self._depths = {
+                index: await self._queues.depth(self._shape.queue_name(index)) for index in self._subscriptions
+            }
+        owned = self._hearing.picture.owners
+        return Sight(
+            self._subscriptions,
+            self._depths,
+            {index for index in range(conductor.plan.queue_total) if self._shape.queue_name(index) in owned},
+            self._hearing.book.now if self._hearing.is_heard else None,
+        )
+
+    # -- what is done
+
+    async def _take(self, step: Step, conductor: Conductor) -> None:
+        self._hearing.insist_on_connection()
+        try:
+            is_done = await self._do(step, conductor)
+        except (SempRefused, SempUnreachable, PublishFailed) as error:
+            raise without(secret_of(step, conductor), error) from None
+        self._depths = {}
+        if is_done:
+            conductor.did(step)
+            _log.info("restripe_step_done", step=type(step).__name__, **facts_of(step, self._topic))
+
+    async def _do(self, step: Step, conductor: Conductor) -> bool:
+        """Whether something is done now that was not before."""
+        match step:
+            case CreateQueue(index):
+                await self._queues.create_queue(self._shape.queue_name(index))
+                self._subscriptions[index] = (
+                    await self._queues.subscriptions(self._shape.queue_name(index)) or frozenset()
+                )
+            case Subscribe(index, topic):
+                await self._queues.subscribe(self._shape.queue_name(index), topic)
+                self._subscriptions[index] |= {topic}
+            case Unsubscribe(index, topic):
+                await self._queues.unsubscribe(self._shape.queue_name(index), topic)
+                self._subscriptions[index] -= {topic}
+            case Publish(record):
+                await self._session.send(encode_record(record, conductor.topic))
+            case DeleteQueue(index):
+                return await self._delete(index)
+            case Wait() | Done():
+                await self._hearing.wait()
+                return False
+            case _:
+                assert_never(step)
+        return True
+
+    async def _delete(self, index: int) -> bool:
+        try:
+            await self._queues.delete_queue(self._shape.queue_name(index))
+        except QueueInUse:
+            # Its members have heard that it is over, and are on their way out.
+            await self._hearing.wait()
+            return False
+        del self._subscriptions[index]
+        return True
+
+    async def _wait_for_quiet(self, progress: Progress) -> None:
+        """Wait until a request of who conducted before has arrived, or never will."""
+        while asyncio.get_running_loop().time() < self._quiet_from_s:
+            self._hearing.insist_on_connection()
+            self._on_progress(replace(progress, waiting_for="late requests of who conducted before"))
+            await self._hearing.wait()
+
+
+@asynccontextmanager
+async def open_restriper(settings: Settings, on_progress: Callable[[Progress], None]) -> AsyncIterator[Restriper]:
+    """A restriper with an administrator's and a client's session of its own.
+
+    Raises `ConfigError` where the settings do not allow it, or nobody answers.
+    """
+    group = settings.group
+    refusals: Mapping[str, tuple[str, str]] = {}
+    if group.backend is not GroupBackend.EXCLUSIVE:
+        refusals = {"group.backend": (group.backend.value, "exclusive: the partitions are a setting of the queue")}
+    elif settings.rebind.mode is not RebindMode.COOPERATIVE:
+        refusals = {"rebind.mode": (settings.rebind.mode.value, "cooperative: other members do not talk to each other")}
+    elif group.provision is not Provision.NONE:
+        refusals = {
+            "group.provision": (
+                group.provision.value,
+                "none: a member that makes queues by old settings would make the old layout again",
+            )
+        }
+    for where, (found, expected) in refusals.items():
+        raise ConfigError(where, found, expected)
+    name = f"lbg-restriper-{group.name}"
+    # Who was replaced must not come back and replace the other in its turn: both would give up.
+    opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
+    async with open_queue_admin(settings) as queues, opening as session:
+        yield Restriper(settings, queues, session, on_progress, partial(store_queue_count, settings))

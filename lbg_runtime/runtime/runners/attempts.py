@@ -1,0 +1,192 @@
+"""The handlers that run now: their deadlines, and the cancellation of a handler without that of its runner.
+
+A handler is cancelled by cancelling the task that it runs in, which is its runner's. Whoever waits for the handler has
+`RunnerPool.take_back` undo that.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from math import inf
+
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.runners.handling import Handling
+
+CLOCK_RESOLUTION_S = 0.001
+"""A timer may fire that much early."""
+
+
+class Interruption(Enum):
+    """Why a running handler was cancelled."""
+
+    TIMEOUT = "timeout"
+    """It took too long; this attempt failed."""
+    RECALL = "recall"
+    """Its flow wants it ended; the delivery has no outcome (L7)."""
+
+
+class Attempt:
+    """One run of a handler inside a runner's task. Made per message, as a `Handling` is, and for the same reason so."""
+
+    __slots__ = ("deadline_s", "handling", "interruption", "overdue_count", "task")
+
+    def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
+        self.handling = handling
+        self.task = task
+        self.deadline_s = deadline_s
+        """On the loop's clock."""
+        self.interruption: Interruption | None = None
+        self.overdue_count = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it ignored a cancellation for a whole timeout."""
+        return self.overdue_count > 1
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the handler. A recall is final: no timeout after it makes it a failure."""
+        if self.interruption is not Interruption.RECALL:
+            self.interruption = why
+        self.task.cancel()
+
+
+class RunningAttempts:
+    """Running attempts of the same length, watched by one timer, as one for each would cost more than all the rest.
+
+    So the order of starts is the order of deadlines; what is put off has none until it begins. `on_stuck` is told once
+    of a handler that goes on for a whole further timeout after it was cancelled; it keeps its runner and its key.
+    """
+
+    def __init__(self, timeout_ms: int | None, on_stuck: Callable[[Handling], None]) -> None:
+        """`timeout_ms` None: attempts without a deadline, which only a recall ends."""
+        self._timeout_s = inf if timeout_ms is None else timeout_ms / 1_000
+        self._on_stuck = on_stuck
+        self._attempts: dict[Handling, Attempt] = {}
+        """In the order of deadlines."""
+        self._put_off: dict[Handling, Attempt] = {}
+        """Those whose time does not run."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, handling: Handling, task: "asyncio.Task[object]") -> Attempt:
+        """Watch an attempt that begins now in this task, the current one. Call `end` when the handler is out."""
+        # Asked once: until Python 3.12 it is a call of the system.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        attempt = Attempt(handling, task, loop.time() + self._timeout_s)
+        self._attempts[handling] = attempt
+        if self._timer is None and attempt.deadline_s != inf:
+            self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
+        return attempt
+
+    def put_off(self, handling: Handling) -> None:
+        """Its time does not run until `begin`, as its handler waits to be called; a recall ends it as ever.
+
+        The time of one that is interrupted goes on, for a handler that ignores that. Constant time, as `begin`.
+        """
+        if self._attempts[handling].interruption is None:
+            self._put_off[handling] = self._attempts.pop(handling)
+
+    def begin(self, handling: Handling) -> None:
+        """Its time begins, anew and as a whole, where it is put off."""
+        attempt = self._put_off.pop(handling, None)
+        if attempt is None:
+            return
+        loop = asyncio.get_running_loop()
+        attempt.deadline_s = loop.time() + self._timeout_s
+        self._attempts[handling] = attempt
+        if self._timer is None and attempt.deadline_s != inf:
+            self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
+
+    def is_stuck(self, handling: Handling) -> bool:
+        """Whether its handler was told of as stuck."""
+        attempt = self._attempts.get(handling)
+        return attempt is not None and attempt.is_stuck
+
+    def end(self, attempt: Attempt) -> None:
+        """The handler is out, and nothing interrupts it any more. Not while it is put off."""
+        del self._attempts[attempt.handling]
+
+    def recall(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel the running handlers of one flow handle."""
+        for attempt in (*self._attempts.values(), *self._put_off.values()):
+            delivery = attempt.handling.delivery
+            if delivery.queue == queue and delivery.epoch == epoch:
+                attempt.interrupt(Interruption.RECALL)
+
+    def handlings(self) -> list[Handling]:
+        """What is being handled now, in the order of deadlines; behind it, what is put off."""
+        return [*self._attempts, *self._put_off]
+
+    def started(self) -> list[tuple[Attempt, float]]:
+        """Running attempts, and when their time began on the loop's clock; none of those without a deadline."""
+        if self._timeout_s == inf:
+            return []
+        # Each time-out that a handler ignored has put its deadline off by as much.
+        return [
+            (each, each.deadline_s - self._timeout_s * (1 + each.overdue_count)) for each in self._attempts.values()
+        ]
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check_deadlines(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time() + CLOCK_RESOLUTION_S
+        for attempt in list(self._attempts.values()):
+            if attempt.deadline_s > now_s:
+                break
+            attempt.overdue_count += 1
+            if attempt.overdue_count == 2:
+                self._on_stuck(attempt.handling)
+            attempt.interrupt(Interruption.TIMEOUT)
+            # To the end of the order, for a handler that goes on all the same.
+            attempt.deadline_s = now_s + self._timeout_s
+            del self._attempts[attempt.handling]
+            self._attempts[attempt.handling] = attempt
+        oldest = next(iter(self._attempts.values()), None)
+        self._timer = None if oldest is None else loop.call_at(oldest.deadline_s, self._check_deadlines)
+
+
+class AttemptWatches:
+    """All running attempts of a member, by the time that they have."""
+
+    def __init__(self, on_stuck: Callable[[Handling], None]) -> None:
+        """As for `RunningAttempts`."""
+        self._on_stuck = on_stuck
+        self._watches: dict[int | None, RunningAttempts] = {}
+
+    def of(self, timeout_ms: int | None) -> RunningAttempts:
+        """Those that have this time; always the same ones."""
+        if timeout_ms not in self._watches:
+            self._watches[timeout_ms] = RunningAttempts(timeout_ms, self._on_stuck)
+        return self._watches[timeout_ms]
+
+    def recall(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel what runs for one flow handle."""
+        for watch in self._watches.values():
+            watch.recall(queue, epoch)
+
+    def handlings(self) -> list[Handling]:
+        """What is being handled now."""
+        return [handling for watch in self._watches.values() for handling in watch.handlings()]
+
+    def started(self) -> list[tuple[Attempt, float]]:
+        """As those of `RunningAttempts`."""
+        return [found for watch in self._watches.values() for found in watch.started()]
+
+    def close(self) -> None:
+        """Stop watching."""
+        for watch in self._watches.values():
+            watch.close()
+
+
+def this_task() -> "asyncio.Task[object]":
+    """The task that runs; raises `InvariantViolated` where none does."""
+    task = asyncio.current_task()
+    if task is None:
+        raise InvariantViolated("a handler was started outside a task")
+    return task

@@ -1,0 +1,106 @@
+"""One delivery on its way through the dispatcher, and what is known of it when it has ended."""
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.model.errors import TerminalFailure
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.model.unrun import is_unrun
+
+if TYPE_CHECKING:
+    from lbg_runtime.runtime.handlers.routes import Route
+    from lbg_runtime.runtime.runners.failure_report import FailureReport
+
+HandlerFunction = Callable[[Message], Awaitable[object]]
+"""Handles one message. To raise is to fail: the message is tried again. What it returns is ignored, but for what
+`refuse_unrun` refuses; whoever calls one asks for that where it returns anything at all."""
+
+
+class GivenBack(Exception):
+    """Raised instead of an answer by what hands messages on to others: its delivery ends without an outcome.
+
+    Nothing more of the delivery's flow handle is started, and the handle is given up, so that whoever is fed next gets
+    what is unsettled, in its order. For a flow that is being given up anyway, and waits for this.
+    """
+
+
+def refuse_unrun(answer: object, who: str = "the handler") -> None:
+    """Raise `TerminalFailure` where what was returned is still to be awaited or read: so it is not handled.
+
+    For everything that is called for a message, after it returned and before it counts as done.
+    """
+    if is_unrun(answer):
+        what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
+        raise TerminalFailure(f"{who} returned what nobody awaits or reads, and which may not have run: {what}")
+
+
+class Handling:
+    """Made when a delivery is dispatched, reported once when it has left the lanes; the dispatcher alone changes it.
+
+    One is made per message: until Python 3.12 a slot is read in a fraction of the time that a default of its class is.
+    """
+
+    __slots__ = (
+        "attempts",
+        "delivery",
+        "done_mono_ns",
+        "end_report",
+        "is_put_off",
+        "key",
+        "lane",
+        "local_seq",
+        "message",
+        "outcome",
+        "route",
+        "start_mono_ns",
+    )
+
+    def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
+        self.delivery = delivery
+        self.message: Message = delivery.message
+        """As the handler gets it: that of the delivery, and what only the member knows of it."""
+        self.lane = lane
+        self.key = key
+        self.route = route
+        self.attempts = 0
+        """Times that its handler was started; 0 for one that was returned unhandled."""
+        self.end_report: FailureReport | None = None
+        """Set when its attempts have ended without success: its handler is started no more."""
+        self.local_seq = 0
+        """Total order of first starts in this life of the member, from 1."""
+        self.start_mono_ns = 0
+        self.done_mono_ns = 0
+        """0 until it has ended."""
+        self.is_put_off: bool | None = None
+        """Set by handlers that hand messages on: whether it waits for somebody to be there who could handle it. None:
+        it never has."""
+        self.outcome: Outcome | None = None
+        """None until it has ended, and where it ended without one (L7)."""
+
+    @property
+    def queue(self) -> QueueName:
+        """The queue it came from."""
+        return self.delivery.queue
+
+    @property
+    def epoch(self) -> Epoch:
+        """The flow handle it came from."""
+        return self.delivery.epoch
+
+    @property
+    def shard(self) -> int | None:
+        """Of a hashed topic."""
+        return self.route.shard
+
+    @property
+    def topic(self) -> str:
+        """The original one; the full one where the message is none of the group's."""
+        return self.route.topic
+
+
+CURRENT_HANDLING: ContextVar[Handling] = ContextVar("CURRENT_HANDLING")
+"""In a handler: what it was called for, for those that need more than the message. Change nothing of it."""

@@ -1,0 +1,400 @@
+/* The field reader of the fast receive path, for an interpreter that could compile it.
+
+   What it does and promises stands in reader.py; here it is done without an object of Python for each argument.
+   Nothing of the client is linked or included: its functions come as addresses from the handle that calls.py has
+   opened, and are declared as that module calls them. What is rare, and every error, is left to functions of Python that
+   the reader is given, so that one module alone knows what they mean. All of it runs with the interpreter's lock held. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+enum { OK = 0, END = 4, NOT_FOUND = 5 };                /* what the library answers */
+enum { KIND_INT64 = 8, KIND_STRING = 10 };              /* the two kinds of field that our publishers send */
+enum { FIELD_ROOM = 64, NAMES_KEPT = 16, TEXT_TAG = 7 }; /* the last as in inbound.py */
+
+typedef struct {
+    int kind;
+    uint32_t length;
+    union {
+        const char *text;
+        int64_t integer;
+        char room[FIELD_ROOM];
+    } value;
+} Field;
+
+typedef struct {
+    int kind;
+    const char *name;
+} Destination;
+
+typedef struct {
+    int (*payload)(void *, const void **, uint32_t *);
+    int (*properties)(void *, void **);
+    int (*next_field)(void *, Field *, size_t, const char **);
+    int (*message_id)(void *, const char **);
+    int (*destination)(void *, Destination *, size_t);
+    int (*sent_at)(void *, int64_t *);
+    int (*delivery_id)(void *, uint64_t *);
+    bool (*is_redelivered)(void *);
+    int (*free)(void **);
+} Functions;
+
+enum { TOPIC, PAYLOAD, PROPERTIES, MESSAGE_ID, SENT_AT, IS_FIRST, MESSAGE_SLOTS };
+enum { QUEUE, EPOCH, DELIVERY_ID, MESSAGE, REDELIVERED, RECEIVED_AT, DELIVERY_SLOTS };
+
+static const char *const message_names[MESSAGE_SLOTS] = {"topic",      "payload",    "properties",
+                                                         "message_id", "sent_at_ms", "is_first_of_key"};
+static const char *const delivery_names[DELIVERY_SLOTS] = {"queue",   "epoch",       "delivery_id",
+                                                           "message", "redelivered", "received_at_ns"};
+
+typedef struct {
+    PyObject_HEAD
+    Functions call;
+    size_t field_size;
+    PyTypeObject *message_type, *delivery_type;
+    Py_ssize_t message_slots[MESSAGE_SLOTS], delivery_slots[DELIVERY_SLOTS];
+    PyObject *publisher_property; /* whose payloads are bytes, unless somebody has copied it */
+    PyObject *add_property;       /* (properties, name, address of the field) */
+    PyObject *foreign_payload;    /* (message, bytes or None, whether it has our stamp) -> bytes */
+    PyObject *failed;             /* (code, what) raises */
+    PyObject *unreadable;         /* (error) raises `UnreadableMessage` from it, or the error itself */
+    PyObject *names[NAMES_KEPT];  /* of properties, as they were met first: with their hashes, and never made again */
+    const char *name_texts[NAMES_KEPT];
+    int name_count;
+} Reader;
+
+static void reader_dealloc(Reader *self)
+{
+    Py_XDECREF(self->message_type);
+    Py_XDECREF(self->delivery_type);
+    Py_XDECREF(self->publisher_property);
+    Py_XDECREF(self->add_property);
+    Py_XDECREF(self->foreign_payload);
+    Py_XDECREF(self->failed);
+    Py_XDECREF(self->unreadable);
+    for (int i = 0; i < self->name_count; i++)
+        Py_DECREF(self->names[i]);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* Where the slots of a class lie in its instances. */
+static int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets, int count)
+{
+    for (int i = 0; i < count; i++) {
+        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, names[i]);
+        if (descriptor == NULL)
+            return -1;
+        bool is_slot = Py_TYPE(descriptor) == &PyMemberDescr_Type;
+        if (is_slot) {
+            PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
+            is_slot = member->type == T_OBJECT_EX;
+            offsets[i] = member->offset;
+        }
+        Py_DECREF(descriptor);
+        if (!is_slot) {
+            PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, names[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int reader_init(Reader *self, PyObject *args, PyObject *unused)
+{
+    unsigned long long addresses[9];
+    (void)unused;
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKK)nO!O!O!OOOO", &addresses[0], &addresses[1], &addresses[2], &addresses[3],
+                          &addresses[4], &addresses[5], &addresses[6], &addresses[7], &addresses[8], &self->field_size,
+                          &PyType_Type, &self->message_type, &PyType_Type, &self->delivery_type, &PyUnicode_Type,
+                          &self->publisher_property, &self->add_property, &self->foreign_payload, &self->failed,
+                          &self->unreadable)) {
+        self->message_type = self->delivery_type = NULL;
+        self->publisher_property = self->add_property = self->foreign_payload = NULL;
+        self->failed = self->unreadable = NULL;
+        return -1;
+    }
+    void *kept[] = {self->message_type,    self->delivery_type, self->publisher_property, self->add_property,
+                    self->foreign_payload, self->failed,        self->unreadable};
+    for (int i = 0; i < 7; i++)
+        Py_INCREF((PyObject *)kept[i]);
+    void **functions[9] = {(void **)&self->call.payload,     (void **)&self->call.properties,
+                           (void **)&self->call.next_field,  (void **)&self->call.message_id,
+                           (void **)&self->call.destination, (void **)&self->call.sent_at,
+                           (void **)&self->call.delivery_id, (void **)&self->call.is_redelivered,
+                           (void **)&self->call.free};
+    for (int i = 0; i < 9; i++) {
+        if (addresses[i] == 0) {
+            PyErr_SetString(PyExc_ValueError, "a function has no address");
+            return -1;
+        }
+        *functions[i] = (void *)(uintptr_t)addresses[i];
+    }
+    if (self->field_size > sizeof(Field)) {
+        PyErr_SetString(PyExc_ValueError, "a field is larger than expected");
+        return -1;
+    }
+    if (find_slots(self->message_type, message_names, self->message_slots, MESSAGE_SLOTS) < 0)
+        return -1;
+    return find_slots(self->delivery_type, delivery_names, self->delivery_slots, DELIVERY_SLOTS);
+}
+
+static inline void put(PyObject *object, Py_ssize_t offset, PyObject *value)
+{
+    *(PyObject **)((char *)object + offset) = value;
+}
+
+static PyObject *text_of(const char *text)
+{
+    return text == NULL ? PyUnicode_FromStringAndSize("", 0) : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), NULL);
+}
+
+/* A new reference to the name of a property. */
+static PyObject *name_of(Reader *self, const char *text)
+{
+    if (text == NULL)
+        text = "";
+    for (int i = 0; i < self->name_count; i++)
+        if (strcmp(self->name_texts[i], text) == 0)
+            return Py_NewRef(self->names[i]);
+    PyObject *name = text_of(text);
+    if (name != NULL && self->name_count < NAMES_KEPT) {
+        const char *kept = PyUnicode_AsUTF8(name);
+        if (kept == NULL) {
+            Py_DECREF(name);
+            return NULL;
+        }
+        self->names[self->name_count] = Py_NewRef(name);
+        self->name_texts[self->name_count++] = kept;
+    }
+    return name;
+}
+
+static PyObject *fail(Reader *self, int code, const char *what)
+{
+    PyObject *answer = PyObject_CallFunction(self->failed, "is", code, what);
+    if (answer != NULL) {
+        Py_DECREF(answer);
+        PyErr_SetString(PyExc_SystemError, "an error of the client was not raised");
+    }
+    return NULL;
+}
+
+static PyObject *read_properties(Reader *self, void *message)
+{
+    PyObject *properties = PyDict_New();
+    if (properties == NULL)
+        return NULL;
+    void *container = NULL;
+    int code = self->call.properties(message, &container);
+    if (code == NOT_FOUND)
+        return properties;
+    if (code != OK)
+        goto failed;
+    Field field;
+    const char *text = NULL;
+    /* The map is closed with its message. */
+    while ((code = self->call.next_field(container, &field, self->field_size, &text)) == OK) {
+        PyObject *name = name_of(self, text);
+        if (name == NULL)
+            goto error;
+        int answer = 0;
+        if (field.kind == KIND_STRING || field.kind == KIND_INT64) {
+            PyObject *value =
+                field.kind == KIND_STRING ? text_of(field.value.text) : PyLong_FromLongLong(field.value.integer);
+            answer = value == NULL ? -1 : PyDict_SetItem(properties, name, value);
+            Py_XDECREF(value);
+        } else {
+            PyObject *done = PyObject_CallFunction(self->add_property, "OOK", properties, name,
+                                                   (unsigned long long)(uintptr_t)&field);
+            answer = done == NULL ? -1 : 0;
+            Py_XDECREF(done);
+        }
+        Py_DECREF(name);
+        if (answer < 0)
+            goto error;
+    }
+    if (code == END)
+        return properties;
+failed:
+    fail(self, code, "read properties");
+error:
+    Py_DECREF(properties);
+    return NULL;
+}
+
+static PyObject *read_payload(Reader *self, void *message, PyObject *properties)
+{
+    const void *address = NULL;
+    uint32_t size = 0;
+    int code = self->call.payload(message, &address, &size);
+    if (code != OK && code != NOT_FOUND)
+        return fail(self, code, "read payload");
+    int is_ours = PyDict_Contains(properties, self->publisher_property);
+    if (is_ours < 0)
+        return NULL;
+    PyObject *attachment =
+        code == OK ? PyBytes_FromStringAndSize((const char *)address, (Py_ssize_t)size) : Py_NewRef(Py_None);
+    if (attachment == NULL || (is_ours && code == OK && (size == 0 || *(const uint8_t *)address >> 2 != TEXT_TAG)))
+        return attachment;
+    return PyObject_CallFunction(self->foreign_payload, "KNO", (unsigned long long)(uintptr_t)message, attachment,
+                                 is_ours ? Py_True : Py_False);
+}
+
+/* A new `Message`. A field that could not be read leaves its slot empty, and the object goes as it came. */
+static PyObject *read_message(Reader *self, void *native)
+{
+    PyObject *message = self->message_type->tp_alloc(self->message_type, 0);
+    if (message == NULL)
+        return NULL;
+    const Py_ssize_t *slots = self->message_slots;
+    PyObject *properties = read_properties(self, native);
+    if (properties == NULL)
+        goto error;
+    put(message, slots[PROPERTIES], properties);
+
+    PyObject *value = read_payload(self, native, properties);
+    if (value == NULL)
+        goto error;
+    put(message, slots[PAYLOAD], value);
+
+    Destination destination = {0, NULL};
+    int code = self->call.destination(native, &destination, sizeof destination);
+    if (code != OK && code != NOT_FOUND) {
+        fail(self, code, "read destination");
+        goto error;
+    }
+    if ((value = text_of(code == OK ? destination.name : NULL)) == NULL)
+        goto error;
+    put(message, slots[TOPIC], value);
+
+    const char *text = NULL;
+    code = self->call.message_id(native, &text);
+    if (code != OK && code != NOT_FOUND) {
+        fail(self, code, "read application message id");
+        goto error;
+    }
+    if ((value = code == OK ? text_of(text) : Py_NewRef(Py_None)) == NULL)
+        goto error;
+    put(message, slots[MESSAGE_ID], value);
+
+    int64_t sent_at = 0;
+    code = self->call.sent_at(native, &sent_at);
+    if (code != OK && code != NOT_FOUND) {
+        fail(self, code, "read sender timestamp");
+        goto error;
+    }
+    if ((value = code == OK ? PyLong_FromLongLong(sent_at) : Py_NewRef(Py_None)) == NULL)
+        goto error;
+    put(message, slots[SENT_AT], value);
+    put(message, slots[IS_FIRST], Py_NewRef(Py_False));
+    return message;
+error:
+    Py_DECREF(message);
+    return NULL;
+}
+
+static PyObject *read_delivery(Reader *self, void *native, PyObject *queue, PyObject *epoch)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    PyObject *message = read_message(self, native);
+    if (message == NULL)
+        return NULL;
+    uint64_t id = 0;
+    int code = self->call.delivery_id(native, &id);
+    if (code != OK) {
+        Py_DECREF(message);
+        return fail(self, code, "read delivery id");
+    }
+    PyObject *delivery = self->delivery_type->tp_alloc(self->delivery_type, 0);
+    if (delivery == NULL) {
+        Py_DECREF(message);
+        return NULL;
+    }
+    const Py_ssize_t *slots = self->delivery_slots;
+    put(delivery, slots[MESSAGE], message);
+    put(delivery, slots[QUEUE], Py_NewRef(queue));
+    put(delivery, slots[EPOCH], Py_NewRef(epoch));
+    put(delivery, slots[REDELIVERED], Py_NewRef(self->call.is_redelivered(native) ? Py_True : Py_False));
+    PyObject *value = PyLong_FromUnsignedLongLong(id);
+    put(delivery, slots[DELIVERY_ID], value);
+    if (value != NULL) {
+        value = PyLong_FromLongLong((long long)now.tv_sec * 1000000000 + now.tv_nsec);
+        put(delivery, slots[RECEIVED_AT], value);
+    }
+    if (value == NULL)
+        Py_CLEAR(delivery);
+    return delivery;
+}
+
+/* Frees the message, and what failed becomes what the reader's caller expects of it. */
+static void give_up(Reader *self, void *native)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    self->call.free(&native);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (error != NULL && trace != NULL)
+        PyException_SetTraceback(error, trace);
+    PyObject *answer = PyObject_CallOneArg(self->unreadable, error == NULL ? Py_None : error);
+    if (answer == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+    } else {
+        Py_DECREF(answer);
+        PyErr_Restore(type, error, trace);
+    }
+}
+
+static PyObject *reader_read(Reader *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "a message, a queue and an epoch are expected");
+        return NULL;
+    }
+    void *native = PyLong_AsVoidPtr(args[0]);
+    if (native == NULL && PyErr_Occurred())
+        return NULL;
+    PyObject *delivery = read_delivery(self, native, args[1], args[2]);
+    if (delivery == NULL)
+        give_up(self, native);
+    else
+        self->call.free(&native);
+    return delivery;
+}
+
+static PyMethodDef reader_methods[] = {
+    {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL,
+     "Takes the address of a native message, a queue and an epoch; frees the message whatever happens."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject reader_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace._reader.Reader",
+    .tp_basicsize = sizeof(Reader),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Reads native messages; for one thread.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)reader_init,
+    .tp_dealloc = (destructor)reader_dealloc,
+    .tp_methods = reader_methods,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_reader", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__reader(void)
+{
+    PyObject *made = PyModule_Create(&module);
+    if (made == NULL)
+        return NULL;
+    if (PyModule_AddType(made, &reader_type) < 0)
+        Py_CLEAR(made);
+    return made;
+}

@@ -1,0 +1,210 @@
+/* The message writer of the fast publish path, for an interpreter that could compile it.
+
+   What it does and promises stands in writer.py; here it is done without an object of Python for each
+   argument. It writes what publishers send as a rule: a payload of bytes, properties that are texts and integers of 64
+   bits. Whatever else it meets, every mistake and every error of the library, it answers with False, and the message is
+   written once more from its beginning by the writer in Python, which alone knows what is wrong and says so.
+
+   Nothing of the client is linked or included: its functions come as addresses from the handle that
+   publish_calls.py has opened. All of it runs with the interpreter's lock held. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { OK = 0, TOPIC_KIND = 0 };
+enum { FUNCTIONS = 12 };
+
+typedef struct {
+    int kind;
+    const char *name;
+} Destination;
+
+typedef struct {
+    int (*reset)(void *);
+    int (*set_mode)(void *, uint32_t);
+    int (*set_dmq_eligible)(void *, int);
+    int (*set_destination)(void *, const Destination *, size_t);
+    int (*set_payload)(void *, const void *, uint32_t);
+    int (*set_message_id)(void *, const char *);
+    int (*set_sent_at)(void *, int64_t);
+    int (*create_properties)(void *, void **, size_t);
+    int (*add_string)(void *, const char *, const char *);
+    int (*add_int64)(void *, int64_t, const char *);
+    int (*close)(void **);
+    int (*set_tag)(void *, const void *, uint32_t);
+} Functions;
+
+typedef struct {
+    PyObject_HEAD
+    Functions call;
+    uint32_t mode, tag_bytes;
+    Py_ssize_t topic_bytes;
+} Writer;
+
+static PyObject *topic_name, *payload_name, *properties_name, *message_id_name, *sent_at_name;
+
+/* Its bytes, or NULL where it is no text or would be cut at a zero character. */
+static const char *text_of(PyObject *object, Py_ssize_t *size)
+{
+    if (!PyUnicode_CheckExact(object))
+        return NULL;
+    const char *text = PyUnicode_AsUTF8AndSize(object, size);
+    return text != NULL && strlen(text) == (size_t)*size ? text : NULL;
+}
+
+static bool int64_of(PyObject *object, int64_t *integer)
+{
+    int overflow;
+    if (!PyLong_CheckExact(object))
+        return false;
+    *integer = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return overflow == 0 && !PyErr_Occurred();
+}
+
+static bool write_properties(const Functions *call, void *native, PyObject *properties)
+{
+    void *map = NULL;
+    PyObject *name, *value;
+    Py_ssize_t position = 0, size;
+    int64_t integer;
+    if (!PyDict_CheckExact(properties))
+        return false;
+    if (PyDict_GET_SIZE(properties) == 0)
+        return true;
+    if (call->create_properties(native, &map, 0) != OK)
+        return false;
+    /* Closed with its message where this ends half-way. */
+    while (PyDict_Next(properties, &position, &name, &value)) {
+        const char *name_text = text_of(name, &size);
+        if (name_text == NULL || size == 0)
+            return false;
+        const char *text = text_of(value, &size);
+        int code = 1;
+        if (text != NULL)
+            code = call->add_string(map, text, name_text);
+        else if (!PyErr_Occurred() && int64_of(value, &integer))
+            code = call->add_int64(map, integer, name_text);
+        if (code != OK)
+            return false;
+    }
+    return call->close(&map) == OK;
+}
+
+/* The five parts of the message; false where it is not to be written here. */
+static bool write_parts(const Writer *self, void *native, PyObject *const *parts, const void *tag)
+{
+    const Functions *call = &self->call;
+    Py_ssize_t size;
+    int64_t integer;
+    if (call->reset(native) != OK || call->set_mode(native, self->mode) != OK || call->set_dmq_eligible(native, 1) != OK)
+        return false;
+    Destination destination = {TOPIC_KIND, text_of(parts[0], &size)};
+    if (destination.name == NULL || size == 0 || size > self->topic_bytes ||
+        call->set_destination(native, &destination, sizeof destination) != OK)
+        return false;
+    if (!PyBytes_CheckExact(parts[1]) || PyBytes_GET_SIZE(parts[1]) > UINT32_MAX ||
+        call->set_payload(native, PyBytes_AS_STRING(parts[1]), (uint32_t)PyBytes_GET_SIZE(parts[1])) != OK)
+        return false;
+    if (!write_properties(call, native, parts[2]))
+        return false;
+    if (parts[3] != Py_None) {
+        const char *message_id = text_of(parts[3], &size);
+        if (message_id == NULL || call->set_message_id(native, message_id) != OK)
+            return false;
+    }
+    if (parts[4] != Py_None && (!int64_of(parts[4], &integer) || call->set_sent_at(native, integer) != OK))
+        return false;
+    return call->set_tag(native, tag, self->tag_bytes) == OK;
+}
+
+static PyObject *writer_write(Writer *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    PyObject *names[] = {topic_name, payload_name, properties_name, message_id_name, sent_at_name}, *parts[5];
+    int found = 0;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "a native message, a message and a tag");
+        return NULL;
+    }
+    void *native = PyLong_AsVoidPtr(arguments[0]), *tag = PyLong_AsVoidPtr(arguments[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    while (found < 5 && (parts[found] = PyObject_GetAttr(arguments[1], names[found])) != NULL)
+        found++;
+    bool is_written = found == 5 && write_parts(self, native, parts, tag);
+    while (found > 0)
+        Py_DECREF(parts[--found]);
+    /* Whatever it is, the writer in Python meets it again. */
+    PyErr_Clear();
+    return PyBool_FromLong(is_written);
+}
+
+static int writer_init(Writer *self, PyObject *args, PyObject *unused)
+{
+    PyObject *functions;
+    unsigned int mode, tag_bytes;
+    unsigned long long addresses[FUNCTIONS];
+    (void)unused;
+    if (!PyArg_ParseTuple(args, "O!IIn", &PyTuple_Type, &functions, &mode, &tag_bytes, &self->topic_bytes))
+        return -1;
+    if (PyTuple_GET_SIZE(functions) != FUNCTIONS) {
+        PyErr_SetString(PyExc_TypeError, "the addresses of twelve functions");
+        return -1;
+    }
+    for (int i = 0; i < FUNCTIONS; i++) {
+        addresses[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(functions, i));
+        if (PyErr_Occurred())
+            return -1;
+    }
+    self->mode = mode;
+    self->tag_bytes = tag_bytes;
+    self->call = (Functions){
+        (int (*)(void *))(uintptr_t)addresses[0],
+        (int (*)(void *, uint32_t))(uintptr_t)addresses[1],
+        (int (*)(void *, int))(uintptr_t)addresses[2],
+        (int (*)(void *, const Destination *, size_t))(uintptr_t)addresses[3],
+        (int (*)(void *, const void *, uint32_t))(uintptr_t)addresses[4],
+        (int (*)(void *, const char *))(uintptr_t)addresses[5],
+        (int (*)(void *, int64_t))(uintptr_t)addresses[6],
+        (int (*)(void *, void **, size_t))(uintptr_t)addresses[7],
+        (int (*)(void *, const char *, const char *))(uintptr_t)addresses[8],
+        (int (*)(void *, int64_t, const char *))(uintptr_t)addresses[9],
+        (int (*)(void **))(uintptr_t)addresses[10],
+        (int (*)(void *, const void *, uint32_t))(uintptr_t)addresses[11],
+    };
+    return 0;
+}
+
+static PyMethodDef writer_methods[] = {
+    {"write", (PyCFunction)(void (*)(void))writer_write, METH_FASTCALL,
+     "Takes the address of a native message, a message, and its tag; False where it is to be written in Python."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject writer_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace._writer.Writer",
+    .tp_basicsize = sizeof(Writer),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Writes native messages: addresses of the functions, delivery mode, size of a tag and of the longest topic.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)writer_init,
+    .tp_methods = writer_methods,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_writer", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__writer(void)
+{
+    if ((topic_name = PyUnicode_InternFromString("topic")) == NULL ||
+        (payload_name = PyUnicode_InternFromString("payload")) == NULL ||
+        (properties_name = PyUnicode_InternFromString("properties")) == NULL ||
+        (message_id_name = PyUnicode_InternFromString("message_id")) == NULL ||
+        (sent_at_name = PyUnicode_InternFromString("sent_at_ms")) == NULL)
+        return NULL;
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && PyModule_AddType(made, &writer_type) < 0)
+        Py_CLEAR(made);
+    return made;
+}

@@ -1,0 +1,129 @@
+"""Whether the fast receive path can be trusted with the client that is installed, found out before it is used.
+
+It stands on parts of the client that nobody promised to keep. When a transport is opened each of them is looked at, and
+the functions of the C library are tried on a message made from a frame; the first surprise is named, and the public
+path is taken.
+"""
+
+import platform
+import sys
+import sysconfig
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    addressof,
+    byref,
+    c_char_p,
+    c_int,
+    c_uint32,
+    c_void_p,
+    create_string_buffer,
+    py_object,
+)
+from typing import Any
+
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Message,
+)
+from lbg_runtime.smf.contents import relay_of
+from lbg_runtime.transport.solace.fast.calls import OK, FastCalls
+from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
+from lbg_runtime.transport.solace.library import CORE, START_METHOD, PersistentReceiver
+
+KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
+"""As the C library calls itself and the Python layer on it; it may be another one than came with the Python layer."""
+
+NEWEST_PYTHON = (3, 13)
+"""That a thread's state can be kept has been seen up to here."""
+
+_CALLBACK_PARTS = ("_flow_msg_callback_func_routine", "_event_callback_func_routine")
+_CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
+
+_SAMPLE = Message(
+    "fast/check",
+    b"\0payload\0",
+    {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1 << 40, "raw": b"\0", "is": True},
+    "id",
+    1_700_000_000_123,
+)
+_SAMPLE_ID = (1 << 40) + 1
+
+
+class _Version(Structure):
+    _fields_ = (("version", c_char_p), ("date", c_char_p), ("variant", c_char_p))
+
+
+class _Buffer(Structure):
+    _fields_ = (("address", c_void_p), ("size", c_uint32))
+
+
+def unexpected() -> str | None:
+    """The first thing that is not as the fast path needs it, in words; None where all is. Takes about a millisecond."""
+    for look in (_interpreter, _client, _receiver, _functions):
+        found = look()
+        if found is not None:
+            return found
+    return None
+
+
+def _interpreter() -> str | None:
+    if platform.python_implementation() != "CPython":
+        return f"the interpreter is {platform.python_implementation()}, not CPython"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "the interpreter has no lock of its own"
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        return f"Python {platform.python_version()} is newer than {'.'.join(map(str, NEWEST_PYTHON))}"
+    return None
+
+
+def _client() -> str | None:
+    found: Any = POINTER(_Version)()
+    if CORE.solClient_version_get(byref(found)) != OK:
+        return "the client does not tell its version"
+    name = (found.contents.version or b"").decode(errors="replace")
+    return None if name in KNOWN_CLIENTS else f"the client is {name!r}"
+
+
+def _receiver() -> str | None:
+    start = getattr(PersistentReceiver, START_METHOD)
+    for part in _CALLBACK_PARTS:
+        if part not in start.__code__.co_names:
+            return f"a receiver starts without {part}"
+    # Types of one signature are one type.
+    if getattr(PersistentReceiver, "msg_callback_func_type", None) is not _CALLBACK:
+        return "a message callback has another signature"
+    return None
+
+
+def _functions() -> str | None:
+    try:
+        calls = FastCalls()
+    except AttributeError as error:
+        return f"the client or the interpreter lacks a function: {error}"
+    relay = relay_of(_SAMPLE)
+    frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.carried + relay.body
+    try:
+        delivery = reader_of(calls)(native_message(frame), QueueName("check"), Epoch(0))
+    except TransportError as error:
+        return f"a message could not be read: {error}"
+    if (delivery.message, delivery.delivery_id, delivery.redelivered) != (_SAMPLE, _SAMPLE_ID, True):
+        return "a message was read as something else"
+    return None
+
+
+def native_message(frame: bytes) -> int:
+    """The address of a native message, as a flow hands it over when this frame has come; raises `TransportError`.
+
+    Whoever asked for it frees it.
+    """
+    memory = create_string_buffer(frame, len(frame))
+    buffer, message = _Buffer(addressof(memory), len(frame)), c_void_p()
+    if CORE.solClient_msg_decodeFromSmf(byref(buffer), byref(message)) != OK or not message.value:
+        raise TransportError("the client makes no message of a frame")
+    return message.value

@@ -1,0 +1,66 @@
+"""The reader of the fast receive path as C has it (_reader.c), and the choice between it and that of reader.py.
+
+Both have the same outcome for every message. What is rare, and every error, comes back from C to the functions here.
+"""
+
+from ctypes import c_void_p, sizeof
+
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message, PropertyValue
+from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.fast.calls import FastCalls, address_of
+from lbg_runtime.transport.solace.fast.reader import ReadMessage, message_reader, read_foreign_payload
+from lbg_runtime.transport.solace.inbound import UnreadableMessage
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
+from lbg_runtime.transport.solace.properties import add_property
+
+
+def reader_of(calls: FastCalls) -> ReadMessage:
+    """The quickest reader there is; for one thread."""
+    return message_reader(calls) if compiled.READER is None else compiled_reader(calls)
+
+
+def compiled_reader(calls: FastCalls) -> ReadMessage:
+    """As `message_reader` of reader.py. Raises `InvariantViolated` where nothing was compiled."""
+    if compiled.READER is None:
+        raise InvariantViolated("a compiled reader was asked for, and nothing was compiled")
+
+    def add_rare_property(properties: dict[str, PropertyValue], name: str, field: int) -> None:
+        add_property(properties, name, Field.from_address(field))
+
+    def foreign_payload(message: int, attachment: bytes | None, is_ours: bool) -> bytes:
+        return read_foreign_payload(calls, c_void_p(message), attachment, is_ours=is_ours)
+
+    functions = (
+        calls.payload,
+        calls.properties,
+        calls.next_field,
+        calls.message_id,
+        calls.destination,
+        calls.sent_at,
+        calls.delivery_id,
+        calls.is_redelivered,
+        calls.free,
+    )
+    read: ReadMessage = compiled.READER.Reader(
+        tuple(address_of(each) for each in functions),
+        sizeof(Field),
+        Message,
+        Delivery,
+        PUBLISHER_PROPERTY,
+        add_rare_property,
+        foreign_payload,
+        _fail,
+        _refuse,
+    ).read
+    return read
+
+
+def _fail(code: int, what: str) -> None:
+    raise get_last_error_info(code, what)
+
+
+def _refuse(error: BaseException) -> None:
+    if isinstance(error, CLIENT_ERRORS):
+        raise UnreadableMessage(f"a message cannot be read: {error}") from error
+    raise error

@@ -1,0 +1,48 @@
+"""The writer of the fast publish path as C has it (_writer.c), and the choice between it and that of
+writer.py.
+
+Both have the same outcome for every message: what is rare, and what cannot be sent, is written anew in Python.
+"""
+
+from ctypes import c_void_p
+
+from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.fast.calls import address_of
+from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishCalls
+from lbg_runtime.transport.solace.fast.writer import MAX_TOPIC_BYTES, TAG_BYTES, WriteMessage, message_writer
+
+
+def writer_of(calls: PublishCalls) -> WriteMessage:
+    """The quickest writer there is; for one thread."""
+    return message_writer(calls) if compiled.WRITER is None else compiled_writer(calls)
+
+
+def compiled_writer(calls: PublishCalls) -> WriteMessage:
+    """As `message_writer` of writer.py. Raises `InvariantViolated` where nothing was compiled."""
+    if compiled.WRITER is None:
+        raise InvariantViolated("a compiled writer was asked for, and nothing was compiled")
+    functions = (
+        calls.reset,
+        calls.set_delivery_mode,
+        calls.set_dmq_eligible,
+        calls.set_destination,
+        calls.set_payload,
+        calls.set_message_id,
+        calls.set_sent_at,
+        calls.create_properties,
+        calls.add_string,
+        calls.add_int64,
+        calls.close,
+        calls.set_tag,
+    )
+    addresses = tuple(address_of(each) for each in functions)
+    write_usual = compiled.WRITER.Writer(addresses, PERSISTENT.value, TAG_BYTES, MAX_TOPIC_BYTES).write
+    write_any = message_writer(calls)
+
+    def write(native: c_void_p, message: Message, address: int) -> None:
+        if not write_usual(native.value, message, address):
+            write_any(native, message, address)
+
+    return write

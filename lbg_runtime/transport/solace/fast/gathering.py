@@ -1,0 +1,88 @@
+"""What the message callback in C (_intake.c) has gathered of all flows of a session, on its way to their paths.
+
+One wake-up of the loop serves all flows: what comes through the inbox is the news that something has gathered. A flow
+event cuts off what has come before it, so that events and messages of a flow keep the one order in which they came.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.inbox import FULL, Inbox
+
+Parts = list[tuple["GatheredPath", list[int]]]
+
+
+class GatheredPath(Protocol):
+    """The receive path of one flow, as the gathering sees it."""
+
+    def take_each(self, messages: Iterable[int]) -> None:
+        """On the loop: these native messages of the flow have come."""
+        ...
+
+    def drop_each(self, messages: Iterable[int]) -> None:
+        """On any thread: free these native messages."""
+        ...
+
+    def loop_is_blocked(self) -> None:
+        """On the client's network thread: the loop has taken nothing for long."""
+        ...
+
+    def broken(self, error: BaseException) -> None:
+        """On the client's network thread: a message of the flow could not be taken, or told of."""
+        ...
+
+
+class Gathering:
+    """For all flows whose messages come through one inbox. Only where `compiled.INTAKE` is there."""
+
+    def __init__(self, intake: Callable[..., compiled.Intake], inbox: Inbox, free: int, patience_s: float) -> None:
+        """`intake` makes one; `free` is the address of the function that frees a native message."""
+        self.inbox = inbox
+        self._intake = intake(
+            free,
+            self._announce,
+            # As C calls them: with the path first.
+            lambda path: path.loop_is_blocked(),
+            lambda path, error: path.broken(error),
+            FULL,
+            int(patience_s * 1_000),
+        )
+
+    def add(self, user: int, path: GatheredPath) -> None:
+        """Hand over to this path what the callback gets with this last argument. Before the flow is started."""
+        self._intake.add(user, path)
+
+    def remove(self, user: int, path: GatheredPath) -> None:
+        """Take nothing more of this flow. What has gathered is handed over still. On any thread."""
+        self._intake.remove(user, path)
+
+    def seal(self) -> None:
+        """On the client's network thread: what has gathered goes before whatever is posted to the inbox next."""
+        parts = self._intake.cut()
+        if parts:
+            self.inbox.post(self._hand_over, parts, _drop)
+
+    def _announce(self, turn: int) -> None:
+        self.inbox.post(self._take, turn, self._close)
+
+    def _take(self, turn: int) -> None:
+        self._hand_over(self._intake.pop(turn))
+
+    def _hand_over(self, parts: Parts) -> None:
+        for path, messages in parts:
+            try:
+                path.take_each(messages)
+            except Exception as error:  # noqa: BLE001 - the others are no worse for it
+                about = "a receive path failed, and has given its flow up"
+                asyncio.get_running_loop().call_exception_handler({"message": about, "exception": error})
+
+    def _close(self, _: int) -> None:
+        # The inbox is closed, and nothing will be announced any more.
+        self._intake.close()
+
+
+def _drop(parts: Parts) -> None:
+    for path, messages in parts:
+        path.drop_each(messages)

@@ -1,0 +1,207 @@
+"""The fast receive path: our own callback takes the native message, one wake-up of the loop serves all that gather.
+
+No thread of the client and no message object of its Python layer has a part in it. A message is an address between the
+callback, on the client's network thread, and its turn on the loop, where it is read and freed at once. The callback is
+one of C (_intake.c) where that could be compiled: it gathers the messages of the flow, and what comes through the inbox
+is the news that there are some. Else it is one of Python, and each message comes through the inbox.
+
+**Keeping pace.** How much is in flight is the runtime's business, and it says so by closing the intake. But a closed
+window is expensive: for every second message that is under way by then the client sends a frame, and what is settled
+after 511 newer messages have come takes a frame each (docs/protocol.md). So where the loop is busy the network thread
+waits for it, here in the callback, before either happens: what it has not read it has not acknowledged, and the broker
+sends no more. That holds up nobody, as all that the session could report meanwhile goes to the same loop. Only where
+something blocks the loop is the window closed until it moves again; the runtime's wish to have it closed outlasts that.
+"""
+
+from collections.abc import Iterable
+from ctypes import byref, c_void_p
+from typing import Any
+
+from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.fast.calls import NOT_TAKEN, OK, TAKEN, Accept, FastCalls
+from lbg_runtime.transport.solace.fast.gathering import Gathering
+from lbg_runtime.transport.solace.fast.reader import ReadMessage
+from lbg_runtime.transport.solace.inbound import UnreadableMessage
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.library import PersistentReceiver
+from lbg_runtime.transport.solace.receive_path import PathOwner
+
+PATIENCE_S = 0.25
+"""How long the network thread waits for the loop at most; far less than the broker waits for a sign of life."""
+
+FLUSH_EVERY = 128
+"""Settlements after which those that the client has batched are sent."""
+
+
+class FastPath:
+    """A `ReceivePath` for the clients that `check` knows.
+
+    Messages and flow events come on one thread and in one order. There is no lock: the flag that the window is closed
+    is set by the network thread alone and cleared by the loop alone.
+    """
+
+    # As in `FlowRunner`: with a thousand queues little of this is in the caches when a message comes.
+    __slots__ = (
+        "_accept",
+        "_calls",
+        "_gathering",
+        "_handle",
+        "_inbox",
+        "_is_stopped",
+        "_is_wanted",
+        "_owner",
+        "_read",
+        "_settled",
+        "_user",
+    )
+
+    def __init__(
+        self, calls: FastCalls, read: ReadMessage, inbox: Inbox, owner: PathOwner, gathering: Gathering | None = None
+    ) -> None:
+        """`gathering`: of the inbox, where the callback is the one of C."""
+        self._gathering = gathering
+        self._user = 0
+        self._calls = calls
+        self._read = read
+        self._inbox = inbox
+        self._owner = owner
+        self._handle: Any = None
+        self._accept: Accept | None = None
+        self._is_wanted = False
+        """The runtime wants messages."""
+        self._is_stopped = False
+        """The window is closed because the loop is blocked."""
+        self._settled = 0
+
+    # -- on a control thread
+
+    def attach(self, receiver: Any) -> None:
+        """See `ReceivePath.attach`."""
+        self._handle = receiver.flow_p
+        self._accept = self._calls.accept_of(receiver.flow_p)
+        # The receiver keeps it for as long as C may call it.
+        receiver._flow_msg_callback_func_routine = PersistentReceiver.msg_callback_func_type(self._callback(receiver))
+
+    def begin(self, receiver: Any) -> None:
+        """See `ReceivePath.begin`: the callback is there already."""
+
+    # -- on any thread
+
+    def end(self) -> None:
+        """See `ReceivePath.end`."""
+        if self._gathering is not None:
+            self._gathering.remove(self._user, self)
+
+    # -- on the client's network thread
+
+    def seal(self) -> None:
+        """See `ReceivePath.seal`."""
+        if self._gathering is not None:
+            self._gathering.seal()
+
+    def _callback(self, receiver: Any) -> Any:
+        """What the client is to call, or the address of that."""
+        if self._gathering is None or compiled.INTAKE is None:
+            return self._python_callback()
+        # The client hands the receiver's address to the callback with each message.
+        self._user = id(receiver)
+        self._gathering.add(self._user, self)
+        return compiled.INTAKE.CALLBACK
+
+    def _python_callback(self) -> Any:
+        post, take, drop = self._inbox.post, self._take, self._drop
+        is_pinned = False
+
+        def on_message(_flow: Any, message: int, _user: Any) -> int:
+            nonlocal is_pinned
+            answer = NOT_TAKEN
+            try:
+                if not is_pinned:
+                    # The interpreter makes a state for this thread when C calls, and throws it away when the call
+                    # returns, at many times the price of all the rest here; unless it is in use, as from now on.
+                    self._calls.pin()
+                    is_pinned = True
+                has_room = post(take, message, drop)
+                answer = TAKEN
+                if not has_room and not self._is_stopped:
+                    self._wait()
+            except Exception as error:  # noqa: BLE001 - there is only C above, which would go on as if nothing was
+                # What is not taken is not shown again on this handle, but its successors are.
+                self.broken(error)
+            return answer
+
+        return on_message
+
+    def _wait(self) -> None:
+        if not self._inbox.wait_for_room(PATIENCE_S):
+            self.loop_is_blocked()
+
+    def loop_is_blocked(self) -> None:
+        """Close the window until the loop moves again."""
+        if not self._is_stopped:
+            self._calls.stop(self._handle)
+            self._is_stopped = True
+            self._inbox.post(self._moves_again, None)
+
+    def broken(self, error: BaseException) -> None:
+        """A message could not be taken: the flow ends."""
+        self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
+
+    # -- on the loop's thread
+
+    def accept(self, delivery_id: DeliveryId) -> bool:
+        """See `ReceivePath.accept`."""
+        if self._accept is None or self._accept(delivery_id) != OK:
+            return False
+        self._settled += 1
+        if not self._settled % FLUSH_EVERY and self._is_wanted and not self._is_stopped:
+            # To start what is started sends what is batched.
+            self._calls.start(self._handle)
+        return True
+
+    def open_window(self) -> None:
+        """See `ReceivePath.open_window`."""
+        self._is_wanted = True
+        # Closed again where it is: the client may have bound the handle anew, and the order may be lost.
+        (self._calls.stop if self._is_stopped else self._calls.start)(self._handle)
+
+    def close_window(self) -> None:
+        """See `ReceivePath.close_window`."""
+        self._is_wanted = False
+        self._calls.stop(self._handle)
+
+    def _moves_again(self, _: None) -> None:
+        if self._is_wanted:
+            self._calls.start(self._handle)
+        # In this order: as long as the flag is set, the network thread does not close the window.
+        self._is_stopped = False
+
+    def _take(self, message: int) -> None:
+        self.take_each((message,))
+
+    def take_each(self, messages: Iterable[int]) -> None:
+        """Read these messages and hand them to the flow, in this order."""
+        owner, read = self._owner, self._read
+        queue, epoch, arrived = owner.queue, owner.epoch, owner.arrived
+        rest = iter(messages)
+        reason: str | None = "a message could not be read"
+        try:
+            for message in rest:
+                arrived(read(message, queue, epoch))
+            reason = None
+        except UnreadableMessage as error:
+            reason = str(error)
+        finally:
+            # To skip it would break the order of its key, so the queue stops at it, loudly.
+            if reason is not None:
+                self.drop_each(rest)
+                owner.give_up(reason)
+
+    def _drop(self, message: int) -> None:
+        self._calls.free(byref(c_void_p(message)))
+
+    def drop_each(self, messages: Iterable[int]) -> None:
+        """Free these messages unread. On any thread."""
+        for message in messages:
+            self._drop(message)

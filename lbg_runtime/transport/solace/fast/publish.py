@@ -1,0 +1,222 @@
+"""The fast publish path: messages are written and sent in batches on the loop's thread, confirms come in batches too.
+
+No thread of the client and no message object of its Python layer has a part in it. What is sent in one turn of the loop
+leaves at its end, many messages with one call of the library; what the broker has answered meanwhile is taken with one
+wake-up of the loop. The library tells the answer to a message by its tag, an address of our choice: here that of the
+message's place in a table. A confirm is one of all messages up to that one, a refusal is of that one alone. The table
+is as long as the library's window, so that the library is never asked for more than it can keep. What it does not take
+for another reason waits here, in order, for the next news of the session.
+
+What the library has taken it keeps until it is confirmed, over outages too, and sends it again by itself.
+"""
+
+import asyncio
+from collections import deque
+from ctypes import addressof, byref, c_uint32, c_void_p, create_string_buffer
+from typing import Any
+
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.solace.errors import publish_failed
+from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, OK, WOULD_BLOCK, PublishCalls
+from lbg_runtime.transport.solace.fast.publish_session import Hear, build_heard
+from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.library import get_last_error_info
+from lbg_runtime.transport.solace.publisher import SolacePublisher
+
+WINDOW = 255
+"""Messages under way at most; as many as the library keeps unconfirmed, with the client's settings."""
+
+BATCH = 50
+"""Messages sent with one call; the library takes no more."""
+
+ACKNOWLEDGED = 6
+"""The event of confirmed messages. Any other one with a tag of ours says that its message was refused."""
+
+Sending = tuple[Message, asyncio.Future[None]]
+
+
+class FastPublisher(SolacePublisher):
+    """A `SolacePublisher` for the clients that `publish_check` knows.
+
+    There is no lock: the network thread only appends answers, and the flag that the loop has been told of them is
+    cleared by the loop before it looks, as in `Inbox`.
+    """
+
+    def __init__(self, calls: PublishCalls, write: WriteMessage, inbox: Inbox) -> None:
+        super().__init__(inbox)
+        self._calls = calls
+        self._write = write
+        self._tags = create_string_buffer(WINDOW * TAG_BYTES)
+        self._first_tag = addressof(self._tags)
+        self._unconfirmed: list[tuple[str, asyncio.Future[None]] | None] = [None] * WINDOW
+        """Topic and future of the message in each place."""
+        self._order: deque[int] = deque()
+        """The places that are taken, in the order of sending."""
+        self._room = deque(range(WINDOW))
+        """Free places."""
+        self._waiting: deque[Sending] = deque()
+        self._is_flush_due = False
+        self._answers: deque[int | tuple[int, Exception]] = deque()
+        """Places of messages that are confirmed, with all before them; those of refused ones with the reason."""
+        self._is_told = False
+        self._natives: list[c_void_p] = []
+        self._batch = (c_void_p * BATCH)()
+        """The same native messages, as C wants them."""
+        self._taken = c_uint32()
+
+    # -- on a control thread
+
+    def build(self, builder: Any) -> Any:
+        """See `SolacePublisher.build`."""
+        self.service = build_heard(builder, self._hearer())
+        return self.service
+
+    # -- on the client's network thread
+
+    def _hearer(self) -> Hear:
+        post, answers, take_answers, flush = self.inbox.post, self._answers, self._take_answers, self._flush
+        first_tag, end = self._first_tag, self._first_tag + WINDOW * TAG_BYTES
+        is_pinned = False
+
+        def hear(event: int, response_code: int, tag: int) -> bool:
+            nonlocal is_pinned
+            if not first_tag <= tag < end:
+                # There may be room in the library again, or a connection.
+                post(flush, None)
+                return False
+            if not is_pinned:
+                # As in `FastPath`: else a thread state is made and thrown away for each event.
+                self._calls.pin()
+                is_pinned = True
+            place = (tag - first_tag) // TAG_BYTES
+            if event == ACKNOWLEDGED:
+                answers.append(place)
+            else:
+                # Asked for now: it is kept for each thread, until its next call.
+                answers.append((place, get_last_error_info(response_code, "publish")))
+            if not self._is_told:
+                self._is_told = True
+                post(take_answers, None)
+            return True
+
+        return hear
+
+    # -- on the loop's thread
+
+    def send(self, message: Message, future: asyncio.Future[None]) -> None:
+        """See `SolacePublisher.send`."""
+        self._waiting.append((message, future))
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            future.get_loop().call_soon(self._flush, None)
+
+    def fail_all(self, reason: str) -> None:
+        """See `SolacePublisher.fail_all`."""
+        left = [entry for entry in self._unconfirmed if entry is not None]
+        left += [(message.topic, future) for message, future in self._waiting]
+        self._unconfirmed = [None] * WINDOW
+        self._order.clear()
+        self._waiting.clear()
+        for topic, future in left:
+            _fail(future, PublishFailed(topic, reason))
+        for native in self._natives:
+            self._calls.free(byref(native))
+        self._natives.clear()
+
+    def _flush(self, _: None) -> None:
+        """Hand to the library what waits, as far as there is room."""
+        self._is_flush_due = False
+        while self._waiting and self._room:
+            batch = self._write_batch()
+            if batch and not self._send_batch(batch):
+                return
+
+    def _write_batch(self) -> list[tuple[int, Sending]]:
+        """The first of what waits, each with its place, in native messages. What cannot be written is refused."""
+        waiting, room, write, first_tag = self._waiting, self._room, self._write, self._first_tag
+        natives = self._natives or self._make_natives()
+        batch: list[tuple[int, Sending]] = []
+        while waiting and room and len(batch) < BATCH:
+            sending = waiting.popleft()
+            if sending[1].cancelled():
+                # Nobody wants it any more, and what is sent behind it may be the same once more.
+                continue
+            place = room[0]
+            try:
+                write(natives[len(batch)], sending[0], first_tag + place * TAG_BYTES)
+            except PublishRefused as refusal:
+                _fail(sending[1], refusal)
+            else:
+                room.popleft()
+                batch.append((place, sending))
+        return batch
+
+    def _send_batch(self, batch: list[tuple[int, Sending]]) -> bool:
+        """Hand over what was written, and take back what the library does not want now; whether it may want more."""
+        session = self.service.session_pointer
+        self._taken.value = 0
+        # Without a session they wait: `fail_all` is on its way.
+        code = self._calls.send(session, self._batch, len(batch), byref(self._taken)) if session else NOT_READY
+        taken = len(batch) if code == OK else self._taken.value
+        unconfirmed, order = self._unconfirmed, self._order
+        for place, (message, future) in batch[:taken]:
+            unconfirmed[place] = (message.topic, future)
+            order.append(place)
+        if taken == len(batch):
+            return True
+        left = batch[taken:]
+        self._room.extendleft(place for place, _ in reversed(left))
+        is_blocked = code in (WOULD_BLOCK, NOT_READY)
+        if not is_blocked:
+            # The library does not want the first of them, whenever it is tried.
+            _, (message, future) = left.pop(0)
+            _fail(future, publish_failed(message.topic, get_last_error_info(code, "publish")))
+        self._waiting.extendleft(sending for _, sending in reversed(left))
+        return not is_blocked
+
+    def _take_answers(self, _: None) -> None:
+        self._is_told = False
+        answers = self._answers
+        while answers:
+            answer = answers.popleft()
+            if isinstance(answer, int):
+                self._confirm(answer)
+            else:
+                self._refuse(*answer)
+        self._flush(None)
+
+    def _confirm(self, last: int) -> None:
+        """Messages were confirmed in the order of sending, up to the one in this place."""
+        unconfirmed, order, room = self._unconfirmed, self._order, self._room
+        # Else `fail_all` was first.
+        while unconfirmed[last] is not None:
+            place = order.popleft()
+            entry, unconfirmed[place] = unconfirmed[place], None
+            room.append(place)
+            if entry is not None and not entry[1].done():
+                entry[1].set_result(None)
+
+    def _refuse(self, place: int, error: Exception) -> None:
+        """The message in this place was refused, and no other."""
+        entry, self._unconfirmed[place] = self._unconfirmed[place], None
+        if entry is not None:
+            self._order.remove(place)
+            self._room.append(place)
+            _fail(entry[1], publish_failed(entry[0], error))
+
+    def _make_natives(self) -> list[c_void_p]:
+        for index in range(BATCH):
+            native = c_void_p()
+            if self._calls.alloc(byref(native)) != OK:
+                raise MemoryError("the client makes no message")
+            self._natives.append(native)
+            self._batch[index] = native.value
+        return self._natives
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    # Whoever sent the message may have gone.
+    if not future.done():
+        future.set_exception(error)

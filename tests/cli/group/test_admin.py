@@ -1,0 +1,306 @@
+"""`lbg group create` to `evict`: their words, their exit codes, a broker, and real members on what they have made."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.group import GroupAdmin, Plan, spec_of
+from lbg_runtime.admin.objects import ObjectKind, Ref
+from lbg_runtime.admin.plan import Change, Create, Delete
+from lbg_runtime.admin.sight import QueueSight
+from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.semp.server import SempServer
+from lbg_runtime.cli.group.admin import print_table
+from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_table
+from lbg_runtime.cli.main import app
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
+from lbg_runtime.model.ids import QueueName
+from tests.processes import running
+
+BOUND_S = 60
+LBG = [sys.executable, "-m", "lbg_runtime.cli"]
+
+QUEUE = Ref(ObjectKind.QUEUE, "orders/0")
+TOPIC = Ref(ObjectKind.SUBSCRIPTION, "h/0/>", QueueName("orders/0"))
+USERNAME = Ref(ObjectKind.CLIENT_USERNAME, "members")
+
+
+# -- words
+
+
+def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
+    steps = (
+        Create(USERNAME, {"password": "secret", "enabled": False}),
+        Create(TOPIC, {}),
+        Create(Ref(ObjectKind.SUBSCRIPTION, "h/2/>", QueueName("orders/0")), {}),
+        Delete(Ref(ObjectKind.SUBSCRIPTION, ">", QueueName("orders/0"))),
+        Change(QUEUE, {"owner": "members", "ingressEnabled": True}, {"owner": "", "ingressEnabled": False}),
+    )
+    plan = Plan(steps, (UserError("a", "b", "c"),), ("orders/7",), None)
+    assert list(plan_lines(plan)) == [
+        "+ client username members: password (not shown), enabled off",
+        "+ 2 subscriptions of queue orders/0",
+        "- 1 subscription of queue orders/0",
+        "~ queue orders/0: owner '' -> members, ingressEnabled off -> on (ends its clients or flows)",
+        "? queue orders/7 is none of the group's and is left alone",
+        "steps: 3 to create, 1 to delete, 1 to change",
+    ]
+    told = json.dumps(plan_as_object(plan))
+    assert "secret" not in told
+    assert json.loads(told)["steps"][1] == {
+        "do": "create",
+        "kind": "subscriptions",
+        "name": "h/0/>",
+        "queue": "orders/0",
+        "attributes": {},
+    }
+    assert list(plan_lines(Plan((), (), (), None))) == ["the broker is as it should be"]
+
+
+def test_queues_that_are_missing_or_not_fed_are_seen() -> None:
+    queues = [QueueName("orders/0"), QueueName("orders/1"), QueueName("orders/2")]
+    table = sights_as_table(queues, {queues[0]: QueueSight(3, 2, "a"), queues[1]: QueueSight(0, 0, None)})
+    cells = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert cells == [("orders/0", "3", "2", "a"), ("orders/1", "0", "0", "none"), ("orders/2", "missing", "", "")]
+
+
+def test_nobody_can_choose_a_name_that_the_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    queue = QueueName("g[/x]/0")
+    print_table(sights_as_table([queue], {queue: QueueSight(1, 1, "[red]\x1b[2J:boom:")}))
+    told = capsys.readouterr().out
+    assert "[red]\\x1b[2J:boom:" in told
+    assert "g[/x]/0" in told
+
+
+# -- against a broker
+
+
+@dataclass
+class Stage:
+    """A broker's process, the group's settings, and the processes of a test."""
+
+    folder: Path
+    settings: dict[str, Any]
+    ending: ExitStack
+
+    def start(self, name: str, *arguments: object) -> tuple["subprocess.Popen[bytes]", Path]:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            command = [*LBG, *map(str, arguments)]
+            process = self.ending.enter_context(running(command, stdout=output, stderr=output, cwd=self.folder))
+        return process, log
+
+    def until(self, process: "subprocess.Popen[bytes]", log: Path, text: str, times: int = 1) -> str:
+        """Bounded by the test's own time limit."""
+        while (said := log.read_text()).count(text) < times:
+            assert process.poll() is None, said
+            os.sched_yield()
+        return said
+
+    def config(self, **sections: Any) -> Path:
+        path = self.folder / "config.yaml"
+        path.write_text(json.dumps({**self.settings, **sections}))
+        return path
+
+    def group(self, *arguments: str, **sections: Any) -> Result:
+        return CliRunner().invoke(app, ["group", *arguments, "--config", str(self.config(**sections))])
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as ending:
+        stage = Stage(tmp_path, {}, ending)
+        broker, log = stage.start("broker", "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0")
+        said = stage.until(broker, log, "\n").split()
+        stage.settings = {
+            "connection": {"transport": "solace", "host": f"tcp://{said[4].rstrip(',')}", "username": "members"},
+            "semp": {"url": f"http://{said[6]}", "password": "admin"},
+            "group": {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2},
+            "membership": {"settle": "100ms", "heartbeat": "200ms"},
+            "handlers": ["quiet_handlers"],
+        }
+        yield stage
+        broker.terminate()
+        assert broker.wait(BOUND_S) == 0
+
+
+@pytest.mark.real_time
+def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
+    assert (planned := stage.group("plan")).exit_code == 0
+    assert "+ 4 subscriptions of queue orders/1" in planned.stdout
+    assert stage.group("verify").exit_code == 1
+    assert stage.group("list").stdout == "no groups in VPN default\n"
+    assert isinstance(stage.group("show", "orders").exception, GroupMissing)
+
+    created = stage.group("create")
+    assert created.exit_code == 0
+    assert created.stdout == planned.stdout
+    again = stage.group("create")
+    assert again.exit_code == 1
+    assert again.stderr.startswith("lbg: ACL profile lbg-orders: exists already; ")
+
+    assert json.loads(stage.group("verify", "--json").stdout)["clean"] is True
+    assert json.loads(stage.group("list", "--json").stdout)["groups"][0]["queue_count"] == 2
+    assert "orders" in stage.group("list").stdout
+    shown = json.loads(stage.group("show", "orders", "--json").stdout)
+    assert shown["queues"]["orders/1"] == {"depth": 0, "flows": 0, "fed": None}
+    assert "orders/1" in stage.group("show", "orders").stdout
+
+    bigger = {**stage.settings["semp"], "queue_spool_mb": 7}
+    applied = json.loads(stage.group("apply", "--json", semp=bigger).stdout)
+    assert applied["done"] is True
+    assert [step["name"] for step in applied["steps"]] == ["orders/0", "orders/1", "lbg/orders"]
+    changed = {**stage.settings["group"], "hash_count": 9}
+    assert stage.group("apply", group=changed).exit_code == 1
+    refused = stage.group("plan", "--json", group=changed)
+    assert refused.exit_code == 1
+    assert json.loads(refused.stdout)["problems"][0]["where"] == "group.hash_count"
+
+    assert isinstance(stage.group("delete", "others").exception, GroupMissing)
+    assert json.loads(stage.group("delete", "orders", "--json").stdout) == {
+        "group": "orders",
+        "deleted": True,
+        "kept": [],
+    }
+    assert isinstance(stage.group("delete", "orders").exception, GroupMissing)
+
+
+@pytest.mark.real_time
+def test_without_an_administrator_there_is_nothing_to_do(stage: Stage) -> None:
+    del stage.settings["semp"]
+    for command in (("plan",), ("create",), ("list",), ("delete", "orders"), ("evict", "a")):
+        error = stage.group(*command).exception
+        assert isinstance(error, ConfigError)
+        assert error.where == "semp"
+
+
+@pytest.mark.real_time
+def test_only_the_member_that_is_named_is_evicted(stage: Stage) -> None:
+    assert "MEMBER: '*'; expected 1 to 100 letters" in str(stage.group("evict", "*").exception)
+    stage.settings["connection"]["client_name"] = "only-me"
+    assert "connection.client_name: only-me; expected none" in str(stage.group("evict", "a").exception)
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+@pytest.mark.timeout(240)  # Half a dozen processes, one after another.
+def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> None:
+    (stage.folder / "quiet_handlers.py").write_text(
+        "from lbg_runtime import Handlers\nhandlers = Handlers()\n"
+        "@handlers.handler('orders/>')\nasync def handle(message):\n    pass\n"
+    )
+    stage.settings["failure"] = {"attempts": 1, "then": "park"}
+    assert stage.group("create").exit_code == 0
+    config = stage.config()
+    member, log = stage.start("member", "run", "--config", config, "--member-id", "a")
+    stage.until(member, log, '"change": "active"', times=2)
+
+    told = lbg("group", "status", "--json", "--config", str(config))
+    assert told.returncode == 0, told.stderr
+    for sight in json.loads(told.stdout)["broker"].values():
+        assert (sight["depth"], sight["flows"]) == (0, 1)
+        assert sight["fed"].startswith("orders/a/")
+    told = lbg("group", "status", "--config", str(config))
+    assert "fed client" in told.stdout
+
+    told = lbg("parked", "list", "--json", "--config", str(config))
+    assert (told.returncode, json.loads(told.stdout)) == (0, {"parked": []}), told.stderr
+
+    assert "still in use" in str(stage.group("delete", "orders").exception)
+    assert stage.group("evict", "b").exit_code == 1
+    evicted = json.loads(stage.group("evict", "a", "--json").stdout)
+    assert [name.rpartition("/")[0] for name in evicted["disconnected"]] == [sight["fed"].rpartition("/")[0]]
+    stage.until(member, log, '"connection_restored"')
+
+    assert stage.group("delete", "orders", "--force").exit_code == 0
+    member.kill()
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+def test_a_management_api_that_does_not_answer_leaves_the_rest_of_the_status(stage: Stage) -> None:
+    semp = {"url": "http://127.0.0.1:1", "password": "admin"}
+    told = lbg("group", "status", "--for", "300ms", "--config", str(stage.config(semp=semp)))
+    assert told.returncode == 3
+    assert "no SEMP answer from http://127.0.0.1:1" in told.stderr
+    assert "nobody on lbg-control/orders" in told.stderr
+
+
+def lbg(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*LBG, *arguments], capture_output=True, text=True, timeout=BOUND_S, check=False)
+
+
+# -- killed
+
+
+class KillingProxy:
+    """Passes bytes on; kills a process when the broker has carried out its nth change, before it hears of it."""
+
+    def __init__(self, port: int, number: int) -> None:
+        self._port = port
+        self._number = number
+        self.victim: asyncio.subprocess.Process | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, here = await asyncio.open_connection("127.0.0.1", self._port)
+        back = asyncio.create_task(self._pass_on(there, writer))
+        while data := await reader.read(65_536):
+            self._number -= data.startswith((b"POST ", b"PATCH ", b"PUT ", b"DELETE "))
+            here.write(data)
+        here.close()
+        await back
+        writer.close()
+
+    async def _pass_on(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await there.read(65_536):
+            if self._number <= 0 and self.victim is not None:
+                self.victim.send_signal(signal.SIGKILL)
+                return
+            writer.write(data)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("number", [1, 5, 9, 13, 18])  # Each of them in one process: tests/admin/test_group.py.
+async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, number: int) -> None:
+    document: dict[str, Any] = {
+        "connection": {"username": "members"},
+        "group": {"name": "orders", "hash_prefix": "h", "hash_count": 2, "queue_count": 2},
+    }
+    path = tmp_path / "config.yaml"
+    effects = list[Effect]()
+    async with SempServer(Engine(), effects.extend, port=0) as server:
+        proxy = KillingProxy(server.port, number)
+        async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0) as listener:
+            url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+            path.write_text(json.dumps({**document, "semp": {"url": url, "password": "admin"}}))
+            process = proxy.victim = await asyncio.create_subprocess_exec(
+                *LBG, "group", "create", "--config", path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            try:
+                assert await asyncio.wait_for(process.wait(), BOUND_S) == -signal.SIGKILL
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+        settings = parse_settings({**document, "semp": {"url": server.url, "password": "admin"}}, "test")
+        spec = spec_of(settings)
+        async with open_semp(settings) as client:
+            admin = GroupAdmin(client, "default")
+            left = await admin.plan(spec)
+            assert len(left.steps) == 18 - number
+            await admin.apply(left)
+            assert (await admin.plan(spec)).is_clean

@@ -1,0 +1,241 @@
+"""`lbg group` and `lbg why`: their words, their exit codes, and real members that answer."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.cli.group.moves_text import as_object, as_text
+from lbg_runtime.cli.group.text import natural, picture_as_object, picture_as_table, remarks, surplus_queues
+from lbg_runtime.cli.main import app
+from lbg_runtime.config.load import load_settings
+from lbg_runtime.core.group.control_messages import (
+    FlowReport,
+    GroupAnswer,
+    Header,
+    Heartbeat,
+    Life,
+    MemberState,
+    QuestionId,
+    ReportedFlow,
+    SeenMember,
+)
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.validator.moves import OwnerChange
+from tests.processes import running
+from tests.validator.history import story
+
+STRIPING = StripingReport(Striping(0, 3), "")
+
+QUEUES = [QueueName(f"orders/{index}") for index in range(3)]
+BOUND_S = 60
+GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4}
+
+
+def picture() -> GroupPicture:
+    """Two members that disagree on a setting, one that neither hears, and a queue that nobody has."""
+    made = GroupPicture()
+    states = (ReportedFlow.ACTIVE, ReportedFlow.STANDBY)
+    for name, flow_states, key in (("a", states, "x"), ("b", states[::-1], "y")):
+        header = Header(GroupName("orders"), MemberId(name), Life(1, 1), 1)
+        flows = {
+            queue: FlowReport(state, Epoch(1), 7 if state is ReportedFlow.ACTIVE else 0)
+            for queue, state in zip(QUEUES, flow_states, strict=False)
+        }
+        made.hear(Heartbeat(header, MemberState.ACTIVE, 2, {"group.key": key}, flows, "0", STRIPING))
+        made.hear(GroupAnswer(header, QuestionId("q"), (SeenMember(MemberId("c"), True),)))
+    return made
+
+
+def test_what_someone_should_look_at_is_a_line_each() -> None:
+    assert list(remarks(picture(), QUEUES)) == [
+        "no owner: orders/2",
+        "suspect: c, silent for a, b",
+        "not heard: c, a living member to a, b",
+        "settings disagree: group.key: 'x' (a), 'y' (b)",
+        "homes are not known: members do not agree yet on who is there, or a queue is on its way",
+    ]
+    assert list(remarks(GroupPicture(), [])) == []
+
+
+def test_the_table_has_a_row_for_each_queue_and_a_column_for_each_member() -> None:
+    table = picture_as_table(picture(), QUEUES)
+    assert [column.header for column in table.columns] == ["queue", "a", "b"]
+    cells = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert cells[:3] == [("orders/0", "● 7", "○"), ("orders/1", "○", "● 7"), ("orders/2", "", "")]
+
+
+def test_the_object_says_the_same() -> None:
+    told = orjson.loads(orjson.dumps(picture_as_object(picture(), QUEUES)))
+    assert told["queues"] == {"orders/0": ["a"], "orders/1": ["b"], "orders/2": []}
+    assert (told["without_owner"], told["suspects"], told["unheard"]) == (
+        ["orders/2"],
+        {"c": ["a", "b"]},
+        {"c": ["a", "b"]},
+    )
+    assert told["members"][0]["flows"]["orders/0"] == {"rank": None, "state": "active", "epoch": 1, "in_flight": 7}
+    assert told["placement"] is None
+    assert told["disagreements"] == [
+        {"setting": "group.key", "values": [{"value": "x", "members": ["a"]}, {"value": "y", "members": ["b"]}]}
+    ]
+
+
+def test_a_queue_on_the_broker_that_no_member_names_is_surplus() -> None:
+    on_broker = [QueueName(f"orders/{index}") for index in (10, 9, *range(3))]
+    assert surplus_queues(picture(), QUEUES[:2], on_broker) == ["orders/9", "orders/10"], "members know of orders/2"
+    assert surplus_queues(GroupPicture(), QUEUES, on_broker[2:]) == []
+
+
+def test_queues_are_sorted_by_their_number() -> None:
+    assert sorted(["q/10", "q/9", "q", "p/11"], key=natural) == ["p/11", "q", "q/9", "q/10"]
+
+
+def test_a_change_is_a_line_with_what_is_known_of_it() -> None:
+    change = OwnerChange(1_000_000, 3, "m", "a", "b", "handback", "offer", True, 51, 80, 0)
+    bare = OwnerChange(2_500_000, 4, None, None, "b", "first", "broker", False, None, None, 2)
+    assert as_text([change, bare]).splitlines() == [
+        "00:00:01.000 queue 3: a -> b, handback, decided by a, which left, drain 51 ms, pause 80 ms, duplicates 0",
+        "00:00:02.500 queue 4: - -> b, first, decided by the broker, duplicates 2",
+        "owner changes: 2 (first 1, handback 1)",
+    ]
+    told = as_object([change])
+    assert told["causes"] == {"handback": 1}
+    assert told["changes"][0]["from"] == "a"  # type: ignore[index]
+
+
+def test_the_moves_of_a_folder_are_printed_and_an_empty_folder_is_unknown(tmp_path: Path) -> None:
+    story().write(tmp_path)
+    result = CliRunner().invoke(app, ["group", "moves", str(tmp_path), "--json"])
+    assert (result.exit_code, orjson.loads(result.stdout)) == (0, {"changes": [], "causes": {}})
+    (tmp_path / "empty").mkdir()
+    result = CliRunner().invoke(app, ["group", "moves", str(tmp_path / "empty")])
+    assert result.exit_code == 3
+    assert "no member's journal" in result.stderr
+    assert isinstance(CliRunner().invoke(app, ["group", "moves", str(tmp_path / "no")]).exception, UserError)
+
+
+# -- against real members
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Path]:
+    """A broker and a member of four queues; yields the settings file. The handler of key `slow` does not end."""
+    (tmp_path / "slow_handlers.py").write_text(
+        "import asyncio\nfrom lbg_runtime import Handlers\nhandlers = Handlers()\n"
+        "@handlers.handler('orders/>')\nasync def handle(message):\n"
+        "    await asyncio.sleep(600 if message.key == 'slow' else 0)\n"
+    )
+
+    def start(name: str, *arguments: object) -> tuple["subprocess.Popen[bytes]", Path]:
+        log = tmp_path / f"{name}.log"
+        with log.open("wb") as output:
+            command = [sys.executable, "-m", "lbg_runtime.cli", *map(str, arguments)]
+            process = ending.enter_context(running(command, stdout=output, stderr=output, cwd=tmp_path))
+        return process, log
+
+    def until(process: "subprocess.Popen[bytes]", log: Path, text: str, times: int = 1) -> str:
+        """Bounded by the test's own time limit."""
+        while (said := log.read_text()).count(text) < times:
+            assert process.poll() is None, said
+            os.sched_yield()
+        return said
+
+    with ExitStack() as ending:
+        broker, broker_log = start("broker", "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0")
+        said = until(broker, broker_log, "ready: smf ").partition("ready: smf ")[2].split()
+        config = tmp_path / "config.yaml"
+        settings = {
+            "connection": {"transport": "solace", "host": f"tcp://{said[0].rstrip(',')}"},
+            "semp": {"url": f"http://{said[2]}", "password": "admin"},
+            "group": {**GROUP, "provision": "create_missing"},
+            "membership": {"settle": "100ms", "heartbeat": "200ms"},
+            "rebind": {"drain_timeout": "500ms"},
+            "failure": {"timeout": "10m"},
+            "handlers": ["slow_handlers"],
+        }
+        config.write_text(json.dumps(settings))
+        member, member_log = start("member", "run", "--config", config, "--member-id", "a")
+        until(member, member_log, '"change": "active"', times=4)
+        yield config
+        for process in (member, broker):
+            process.terminate()
+            process.wait(BOUND_S)
+
+
+async def lbg(*arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "lbg_runtime.cli", *arguments]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=BOUND_S, check=False
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+@pytest.mark.timeout(300)  # A dozen processes, one after another.
+async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: Path) -> None:
+    config = ("--config", str(group))
+    for key, count in (("slow", "2"), ("quick", "1")):
+        code, _, errors = await lbg("publish", *config, "--topic", "orders/x", "--key", key, "--count", count)
+        assert code == 0, errors
+
+    code, output, errors = await lbg("group", "status", "--json", *config)
+    assert code == 0, errors
+    told = json.loads(output)
+    assert told["queues"] == {f"orders/{index}": ["a"] for index in range(4)}
+    assert (told["without_owner"], told["suspects"], told["unheard"], told["disagreements"]) == ([], {}, {}, [])
+    code, output, _ = await lbg("group", "status", *config)
+    assert code == 0
+    assert "orders/3" in output
+
+    # As a re-striping leaves it for who goes on with a settings file of before.
+    async with open_semp(load_settings(group)) as client:
+        await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/4", "permission": "consume"})
+    code, output, _ = await lbg("group", "status", *config)
+    assert code == 0
+    assert "surplus: orders/4, on the broker and named by no member" in output
+    code, output, _ = await lbg("group", "status", "--json", *config)
+    told = json.loads(output)
+    assert told["broker"]["orders/4"] == {"depth": 0, "flows": 0, "fed": None}
+    assert (told["surplus"], len(told["broker"])) == (["orders/4"], 5)
+
+    code, output, errors = await lbg("why", "slow", *config)
+    assert code == 0, errors
+    assert "owner: a, active" in output
+    assert "attempt 1 runs" in output
+    assert "waiting in line behind it: 1" in output
+    code, output, errors = await lbg("why", "quick", "--json", *config)
+    assert code == 0, errors
+    assert json.loads(output)["answers"][0]["last"]["number"] == 1
+    code, _, errors = await lbg("why", "unpublished", *config)
+    assert (code, errors) == (
+        1,
+        "lbg: its owner has nothing of key unpublished, and has handled none lately\n",
+    )
+
+    for command in (("group", "status"), ("why", "slow")):
+        code, _, errors = await lbg(*command, "--config", changed(group, name="others"), "--for", "300ms")
+        assert (code, errors) == (3, "lbg: nobody on lbg-control/others answered within 300 ms\n")
+    code, _, errors = await lbg("why", "slow", "--config", changed(group, hash_function="java_string"))
+    assert code == 2
+    assert errors.startswith("lbg: group: these settings place the key in shard ")
+
+
+def changed(config: Path, **settings: str) -> str:
+    """Another settings file, with these of the group's settings."""
+    path = config.with_name("other.yaml")
+    document = json.loads(config.read_text())
+    path.write_text(json.dumps({**document, "group": {**document["group"], **settings}}))
+    return str(path)

@@ -1,0 +1,365 @@
+"""When attempts have ended: moved to the error queue and only then accepted, or the queue stopped."""
+
+import asyncio
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from lbg_runtime.metrics.reading import LanesReading
+from lbg_runtime.model.errors import PublishFailed, TerminalFailure
+from lbg_runtime.model.failure import Then
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.handlers.registry import Handlers
+
+QUEUE = QueueName("orders/0")
+BACKOFF = {"backoff": {"initial": "100ms", "maximum": "1s"}}
+MOVE = {"failure": {"attempts": 3, "then": "error_queue", **BACKOFF}}
+STOP = {"failure": {"attempts": 2, "then": "stop", **BACKOFF}}
+
+
+class _ErrorQueue:
+    """Confirms when the test lets it; `taken` is what it was given, also what failed then."""
+
+    def __init__(self, *, confirms=True, refusals=0):
+        self.taken = []
+        self.refusals = refusals
+        self.may_confirm = asyncio.Event()
+        self.reached = asyncio.Event()
+        if confirms:
+            self.may_confirm.set()
+
+    async def take(self, handling, report):
+        self.taken.append((handling.delivery.delivery_id, report.attempts, report.error))
+        self.reached.set()
+        if self.refusals:
+            self.refusals -= 1
+            raise PublishFailed("lbg-errors/orders", "no room")
+        await self.may_confirm.wait()
+
+
+async def _fail(message):
+    if message.key == "bad":
+        raise ValueError("never")
+
+
+async def test_a_message_is_moved_after_its_last_attempt_and_its_successor_handled(rig, delivery):
+    seen, queue = [], _ErrorQueue()
+
+    async def handle(message):
+        seen.append(message.payload)
+        if message.payload == b"1":
+            raise ValueError("never")
+
+    made = rig(handle, error_queue=queue, **MOVE)
+    with capture_logs() as logs:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1))
+            made.dispatcher.dispatch(delivery(2))
+            await made.until_ended(2)
+    assert seen == [b"1", b"1", b"1", b"2"]
+    assert queue.taken == [(1, 3, "ValueError: never")]
+    assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
+    assert made.ends[0].attempts == 3
+    assert made.ends[0].end_report.then is Then.ERROR_QUEUE
+    assert (made.dispatcher.counts.moved, made.dispatcher.counts.failed_attempts) == (1, 3)
+    assert made.dispatcher.held() == LanesReading(0, 0, 0)
+    assert [log["key"] for log in logs if log["event"] == "message_moved"] == ["a"]
+
+
+class Evil(Exception):
+    """Even to ask for its class raises."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+async def test_an_exception_of_which_nothing_can_be_learned_ends_the_attempts_of_its_message_and_no_member(
+    rig, delivery
+):
+    queue = _ErrorQueue()
+
+    async def handle(message):
+        if message.payload == b"1":
+            raise Evil
+
+    made = rig(handle, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        made.dispatcher.dispatch(delivery(2))
+        await made.until_ended(2)
+    assert queue.taken == [(1, 3, "StrangeFailure: Evil")]
+    assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
+
+
+async def test_a_log_that_cannot_tell_of_an_error_does_not_decide_what_follows_it(rig, delivery):
+    queue, told = _ErrorQueue(), []
+
+    def render(logger, name, event):
+        if event.get("exc_info"):
+            raise RecursionError
+        told.append((event["event"], event.get("exception")))
+        raise structlog.DropEvent
+
+    made = rig(_fail, error_queue=queue, **MOVE)
+    configuration = structlog.get_config()
+    structlog.configure(processors=[render])
+    try:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1, "bad"))
+            await made.until_ended(1)
+    finally:
+        structlog.configure(**configuration)
+    assert queue.taken == [(1, 3, "ValueError: never")]
+    assert told == [
+        ("handling_failed", "it cannot be told: RecursionError"),
+        ("handling_failed", None),
+        ("handling_failed", None),
+        ("message_moved", None),
+    ]
+
+
+async def test_it_is_accepted_when_the_move_is_confirmed_and_not_before(rig, delivery):
+    queue = _ErrorQueue(confirms=False)
+    made = rig(_fail, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        made.dispatcher.dispatch(delivery(2, "bad"))
+        made.dispatcher.dispatch(delivery(3, "good"))
+        await queue.reached.wait()
+        # Longer than any time-out: a move has none.
+        await asyncio.sleep(1_000)
+        assert made.outcomes() == {3: Outcome.ACCEPTED}
+        queue.may_confirm.set()
+        await made.until_ended(3)
+    assert [each for each, _, _ in queue.taken] == [1, 2]
+
+
+async def test_a_failed_move_is_tried_again_and_the_handler_is_not(rig, delivery):
+    calls, queue = [], _ErrorQueue(refusals=4)
+
+    async def handle(message):
+        calls.append(message.payload)
+        raise ValueError("never")
+
+    made = rig(handle, error_queue=queue, **MOVE)
+    with capture_logs() as logs:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1))
+            await made.until_ended(1)
+    assert calls == [b"1"] * 3
+    assert queue.taken == [(1, 3, "ValueError: never")] * 5
+    assert made.ends[0].attempts == 3
+    assert made.dispatcher.counts.moves_failed == 4
+    assert made.dispatcher.counts.failed_attempts == 3, "a move that failed is no attempt of a handler"
+    assert [log["log_level"] for log in logs if log["event"] == "move_failed"] == ["error"] * 4
+
+
+async def test_a_message_whose_move_failed_goes_back_to_its_queue_with_the_flow(rig, delivery):
+    queue = _ErrorQueue(refusals=1_000_000)
+    made = rig(_fail, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        await asyncio.sleep(100)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        await made.until_ended(1)
+    assert made.outcomes() == {1: None}
+
+
+async def test_a_recall_ends_a_move_without_an_outcome(rig, delivery):
+    queue = _ErrorQueue(confirms=False)
+    made = rig(_fail, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        await queue.reached.wait()
+        made.dispatcher.cancel_handling(QUEUE, Epoch(1))
+        await made.until_ended(1, within_s=1)
+        # The runner lives on.
+        made.dispatcher.dispatch(delivery(2, "good"))
+        await made.until_ended(2, within_s=1)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+
+
+async def test_nothing_is_moved_after_the_flow_took_the_rest_back(rig, delivery):
+    queue, may_fail = _ErrorQueue(), asyncio.Event()
+
+    async def handle(message):
+        await may_fail.wait()
+        raise TerminalFailure("never")
+
+    made = rig(handle, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(1)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        may_fail.set()
+        await made.until_ended(1)
+    assert made.outcomes() == {1: None}
+    assert queue.taken == []
+
+
+async def test_a_terminal_failure_is_moved_after_one_attempt(rig, delivery):
+    queue = _ErrorQueue()
+
+    async def handle(message):
+        raise TerminalFailure("no such customer")
+
+    made = rig(handle, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
+    assert queue.taken == [(1, 1, "TerminalFailure: no such customer")]
+
+
+async def test_a_handler_that_hangs_runs_out_of_attempts_too(rig, delivery):
+    queue = _ErrorQueue()
+
+    async def handle(message):
+        await asyncio.sleep(1_000_000)
+
+    made = rig(handle, error_queue=queue, options={"timeout": "2s"}, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1, within_s=10)
+    assert queue.taken == [(1, 3, "TimeoutError: no end within 2000 ms")]
+
+
+async def test_a_message_that_nobody_wants_is_moved_by_the_policy_of_the_settings(rig, delivery):
+    queue = _ErrorQueue()
+    made = rig(_fail, error_queue=queue, options={"attempts": "unlimited"}, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, topic="h/0/bills/new"))
+        await made.until_ended(1)
+    assert queue.taken == [(1, 3, "HandlerMissing: no handler for bills/new")]
+
+
+async def test_each_handler_has_its_own_policy_and_its_own_time(rig, delivery):
+    loop, cut, handlers = asyncio.get_running_loop(), {}, Handlers()
+
+    async def hang(message):
+        try:
+            await asyncio.sleep(1_000_000)
+        finally:
+            cut.setdefault(message.topic, []).append(round(loop.time(), 1))
+
+    handlers.handler("orders/quick", timeout="1s", attempts=1, then="error_queue")(hang)
+    handlers.handler("orders/slow", timeout="7s", attempts=1, then="error_queue")(hang)
+    queue = _ErrorQueue()
+    made = rig(handlers=handlers, error_queue=queue)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "a", topic="h/0/orders/slow"))
+        made.dispatcher.dispatch(delivery(2, "b", topic="h/0/orders/quick"))
+        await made.until_ended(2)
+    assert cut == {"h/0/orders/quick": [1.0], "h/0/orders/slow": [7.0]}
+    assert [each for each, _, _ in queue.taken] == [2, 1]
+
+
+# -- stop
+
+
+async def test_a_stopped_queue_starts_nothing_more_finishes_what_runs_and_keeps_the_message(rig, delivery):
+    started, may_end = [], asyncio.Event()
+
+    async def handle(message):
+        started.append(message.payload)
+        if message.key == "bad":
+            raise ValueError("never")
+        await may_end.wait()
+
+    made = rig(handle, **STOP)
+    with capture_logs() as logs:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1, "slow"))
+            made.dispatcher.dispatch(delivery(2, "slow"))
+            made.dispatcher.dispatch(delivery(3, "bad"))
+            await asyncio.sleep(10)
+            made.dispatcher.dispatch(delivery(4, "new"))
+            may_end.set()
+            await asyncio.sleep(1_000)
+            assert made.outcomes() == {1: Outcome.ACCEPTED}
+            assert started == [b"1", b"3", b"3"]
+    assert [log["log_level"] for log in logs if log["event"] == "queue_stopped"] == ["error"]
+    assert made.dispatcher.counts.stops == 1
+    assert made.outcomes() == {1: Outcome.ACCEPTED, 2: None, 3: None, 4: None}
+
+
+async def test_another_queue_goes_on(rig, delivery):
+    from dataclasses import replace
+
+    made = rig(_fail, **STOP)
+    other = QueueName("orders/1")
+    made.dispatcher.attach(other, made._take)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        await asyncio.sleep(10)
+        made.dispatcher.dispatch(replace(delivery(2, "b"), queue=other))
+        await made.until_ended(1)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+
+
+async def test_a_new_handle_starts_afresh(rig, delivery):
+    is_mended = False
+
+    async def handle(message):
+        if not is_mended:
+            raise ValueError("not yet")
+
+    made = rig(handle, **STOP)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        made.dispatcher.dispatch(delivery(2, "b", epoch=1))
+        await asyncio.sleep(10)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        assert made.outcomes() == {1: None, 2: None}
+        is_mended = True
+        made.dispatcher.dispatch(delivery(3, "a", epoch=2))
+        made.dispatcher.dispatch(delivery(4, "b", epoch=2))
+        await made.until_ended(4, within_s=1)
+    assert made.outcomes() == {1: None, 2: None, 3: Outcome.ACCEPTED, 4: Outcome.ACCEPTED}
+
+
+async def test_a_failure_of_a_handle_that_is_gone_stops_nothing(rig, delivery):
+    may_fail = asyncio.Event()
+
+    async def handle(message):
+        if message.payload == b"1":
+            await may_fail.wait()
+            raise TerminalFailure("never")
+
+    made = rig(handle, **STOP)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, epoch=1))
+        await asyncio.sleep(1)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(2, epoch=2))
+        may_fail.set()
+        await made.until_ended(2, within_s=1)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert made.dispatcher.counts.stops == 0
+
+
+async def test_what_is_held_is_told_to_those_who_ask(rig, delivery):
+    made = rig(_fail, **STOP)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        made.dispatcher.dispatch(delivery(2, "bad"))
+        await asyncio.sleep(10)
+        sight = made.dispatcher.look("bad")
+    assert (sight.stage.value, sight.retry_at_ms, sight.waiting, sight.head.attempts) == ("delayed", None, 1, 2)
+
+
+@pytest.mark.parametrize("then", ["error_queue", "stop"])
+async def test_a_failure_without_an_end_is_tried_again_for_ever(rig, delivery, then):
+    calls = []
+
+    async def handle(message):
+        calls.append(message.payload)
+        raise ValueError("not yet")
+
+    made = rig(handle, error_queue=_ErrorQueue(), failure={"then": then, **BACKOFF})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(1_000)
+        assert made.ends == []
+    assert len(calls) > 900

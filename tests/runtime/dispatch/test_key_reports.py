@@ -1,0 +1,167 @@
+"""Hot keys do not keep others out; they, stuck keys and slow handlers are told of once, and once when that is over."""
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from lbg_runtime.runtime.dispatch.key_reports import MAX_LINES
+
+
+def _told(logs, *events):
+    return [(line["event"], line["key"]) for line in logs if line["event"] in events]
+
+
+class _Gate:
+    """A handler that holds one key until it is opened."""
+
+    def __init__(self):
+        self.is_open = asyncio.Event()
+
+    async def handle(self, message):
+        if message.key == "hot":
+            await self.is_open.wait()
+
+
+async def test_a_key_that_keeps_waiting_is_hot_until_half_of_it_is_gone(rig, delivery):
+    gate = _Gate()
+    made = rig(gate.handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4})
+    reports = made.dispatcher.reports
+    with capture_logs() as logs:
+        async with made.running():
+            beyond = [made.dispatcher.dispatch(delivery(number, "hot")) for number in range(8)]
+            assert beyond == [False] * 5 + [True] * 3
+            assert not made.dispatcher.dispatch(delivery(8, "other"))
+            assert (reports.hot, reports.hot_total) == (1, 1)
+            reports.look()
+            assert reports.hot == 1
+            gate.is_open.set()
+            await made.until_ended(9)
+            reports.look()
+            assert (reports.hot, reports.hot_total) == (0, 1)
+    assert _told(logs, "key_hot", "key_cooled") == [("key_hot", "hot"), ("key_cooled", "hot")]
+    assert next(line for line in logs if line["event"] == "key_hot")["waiting"] == 5
+
+
+async def test_a_hot_key_does_not_keep_the_others_of_its_queue_out(trial):
+    gate = asyncio.Event()
+
+    async def work(message):
+        if message.key == "k0":
+            await gate.wait()
+
+    app = trial.member(work=work, dispatch={"max_in_flight": 8, "max_waiting_per_key": 2, "max_held": 200})
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4)
+        # k4 lies in the queue of k0, between the messages of that.
+        await trial.publish(200, keys=5)
+        others = {f"k{number}": 40 for number in range(1, 5)}
+        await trial.until(lambda: {key: len(trial.sequences().get(key, ())) for key in others} == others)
+        gate.set()
+        await trial.until(lambda: len(trial.handled) == 200)
+    assert all(numbers == sorted(numbers) for numbers in trial.sequences().values())
+    assert sum(trial.depths()) == 0
+
+
+async def test_where_all_that_may_be_held_is_of_a_hot_key_the_others_of_its_queue_wait(trial):
+    gate = asyncio.Event()
+
+    async def work(message):
+        if message.key == "k0":
+            await gate.wait()
+
+    app = trial.member(work=work, dispatch={"max_in_flight": 4, "max_waiting_per_key": 1, "max_held": 8})
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4)
+        # k4 lies in the queue of k0, and the other three do not.
+        await trial.publish(200, keys=5)
+        await trial.until(lambda: all(len(trial.sequences().get(f"k{number}", ())) == 40 for number in (1, 2, 3)))
+        await asyncio.sleep(60)
+        assert len(trial.sequences()["k4"]) < 40
+        gate.set()
+        await trial.until(lambda: len(trial.handled) == 200)
+    assert all(numbers == sorted(numbers) for numbers in trial.sequences().values())
+
+
+async def test_a_handler_that_takes_long_is_told_of_while_it_runs_and_when_it_has_ended(rig, delivery):
+    async def handle(message):
+        await asyncio.sleep(25 if message.key == "slow" else 1)
+
+    made = rig(handle)
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            made.dispatcher.dispatch(delivery(1, "slow"))
+            for number in range(2, 30):
+                made.dispatcher.dispatch(delivery(number, "quick"))
+            await asyncio.sleep(14)
+            assert made.dispatcher.reports.slow == 1
+            await made.until_ended(29)
+            await asyncio.sleep(5)
+            assert made.dispatcher.reports.slow == 0
+            reporting.cancel()
+    assert _told(logs, "handler_slow", "handler_slow_ended") == [
+        ("handler_slow", "slow"),
+        ("handler_slow_ended", "slow"),
+    ]
+    slow = next(line for line in logs if line["event"] == "handler_slow")
+    assert 10_000 <= slow["running_ms"] < 12_600
+    assert slow["topic"] == "orders/new"
+    assert made.dispatcher.reports.slow_total == 1
+
+
+async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and_when_it_moves_again(rig, delivery):
+    broken = [True]
+
+    async def handle(message):
+        if message.key == "stuck" and broken:
+            raise KeyError
+
+    made = rig(handle, failure={"backoff": {"initial": "1s", "maximum": "2s"}})
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            for number in range(3):
+                made.dispatcher.dispatch(delivery(number, "stuck"))
+            await asyncio.sleep(66)
+            assert made.dispatcher.reports.stuck == 1
+            broken.clear()
+            await made.until_ended(3)
+            await asyncio.sleep(5)
+            assert made.dispatcher.reports.stuck == 0
+            reporting.cancel()
+    assert _told(logs, "key_stuck", "key_moves_again") == [("key_stuck", "stuck"), ("key_moves_again", "stuck")]
+    told = next(line for line in logs if line["event"] == "key_stuck")
+    assert (told["waiting"], told["delivery_id"]) == (2, 0)
+    assert told["attempts"] > 20
+    assert 60_000 <= told["stands_ms"] < 66_000
+
+
+async def test_a_hot_key_that_goes_on_is_not_stuck(rig, delivery):
+    async def handle(message):
+        await asyncio.sleep(5)
+
+    made = rig(handle)
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            for number in range(100):
+                made.dispatcher.dispatch(delivery(number, "busy"))
+            await made.until_ended(100)
+            reporting.cancel()
+    assert _told(logs, "key_stuck") == []
+
+
+async def test_many_at_once_are_told_of_in_few_lines(rig, delivery):
+    async def handle(message):
+        await asyncio.sleep(25)
+
+    made = rig(handle, dispatch={"stuck_key": "off"})
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            for number in range(30):
+                made.dispatcher.dispatch(delivery(number, f"k{number}"))
+            await asyncio.sleep(20)
+            reporting.cancel()
+    assert len(_told(logs, "handler_slow")) == MAX_LINES
+    assert [line["untold"] for line in logs if line["event"] == "handlers_slow"] == [30 - MAX_LINES]

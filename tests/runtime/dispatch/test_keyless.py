@@ -1,0 +1,116 @@
+"""Messages in which no key is found, by each of the rules for them."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.model.message import FencingToken
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.handlers.registry import Handlers
+
+BY_CUSTOMER = {"key": "property:customer"}
+
+
+def _made(rig, handle, rule, **options):
+    handlers = Handlers()
+    handlers.handler(">")(handle)
+    return rig(handlers=handlers, group=BY_CUSTOMER, dispatch={"missing_key": rule}, **options)
+
+
+@pytest.mark.parametrize(
+    ("rule", "at_once"),
+    [("shard", {"h/4/orders/new": 1, "h/5/orders/new": 1}), ("no_order", {"h/4/orders/new": 3, "h/5/orders/new": 3})],
+)
+async def test_a_shard_is_handled_in_order_or_all_at_once(rig, delivery, rule, at_once):
+    running, most, order = {}, {}, {}
+
+    async def handle(message):
+        topic = message.topic
+        running[topic] = running.get(topic, 0) + 1
+        most[topic] = max(most.get(topic, 0), running[topic])
+        order.setdefault(topic, []).append(message.payload)
+        await asyncio.sleep(1)
+        running[topic] -= 1
+
+    made = _made(rig, handle, rule)
+    async with made.running():
+        for number in range(6):
+            made.dispatcher.dispatch(delivery(number, topic=f"h/{4 + number % 2}/orders/new"))
+        await made.until_ended(6)
+    assert most == at_once
+    if rule == "shard":
+        assert order == {"h/4/orders/new": [b"0", b"2", b"4"], "h/5/orders/new": [b"1", b"3", b"5"]}
+    assert made.dispatcher.counts.without_key == 6
+
+
+class _ErrorQueue:
+    def __init__(self):
+        self.errors = []
+
+    async def take(self, handling, report):
+        self.errors.append((handling.delivery.delivery_id, report.error))
+
+
+async def test_one_that_counts_as_failed_goes_the_way_of_its_handlers_policy(rig, delivery):
+    async def handle(message):
+        raise AssertionError
+
+    error_queue = _ErrorQueue()
+    made = _made(rig, handle, "error", error_queue=error_queue, failure={"then": "error_queue"})
+    with capture_logs() as logs:
+        async with made.running():
+            for number in (1, 2):
+                made.dispatcher.dispatch(delivery(number, topic="h/4/orders/new"))
+            await made.until_ended(2)
+    error = "KeyMissing: no key by the rule of group.key"
+    assert error_queue.errors == [(1, error), (2, error)]
+    assert made.outcomes() == {1: Outcome.ACCEPTED, 2: Outcome.ACCEPTED}
+    failed = [line for line in logs if line["event"] == "handling_failed"]
+    assert [(line["reason"], line.get("exc_info")) for line in failed] == [(error, None)] * 2
+
+
+async def test_it_is_said_once_for_a_topic(rig, delivery):
+    async def handle(message): ...
+
+    made = _made(rig, handle, "shard")
+    with capture_logs() as logs:
+        async with made.running():
+            for number in range(4):
+                made.dispatcher.dispatch(delivery(number, topic=f"h/{number}/orders/{'old' if number == 3 else 'new'}"))
+            await made.until_ended(4)
+    told = [(line["topic"], line["rule"], line["log_level"]) for line in logs if line["event"] == "key_missing"]
+    assert told == [("orders/new", "shard", "warning"), ("orders/old", "shard", "warning")]
+
+
+async def test_a_message_with_a_key_is_as_ever_whatever_the_rule(rig, delivery):
+    async def handle(message): ...
+
+    handlers = Handlers()
+    handlers.handler(">")(handle)
+    made = rig(handlers=handlers, dispatch={"missing_key": "error"})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "a"))
+        await made.until_ended(1)
+    assert (made.ends[0].lane, made.dispatcher.counts.without_key) == ("a", 0)
+
+
+@pytest.mark.parametrize(
+    ("customer", "rule", "has_token"),
+    [("k", "shard", True), ("other", "shard", False), (None, "shard", True), (None, "no_order", False)],
+)
+async def test_a_number_of_another_keys_order_is_no_fencing_token(rig, delivery, customer, rule, has_token):
+    tokens = []
+
+    async def handle(message):
+        tokens.append(message.fencing_token)
+
+    stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
+    properties = stamps if customer is None else {**stamps, "customer": customer}
+    plain = delivery(1)
+    made = _made(rig, handle, rule)
+    async with made.running():
+        made.dispatcher.dispatch(replace(plain, message=replace(plain.message, properties=properties)))
+        await made.until_ended(1)
+    assert tokens == [FencingToken("p", 7) if has_token else None]

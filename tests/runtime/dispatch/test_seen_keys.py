@@ -1,0 +1,43 @@
+"""A key is first once in an epoch, and never passed over where memory ends."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+
+QUEUE, OTHER = QueueName("orders/0"), QueueName("orders/1")
+
+
+def meet(seen: SeenKeys, *keys: str, epoch: int = 1, queue: QueueName = QUEUE) -> list[bool]:
+    return [seen.meet(queue, Epoch(epoch), LaneKey(key)) for key in keys]
+
+
+def test_a_key_is_first_once_in_an_epoch() -> None:
+    assert meet(SeenKeys(), "a", "b", "a", "b", "c") == [True, True, False, False, True]
+
+
+def test_a_new_epoch_begins_anew() -> None:
+    seen = SeenKeys()
+    assert meet(seen, "a") + meet(seen, "a", epoch=2) + meet(seen, "a", epoch=2) == [True, True, False]
+
+
+def test_a_key_that_comes_from_another_queue_is_new() -> None:
+    seen = SeenKeys()
+    assert meet(seen, "a") + meet(seen, "a", queue=OTHER) + meet(seen, "a", queue=OTHER) == [True, True, False]
+
+
+def test_the_key_not_met_for_longest_is_forgotten_first() -> None:
+    assert meet(SeenKeys(2), "a", "b", "a", "c", "a", "b") == [True, True, False, True, False, True]
+
+
+@given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans())))
+def test_a_key_that_is_new_in_its_epoch_is_always_first(capacity: int, steps: list[tuple[str, bool]]) -> None:
+    seen, epoch, met = SeenKeys(capacity), 1, set()
+    for key, begins_epoch in steps:
+        if begins_epoch:
+            epoch, met = epoch + 1, set()
+        [is_first] = meet(seen, key, epoch=epoch)
+        assert is_first or key in met
+        met.add(key)

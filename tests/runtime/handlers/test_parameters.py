@@ -1,0 +1,178 @@
+"""Handlers are given what their annotations ask for, and refused with one line for what cannot be given."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import structlog
+from pydantic import BaseModel
+from structlog.testing import capture_logs
+from structlog.typing import FilteringBoundLogger
+
+from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.handlers.parameters import State
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.resources import MemberResources
+
+
+class Order(BaseModel):
+    number: int
+
+
+@dataclass
+class Shop:
+    name: str
+
+
+class Pool:
+    pass
+
+
+def _registered(function):
+    handlers = Handlers()
+    handlers.handler("orders/>")(function)
+    return handlers.find("orders/1")
+
+
+async def _dispatched(rig, message_delivery, function, lifespans=(), **sections):
+    made = rig(function, **sections)
+    async with MemberResources().entered(lifespans), made.running():
+        made.dispatcher.dispatch(message_delivery)
+        await made.until_ended(1)
+    return made
+
+
+async def test_a_handler_is_given_body_message_delivery_logger_and_state(rig, delivery):
+    lifespans, given = Handlers(), []
+
+    @lifespans.lifespan
+    async def life():
+        yield Shop("corner")
+
+    async def handle(
+        body: bytes, message: Message, it: Delivery, log: FilteringBoundLogger, *, shop: State[Shop], dry: bool = True
+    ) -> None:
+        given.extend((body, message.key, it.delivery_id, it.redelivered, shop, dry))
+        log.info("given")
+
+    with capture_logs() as logs:
+        made = await _dispatched(rig, delivery(7, "k"), handle, lifespans.lifespans)
+    assert given == [b"7", "k", 7, False, Shop("corner"), True]
+    assert made.outcomes() == {7: Outcome.ACCEPTED}
+    assert [(log["key"], log["queue"]) for log in logs if log["event"] == "given"] == [("k", "orders/0")]
+
+
+async def test_a_body_alone_is_decoded(rig, delivery):
+    given = []
+
+    async def handle(number: int) -> None:
+        given.append(number)
+
+    await _dispatched(rig, delivery(7), handle)
+    assert given == [7]
+
+
+async def test_a_body_that_does_not_fit_fails_terminally_before_the_handler(rig, delivery):
+    given, moved = [], []
+
+    class ErrorQueue:
+        async def take(self, handling, report):
+            moved.append(report.error)
+
+    async def handle(order: Order) -> None:
+        given.append(order)
+
+    made = await _dispatched(
+        rig, delivery(7), handle, error_queue=ErrorQueue(), failure={"attempts": 9, "then": "error_queue"}
+    )
+    assert given == []
+    assert made.ends[0].attempts == 1
+    assert moved[0].startswith("BodyRefused: the body is no Order: Input should be an object")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "async def handle(message): pass",
+        "async def handle(message: Message): pass",
+        "async def handle(message: 'Message'): pass",
+        "async def handle(message: 'lbg_runtime.Message'): pass",
+        "async def handle(message: object, dry_run: bool = False): pass",
+    ],
+)
+def test_a_handler_of_the_message_alone_is_called_as_it_is(function):
+    names = {"Message": Message} if "'" not in function else {}
+    exec(function, names)  # noqa: S102 - a text, so that the name is not imported here
+    assert _registered(names["handle"]).function is names["handle"]
+
+
+def test_methods_callable_objects_and_partials_are_handlers():
+    class Desk:
+        async def on_order(self, order: Order) -> None: ...
+
+        async def __call__(self, order: Order) -> None: ...
+
+    async def handle(order: Order, shop: str) -> None: ...
+
+    for function in (Desk().on_order, Desk(), partial(handle, shop="corner")):
+        assert _registered(function).parameters.body is Order
+
+
+async def _logger_of_another_kind(order: Order, log: structlog.stdlib.BoundLogger) -> None: ...
+
+
+def test_any_logger_of_structlog_will_do():
+    assert len(_registered(_logger_of_another_kind).parameters.positional) == 2
+
+
+async def _pool(order: Order, pool: Pool) -> None: ...
+
+
+async def _two_bodies(order: Order, shop: Shop) -> None: ...
+
+
+async def _unknown(order: "NoSuchName") -> None: ...  # noqa: F821
+
+
+async def _half(message, order: Order, what) -> None: ...
+
+
+async def _message_and_what(message: Message, what) -> None: ...
+
+
+class _Desk:
+    async def on_message(self, message: Message) -> None: ...
+
+    async def on_order(self, order: Order) -> None: ...
+
+    async def on_anything(self) -> None: ...
+
+
+async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (_pool, "parameter pool: Pool; expected Message, Delivery, Receipt, bytes, str, what pydantic can read"),
+        (_two_bodies, "two bodies, Order and Shop; expected one, and State[...] around what is none"),
+        (
+            _unknown,
+            "annotation 'NoSuchName': NameError: name 'NoSuchName' is not defined; expected a name that is impo",
+        ),
+        (_half, "parameters (message, order: "),
+        (_message_and_what, "what) -> None; expected exactly one parameter, the message, or an annotation for each"),
+        (_Desk.on_message, "expected a bound method: register that of an object, not its class's"),
+        (_Desk.on_order, "expected a bound method"),
+        (_Desk.on_anything, "parameters (self) -> None; expected a bound method"),
+        (_state_of_no_class, "parameter shop: State[ForwardRef('list[int] | None')]; expected a class"),
+    ],
+)
+def test_what_cannot_be_given_is_one_line_with_the_place(function, line):
+    with pytest.raises(HandlerError) as caught:
+        _registered(function)
+    assert "test_parameters.py:" in caught.value.where
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)

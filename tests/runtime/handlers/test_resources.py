@@ -1,0 +1,185 @@
+"""Lifespans: entered before the first message, left after the last, and what handlers find of them."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.model.errors import HandlerError, InvariantViolated
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.parameters import State
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.resources import RESOURCES, MemberResources
+
+
+class Pool:
+    pass
+
+
+class LargePool(Pool):
+    pass
+
+
+def _recording(name, log, state=None):
+    handlers = Handlers()
+
+    @handlers.lifespan
+    async def life():
+        log.append(f"{name} in")
+        yield state
+        log.append(f"{name} out")
+
+    return handlers
+
+
+async def test_lifespans_surround_everything_and_end_in_the_opposite_order(trial):
+    log, hooks = [], Handlers()
+    hooks.include(_recording("first", log))
+    hooks.include(_recording("second", log))
+
+    async def work(message):
+        log.append("handled")
+
+    async with trial.running(trial.member(work=work, hooks=hooks)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(2)
+        await trial.until(lambda: len(trial.handled) == 2)
+    assert log == ["first in", "second in", "handled", "handled", "second out", "first out"]
+
+
+async def test_state_is_found_by_its_type_the_first_of_several():
+    resources, log = MemberResources(), []
+    pools = [LargePool(), Pool()]
+    lifespans = [*_recording("a", log, pools[0]).lifespans, *_recording("b", log, pools[1]).lifespans]
+    async with resources.entered(lifespans):
+        assert RESOURCES.get() is resources
+        assert resources.state(Pool) is pools[0]
+        assert resources.state(LargePool) is pools[0]
+        assert not resources.has_state(Message)
+        with pytest.raises(InvariantViolated, match="no lifespan yielded a Message"):
+            resources.state(Message)
+    assert RESOURCES.get() is not resources
+
+
+async def test_a_handler_without_its_state_stops_the_start(trial):
+    hooks = Handlers()
+
+    @hooks.handler("bills/>")
+    async def handle(message: Message, pool: State[Pool]) -> None: ...
+
+    with pytest.raises(HandlerError, match=r"State\[Pool\]; expected a lifespan that yields one"):
+        await trial.member(hooks=hooks).run()
+
+
+async def test_a_lifespan_that_fails_to_begin_stops_the_start_and_the_others_end(trial):
+    log, hooks = [], Handlers()
+    hooks.include(_recording("first", log))
+
+    @hooks.lifespan
+    async def broken():
+        raise OSError("no database")
+        yield
+
+    with pytest.raises(HandlerError, match=r"broken \(.*\): OSError: no database; expected a lifespan that reaches"):
+        await trial.member(hooks=hooks).run()
+    assert log == ["first in", "first out"]
+    assert trial.active() == {}
+
+
+async def test_a_lifespan_that_fails_at_its_end_is_told_and_the_member_leaves_cleanly(trial):
+    log, hooks = [], Handlers()
+    hooks.include(_recording("first", log))
+
+    @hooks.lifespan
+    async def broken():
+        yield
+        raise OSError("no database")
+
+    with capture_logs() as logs:
+        async with trial.running(trial.member(hooks=hooks)) as (task,):
+            await trial.until(lambda: len(trial.active()) == 4)
+    assert task.result().is_clean
+    assert log == ["first in", "first out"]
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["lifespan_failed"]
+
+
+async def _cancelled_task():
+    waiting = asyncio.create_task(asyncio.Event().wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await waiting
+
+
+async def test_a_cancellation_of_a_lifespans_own_is_its_failure_at_either_end():
+    handlers = Handlers()
+
+    @handlers.lifespan
+    async def broken():
+        yield
+        await _cancelled_task()
+
+    with capture_logs() as logs:
+        async with MemberResources().entered(handlers.lifespans):
+            pass
+    assert [each["event"] for each in logs] == ["lifespan_failed"]
+
+    @handlers.lifespan
+    async def broken_earlier():
+        await _cancelled_task()
+        yield
+
+    with pytest.raises(HandlerError, match=r"broken_earlier \(.*\): CancelledError; expected"):
+        async with MemberResources().entered(handlers.lifespans[1:]):
+            pass
+
+
+@pytest.mark.parametrize("is_at_the_start", [True, False])
+async def test_a_lifespan_does_not_take_a_cancellation_of_the_member_for_its_own(is_at_the_start):
+    handlers, waiting = Handlers(), asyncio.Event()
+
+    @handlers.lifespan
+    async def long():
+        if not is_at_the_start:
+            yield
+        waiting.set()
+        await asyncio.Event().wait()
+        if is_at_the_start:
+            yield
+
+    async def live():
+        async with MemberResources().entered(handlers.lifespans):
+            pass
+
+    living = asyncio.create_task(live())
+    await waiting.wait()
+    living.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await living
+
+
+async def test_members_of_one_process_have_their_own_state():
+    async def seen(resources, state):
+        async with resources.entered(_recording("x", [], state).lifespans):
+            await asyncio.sleep(1)
+            return RESOURCES.get().state(Pool)
+
+    pools = [Pool(), Pool()]
+    assert await asyncio.gather(*(seen(MemberResources(), pool) for pool in pools)) == pools
+
+
+async def _coroutine():
+    pass
+
+
+async def _with_parameter(app):
+    yield
+
+
+@pytest.mark.parametrize(
+    ("function", "line"), [(_coroutine, "no async generator"), (_with_parameter, "parameters (app)")]
+)
+def test_what_is_no_lifespan_is_refused(function, line):
+    with pytest.raises(HandlerError) as caught:
+        Handlers().lifespan(function)
+    assert line in str(caught.value)
+    assert "test_resources.py:" in caught.value.where

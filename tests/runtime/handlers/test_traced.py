@@ -1,0 +1,108 @@
+"""Spans and log lines of a member's handlers, with members on a memory broker in virtual time."""
+
+import asyncio
+
+import pytest
+import structlog
+from opentelemetry import trace
+from structlog.testing import LogCapture
+
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.log_facts import add_handling
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.metrics.kept_spans import SHAPE, KeptSpans
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """What is kept by the global tracer provider, in the place of the one that a program would set up."""
+    spans = KeptSpans()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
+    return spans
+
+
+async def publish(trial, key, spans=None):
+    session = MemoryTransport(trial.broker, f"publisher-{key}")
+    await session.open()
+    async with HashedPublisher(session, SHAPE, HashFunction.CRC32, publisher_id="p", spans=spans) as publisher:
+        await publisher.publish("orders/new", b"x", key=key)
+    await session.close()
+
+
+async def test_every_attempt_is_a_span_below_that_of_the_publisher(trial, kept):
+    failures = iter((ValueError("not yet"),))
+
+    async def work(message):
+        for error in failures:
+            raise error
+
+    async with trial.running(trial.discovered("a", work=work, ops={"tracing": "spans_with_keys"})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k", kept.make())
+        await trial.until(lambda: trial.handled)
+        await asyncio.sleep(1)
+    # Whether the first attempt ends before its publisher knows of the confirm is a matter of the loop's turns.
+    (published,) = (span for span in kept.ended if span.name.startswith("publish"))
+    first, second = (span for span in kept.ended if span is not published)
+    assert (
+        first.name == second.name == f"process orders/{int(first.attributes['messaging.destination.partition.id']) % 4}"
+    )
+    assert [span.parent.span_id for span in (first, second)] == [published.context.span_id] * 2
+    assert [span.attributes["lbg.attempt"] for span in (first, second)] == [1, 2]
+    assert [span.attributes.get("error.type") for span in (first, second)] == ["ValueError", None]
+    assert {span.attributes["lbg.key"] for span in (first, second)} == {"k"}
+
+
+async def test_an_attempt_whose_body_has_not_run_is_a_span_that_failed(trial, kept):
+    handlers = Handlers()
+
+    async def book(message):
+        raise AssertionError("it runs")
+
+    @handlers.handler("orders/*")
+    async def forgetful(message):
+        return book(message)
+
+    failure = {"then": "error_queue"}
+    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"}, failure=failure)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k")
+        await trial.until(lambda: kept.ended)
+    assert {span.attributes.get("error.type") for span in kept.ended} == {"TerminalFailure"}
+
+
+async def test_no_span_is_made_where_none_is_asked_for(trial, kept):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k")
+        await trial.until(lambda: trial.handled)
+    assert kept.ended == ()
+
+
+async def test_log_lines_of_a_handler_and_of_its_tasks_tell_of_its_message(trial):
+    log = LogCapture()
+    structlog.configure(processors=[add_handling, log])
+
+    async def tell_later():
+        await asyncio.sleep(1)
+        structlog.get_logger().info("told_later", key="its own")
+
+    async def work(message):
+        structlog.get_logger().info("told")
+        await asyncio.create_task(tell_later())
+
+    async with trial.running(trial.discovered("a", work=work)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.gather(*(publish(trial, key) for key in ("x", "y")))
+        await trial.until(lambda: len(trial.handled) == 2)
+    told = [entry for entry in log.entries if entry["event"] == "told"]
+    assert sorted((entry["key"], entry["epoch"]) for entry in told) == [("x", 1), ("y", 1)]
+    assert all(entry["queue"].startswith("orders/") for entry in told)
+    later = [entry for entry in log.entries if entry["event"] == "told_later"]
+    assert sorted(entry["queue"] for entry in later) == sorted(entry["queue"] for entry in told)
+    assert {entry["key"] for entry in later} == {"its own"}
+    others = [entry for entry in log.entries if entry["event"] in ("member_started", "drain_started", "member_left")]
+    assert others
+    assert not any("key" in entry for entry in others)

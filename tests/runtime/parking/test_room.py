@@ -1,0 +1,297 @@
+"""A parking queue at its quota: what is parked leaves room for the orders and fences that make it empty again."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.config.load import parse_settings
+from lbg_runtime.core.parking.records import OwnerFence, ParkedMessage, RoomKept, decode_entry, parking_queue
+from lbg_runtime.model.errors import PublishRefused
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES, LINGER_S, PAUSE_S, ParkingRoom
+from lbg_runtime.runtime.parking.view import QUIET_S, ParkedView
+from lbg_runtime.testing import LifeState
+from lbg_runtime.testing.failures import LawsBroken
+from lbg_runtime.testing.group_context import running
+from lbg_runtime.transport.memory.broker import DEFAULT_VPN
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+SETTINGS = {
+    "group": {"queue_count": 1, "hash_count": 4},
+    "failure": {"attempts": 2, "then": "park", "backoff": {"initial": "10ms", "maximum": "1s"}},
+}
+QUEUE = parking_queue("orders", 0)
+
+FENCE_BYTES = 5
+"""A memory broker counts payloads alone."""
+
+
+class Story:
+    """Handlers of which one refuses a key until it is mended, and an operator."""
+
+    def __init__(self):
+        self.is_mended = False
+        self.handlers = Handlers()
+        self.handlers.handler("orders/>")(self._handle)
+
+    async def _handle(self, message):
+        await asyncio.sleep(0.01)
+        if message.key == "a" and message.key_sequence == 1 and not self.is_mended:
+            raise ValueError("poison")
+
+    async def ask(self, group, act):
+        """What `lbg parked` does, as the operator."""
+        session = group.broker.make_transport("operator")
+        await session.open()
+        group_settings = {"hash_prefix": "h", "name": group.shape.name, **SETTINGS["group"]}
+        await act(ParkedView(session, parse_settings({"group": group_settings}, "test", {})))
+        await session.close()
+
+    async def unpark(self, group):
+        async def act(view):
+            await view.unpark(await view.lanes())
+
+        await self.ask(group, act)
+
+    async def drop(self, group):
+        async def act(view):
+            await view.drop(await view.lanes())
+
+        await self.ask(group, act)
+
+
+def parking(group):
+    return parking_queue(group.shape.name, 0)
+
+
+def limit(group, quota_bytes):
+    changed = QueueSettings(quota_bytes=quota_bytes)
+    group.broker.post(group.broker.engine.administration.change_queue(DEFAULT_VPN, parking(group), changed))
+
+
+def entries(group):
+    return [decode_entry(message) for message in group.broker.left_on(parking(group))]
+
+
+def parked(group):
+    return [entry for entry in entries(group) if isinstance(entry, ParkedMessage)]
+
+
+def used_bytes(group):
+    return sum(len(message.payload) for message in group.broker.left_on(parking(group)))
+
+
+async def test_what_would_leave_no_room_for_an_order_waits_at_its_queue():
+    story, payloads = Story(), [b"x" * 10_000, b"y" * 10_000, b"z" * (19_998 - FENCE_BYTES)]
+    with capture_logs() as logs:
+        async with running(story.handlers, settings=SETTINGS) as group:
+            limit(group, 40_000)
+            await group.publish("orders/new", *payloads, key="a")
+            await group.publish("orders/new", b"1", key="b")
+            await group.until(lambda: len(parked(group)) == 2 and bool(group.handled("b")))
+            await group.advance(30)
+            assert len(parked(group)) == 2
+            assert used_bytes(group) == 20_000 + FENCE_BYTES, "what kept the room is gone when nothing is being parked"
+            story.is_mended = True
+            await story.unpark(group)
+            await group.settled()
+            group.assert_handled({"a": payloads, "b": [b"1"]})
+            assert [type(entry) for entry in entries(group)] == [OwnerFence]
+    refused = [log["reason"] for log in logs if log["event"] == "move_failed"]
+    assert all("Spool Over Quota: raise maxMsgSpoolUsage of queue lbg-parked/" in reason for reason in refused)
+    assert refused
+
+
+async def test_a_full_parking_queue_is_left_alone_long_enough_to_be_read(monkeypatch):
+    story, sent_at_s = Story(), []
+    send = MemoryTransport.send
+
+    def note(transport, message):
+        if message.topic == parking_queue("test", 0):
+            sent_at_s.append(asyncio.get_running_loop().time())
+        return send(transport, message)
+
+    monkeypatch.setattr(MemoryTransport, "send", note)
+    async with running(story.handlers, settings=SETTINGS) as group:
+        limit(group, 40_000)
+        await group.publish("orders/new", *[b"x" * 10_000] * 4, key="a")
+        await group.until(lambda: len(parked(group)) == 2)
+        await group.advance(5)
+        sent_at_s.clear()
+        await group.advance(60)
+        pauses_s = [later - earlier for earlier, later in pairwise(sent_at_s)]
+        assert pauses_s
+        assert all(pause_s < 0.1 or pause_s > 2 * QUIET_S for pause_s in pauses_s)
+        story.is_mended = True
+        await story.unpark(group)
+        await group.settled()
+
+
+async def test_a_full_parking_queue_can_be_emptied_by_dropping():
+    story, payloads = Story(), [b"x" * 10_000, b"y" * 10_000, b"z" * (19_998 - FENCE_BYTES)]
+
+    async def drop_what_is_parked():
+        async with running(story.handlers, settings=SETTINGS) as group:
+            limit(group, 40_000)
+            await group.publish("orders/new", *payloads, key="a")
+            await group.until(lambda: len(parked(group)) == 2)
+            await story.drop(group)
+            # The rest of the key is handled when nothing of it is parked any more.
+            await group.until(lambda: [one.number for one in group.handled("a")] == [3])
+            assert [type(entry) for entry in entries(group)] == [OwnerFence]
+
+    with pytest.raises(LawsBroken, match=r"loss, 2 times"):
+        await drop_what_is_parked()
+
+
+async def test_a_new_owner_of_a_full_parking_queue_handles_other_keys():
+    story, payloads = Story(), [b"x" * 10_000, b"y" * 10_000, b"z" * (19_998 - FENCE_BYTES)]
+    async with running(story.handlers, members=2, settings=SETTINGS) as group:
+        limit(group, 40_000)
+        await group.publish("orders/new", *payloads, key="a")
+        await group.until(lambda: len(parked(group)) == 2)
+        await group.advance(5)
+        group.kill(group.owner("a"))
+        await group.publish("orders/new", b"1", key="b")
+        await group.until(lambda: bool(group.handled("b")))
+        story.is_mended = True
+        await story.unpark(group)
+        await group.settled()
+        group.assert_handled({"a": payloads, "b": [b"1"]})
+
+
+async def test_orders_that_nobody_reads_leave_room_for_the_fence_of_who_will():
+    story, payloads = Story(), [b"x" * 10_000, b"y" * 10_000]
+    refused = 0
+    async with running(story.handlers, settings=SETTINGS) as group:
+        limit(group, 40_000)
+        await group.publish("orders/new", *payloads, key="a")
+        await group.until(lambda: len(parked(group)) == 2)
+        await group.advance(1)
+        (member,) = group.members
+        group.kill(member)
+        for _ in range(100):
+            try:
+                await story.unpark(group)
+            except PublishRefused as refusal:
+                told = refusal
+                refused += 1
+        assert refused > 50
+        assert "Spool Over Quota: raise maxMsgSpoolUsage of queue lbg-parked/" in str(told)
+        story.is_mended = True
+        group.start(member)
+        await group.settled()
+        await group.until(lambda: [type(entry) for entry in entries(group)] == [OwnerFence])
+        group.assert_handled({"a": payloads})
+        assert group.members[member] is LifeState.RUNNING
+
+
+class Desk:
+    """A session whose sends are answered by the test."""
+
+    def __init__(self):
+        self.sent = []
+        self.answers = []
+        self.settled = []
+        self.room = ParkingRoom(QUEUE, self, self.settled.extend)
+
+    def send(self, message):
+        self.sent.append(decode_entry(message))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+    async def park(self, parked):
+        async with self.room.kept():
+            self.sent.append("message")
+            await parked
+
+
+async def turn():
+    """Everything that can go on has gone on."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_nothing_is_sent_before_the_filler_is_confirmed_and_all_that_is_parked_shares_it():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    tasks = [asyncio.ensure_future(desk.park(parked)) for _ in range(2)]
+    await turn()
+    assert desk.sent == [RoomKept(KEPT_FOR_ORDERS_BYTES)]
+    desk.answers[0].set_result(None)
+    await turn()
+    assert desk.sent[1:] == ["message", "message"]
+    desk.room.take(7)
+    parked.set_result(None)
+    await asyncio.wait(tasks)
+    assert desk.settled == []
+    await desk.park(parked)
+    assert len(desk.answers) == 1, "the next message comes soon enough to have the same one"
+    await asyncio.sleep(LINGER_S)
+    assert desk.settled == [7]
+
+
+async def test_a_filler_of_somebody_else_is_settled_at_once():
+    desk = Desk()
+    desk.room.take(3)
+    assert desk.settled == [3]
+
+
+async def test_a_filler_that_comes_behind_the_end_of_parking_is_settled_and_not_relied_on():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    parked.set_result(None)
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    desk.answers[0].set_result(None)
+    await task
+    await asyncio.sleep(LINGER_S)
+    desk.room.take(3)
+    assert desk.settled == [3]
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    assert len(desk.answers) == 2
+    desk.answers[1].set_result(None)
+    await task
+
+
+async def test_a_filler_that_may_lie_nowhere_is_not_relied_on():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    tasks = [asyncio.ensure_future(desk.park(parked))]
+    await turn()
+    desk.answers[0].set_result(None)
+    await turn()
+    desk.room.doubt()
+    tasks.append(asyncio.ensure_future(desk.park(parked)))
+    await turn()
+    assert len(desk.answers) == 2
+    desk.answers[1].set_result(None)
+    desk.room.take(7)
+    desk.room.doubt()
+    tasks.append(asyncio.ensure_future(desk.park(parked)))
+    await turn()
+    assert len(desk.answers) == 2, "one lies there for certain"
+    desk.room.take(8)
+    parked.set_result(None)
+    await asyncio.wait(tasks)
+    await asyncio.sleep(LINGER_S)
+    assert desk.settled == [7, 8]
+
+
+async def test_a_filler_without_room_is_a_refusal_and_nothing_is_tried_for_a_while():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    desk.answers[0].set_exception(PublishRefused(QUEUE, "Spool Over Quota"))
+    with pytest.raises(PublishRefused, match="Over Quota"):
+        await task
+    with pytest.raises(PublishRefused, match="Over Quota"):
+        await desk.park(parked)
+    assert desk.sent == [RoomKept(KEPT_FOR_ORDERS_BYTES)]
+    await asyncio.sleep(PAUSE_S)
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    assert len(desk.answers) == 2
+    task.cancel()
+    await asyncio.wait([task])

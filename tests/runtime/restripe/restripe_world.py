@@ -1,0 +1,117 @@
+"""Queues of a memory broker that an administrator changes, and a re-striping of them."""
+
+import asyncio
+
+from lbg_runtime.model.errors import ConnectFailed, QueueInUse, QueueMissing, QueueUnfit
+from lbg_runtime.runtime.restripe.restriper import Restriper
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+GROUP = {"provision": "none"}
+
+
+class EngineQueues:
+    """`QueueAdmin` straight on the engine; can be told to fail, and what it is asked takes a moment."""
+
+    def __init__(self, broker):
+        self._broker = broker
+        self._engine = broker.engine
+        self._topics = {}
+        self.unfit = None
+        self.stored_count = None
+        self.calls_left = None
+        """Changes until the next one is done and its answer lost."""
+
+    def adopt(self, queue, topics):
+        self._topics[queue] = set(topics)
+
+    def forget(self, queue):
+        del self._topics[queue]
+
+    async def subscriptions(self, queue):
+        await asyncio.sleep(0.001)
+        return frozenset(self._topics[queue]) if queue in self._topics else None
+
+    async def ensure_fit(self, queue):
+        if queue == self.unfit:
+            raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
+
+    async def create_queue(self, queue):
+        if queue not in self._topics:
+            self._broker.create_queue(queue)
+            self._topics[queue] = set()
+        await self._answer()
+
+    async def subscribe(self, queue, topic):
+        if topic not in self._topics[queue]:
+            self._engine.add_queue_subscription("default", queue, topic)
+            self._topics[queue].add(topic)
+        await self._answer()
+
+    async def unsubscribe(self, queue, topic):
+        if topic in self._topics.get(queue, ()):
+            self._engine.remove_queue_subscription("default", queue, topic)
+            self._topics[queue].discard(topic)
+        await self._answer()
+
+    async def depth(self, queue):
+        if queue not in self._topics:
+            raise QueueMissing(queue)
+        return self._engine.queue_depth("default", queue)
+
+    async def delete_queue(self, queue):
+        flows = len(self._engine.queue_flows("default", queue))
+        if depth := self._engine.queue_depth("default", queue) or flows:
+            raise QueueInUse(queue, depth, flows)
+        self._broker.delete_queue(queue)
+        del self._topics[queue]
+        await self._answer()
+
+    async def store_count(self, count):
+        self.stored_count = count
+
+    def names(self):
+        return sorted(self._topics)
+
+    async def _answer(self):
+        await asyncio.sleep(0.002)
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left == 0:
+                raise ConnectFailed("semp", "gone")
+
+
+def made_queues(trial, settings):
+    """The group's, on the trial's broker."""
+    admin = EngineQueues(trial.broker)
+    shape = settings().group.shape()
+    for index, queue in enumerate(shape.queue_names()):
+        trial.broker.create_queue(queue, shape.subscriptions(index))
+        admin.adopt(queue, shape.subscriptions(index))
+    return admin
+
+
+def cooperative(settings):
+    return settings(membership={"mode": "discovered", "index": None, "count": None}, rebind={"mode": "cooperative"})
+
+
+async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
+    session = MemoryTransport(trial.broker, f"restriper-{count}")
+    await session.open()
+    try:
+        return await Restriper(cooperative(settings), queues, session, on_progress, queues.store_count).run(count)
+    finally:
+        await session.close()
+
+
+def in_order_and_once(trial):
+    return all(numbers == list(range(1, len(numbers) + 1)) for numbers in trial.sequences().values())
+
+
+def handled(trial):
+    return sum(map(len, trial.sequences().values()))
+
+
+async def publish_for(trial, seconds):
+    for _ in range(seconds * 20):
+        await trial.publish(8, 8)
+        await asyncio.sleep(0.05)

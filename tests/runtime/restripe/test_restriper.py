@@ -1,0 +1,261 @@
+"""Another number of queues for members at work on a memory broker, on virtual time; and what is refused."""
+
+import asyncio
+import itertools
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
+from lbg_runtime.model.errors import (
+    ConfigError,
+    ConnectFailed,
+    PublishRefused,
+    QueueUnfit,
+    SempError,
+    SempRefused,
+    SempUnreachable,
+    UserError,
+)
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.restripe import restriper as restriper_module
+from lbg_runtime.runtime.restripe.restriper import open_restriper
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, made_queues, publish_for, restripe
+
+CONTROL_TOPIC = "lbg-control/orders"
+SECRET = "5ec7e7"
+
+
+@pytest.fixture
+def queues(trial, settings):
+    return made_queues(trial, settings)
+
+
+async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled_once_in_order(
+    trial, settings, queues
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        for count in (6, 3, 8, 1, 4):
+            done = await restripe(trial, settings, queues, count)
+            assert done.moved == done.moving
+            assert queues.names() == [f"orders/{index}" for index in range(count)]
+        await publishing
+        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+        assert sorted(trial.active()) == [0, 1, 2, 3]
+        assert trial.depths() == [0, 0, 0, 0]
+    assert in_order_and_once(trial)
+
+
+async def test_slow_handlers_finish_in_the_old_queue_before_the_new_one_goes_on(trial, settings, queues) -> None:
+    running: set[str] = set()
+
+    async def work(message):
+        assert message.key not in running, "a key is handled twice at a time"
+        running.add(message.key)
+        await asyncio.sleep(0.7)
+        running.discard(message.key)
+
+    async with trial.running(
+        trial.discovered("a", work=work, group=GROUP), trial.discovered("b", work=work, group=GROUP)
+    ):
+        await trial.until(lambda: len(trial.active()) == 4)
+        for _ in range(3):
+            await trial.publish(8, 8)
+        restriping = asyncio.ensure_future(restripe(trial, settings, queues, 3))
+        for _ in range(5):
+            await trial.publish(8, 8)
+            await asyncio.sleep(1)
+        await restriping
+        await trial.until(lambda: handled(trial) == 8 * 8)
+    assert in_order_and_once(trial)
+
+
+@pytest.mark.parametrize("steps_before_the_end", [1, 2, 3, 5, 8, 13, 20])
+async def test_who_conducts_may_fail_after_any_step_and_the_next_one_goes_on(
+    trial, settings, queues, steps_before_the_end: int
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 20))
+        for attempt in itertools.count():
+            queues.calls_left = steps_before_the_end
+            try:
+                await restripe(trial, settings, queues, 6)
+            except ConnectFailed:
+                assert attempt < 60
+            else:
+                break
+        assert queues.names() == [f"orders/{index}" for index in range(6)]
+        await publishing
+        await trial.until(lambda: handled(trial) == 20 * 20 * 8)
+    assert in_order_and_once(trial)
+
+
+async def test_a_member_that_dies_and_one_that_joins_in_the_middle_know_what_is_going_on(
+    trial, settings, queues
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 30))
+        joined = trial.running(trial.discovered("c", group=GROUP))
+        seen = []
+
+        def look(progress):
+            seen.append(progress.moved)
+            if progress.moved == 2 and "b" in trial.sessions:
+                trial.sessions.pop("b").kill()
+
+        restriping = asyncio.ensure_future(restripe(trial, settings, queues, 7, look))
+        await joined.__aenter__()
+        await restriping
+        await publishing
+        await trial.until(lambda: sum(map(len, map(set, trial.sequences().values()))) == 30 * 20 * 8)
+        await joined.__aexit__(None, None, None)
+    firsts = {key: list(dict.fromkeys(numbers)) for key, numbers in trial.sequences().items()}
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in firsts.values())
+
+
+HOUR_US = 3_600_000_000
+
+
+async def test_a_clock_that_is_behind_does_not_make_a_plan_that_members_take_for_old(
+    trial, settings, queues, monkeypatch
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 20))
+        ahead = await restripe(trial, settings, queues, 6)
+        monkeypatch.setattr(restriper_module, "wall_us", lambda: wall_us() - HOUR_US)
+        behind = await asyncio.wait_for(restripe(trial, settings, queues, 4), 60)
+        assert behind.plan.generation == ahead.plan.generation + 1
+        assert behind.moved == behind.moving
+        await publishing
+        await trial.until(lambda: handled(trial) == 20 * 20 * 8)
+    assert in_order_and_once(trial)
+
+
+@pytest.mark.parametrize("told", [0, 3, 6])
+async def test_a_plan_under_way_that_members_take_for_old_is_renewed_and_goes_on(
+    trial, settings, queues, told: int
+) -> None:
+    """Of an earlier version, by a clock that was behind: it lies in `told` of the queues and no shard has moved."""
+    old = StripePlan(7, 6, 4, "s3cr3t")
+    topic = record_topic(CONTROL_TOPIC, old)
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 20))
+        ahead = await restripe(trial, settings, queues, 6)
+        for index in range(max(told, 1)):
+            await queues.subscribe(QueueName(f"orders/{index}"), topic)
+        if told:
+            sender = MemoryTransport(trial.broker, "somebody")
+            await sender.open()
+            await sender.send(encode_record(old, topic))
+            await sender.close()
+        async with trial.running(trial.discovered("c", group=GROUP)):
+            await asyncio.sleep(5)
+            done = await asyncio.wait_for(restripe(trial, settings, queues, 4), 60)
+        assert done.plan.generation == ahead.plan.generation + 1
+        for name in queues.names():
+            assert topic not in await queues.subscriptions(QueueName(name))
+        await publishing
+        await trial.until(lambda: handled(trial) >= 20 * 20 * 8)
+    assert in_order_and_once(trial)
+
+
+async def test_the_secret_is_in_no_log_and_no_error(trial, settings, queues, monkeypatch) -> None:
+    """It is in the topic of the records, which a request for a subscription names, and a broker's refusal quotes."""
+    monkeypatch.setattr(restriper_module.secrets, "token_hex", lambda _: SECRET)
+    subscribe = queues.subscribe
+    refusing = []
+
+    async def refuse(queue, topic):
+        if refusing:
+            raise refusing.pop()(topic)
+        await subscribe(queue, topic)
+
+    queues.subscribe = refuse
+    errors = (
+        lambda topic: SempRefused(f"POST {topic}", 400, 11, "NOT_ALLOWED", f"no {topic}"),
+        lambda topic: SempUnreachable("http://broker", f"HTTP 500 without an answer to {topic}"),
+        lambda topic: PublishRefused(topic, "no room"),
+    )
+    with capture_logs() as told:
+        async with trial.running(trial.discovered("a", group=GROUP)):
+            await trial.until(lambda: len(trial.active()) == 4)
+            for error in errors:
+                refusing.append(error)
+                with pytest.raises((SempError, PublishRefused)) as caught:
+                    await restripe(trial, settings, queues, 6)
+                assert SECRET not in f"{caught.value} {vars(caught.value)}"
+                assert "restripe/" in str(caught.value)
+                assert caught.value.__cause__ is None
+            assert (await restripe(trial, settings, queues, 6)).moving == 4
+    steps = [each for each in told if each["event"] == "restripe_step_done"]
+    assert {each["step"] for each in steps} == {"CreateQueue", "Subscribe", "Unsubscribe", "Publish"}
+    assert any("StripePlan(generation=" in each.get("record", "") for each in steps)
+    assert any(each.get("topic", "").startswith(f"{CONTROL_TOPIC}/restripe/") for each in steps)
+    assert SECRET not in str(told)
+
+
+async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, settings, queues) -> None:
+    topics = {name: await queues.subscriptions(QueueName(name)) for name in queues.names()}
+    assert await restripe(trial, settings, queues, 4) is None
+    queues.unfit = "orders/2"
+    with pytest.raises(QueueUnfit, match="maxRedeliveryCount"):
+        await restripe(trial, settings, queues, 3)
+    queues.unfit = None
+    odd = QueueName("orders/1")
+    await queues.unsubscribe(odd, "h/1/>")
+    with pytest.raises(UserError, match="orders/1: no subscription h/1/>; expected what it has as one of 4 queues"):
+        await restripe(trial, settings, queues, 3)
+    await queues.subscribe(odd, "h/1/>")
+    topic = record_topic(CONTROL_TOPIC, StripePlan(7, 4, 2, "s3cr3t"))
+    for name in queues.names():
+        await queues.subscribe(QueueName(name), topic)
+    with pytest.raises(UserError, match="while the group is brought from 4 to 2 queues; expected 2"):
+        await restripe(trial, settings, queues, 3)
+    for name in queues.names():
+        await queues.unsubscribe(QueueName(name), topic)
+    assert {name: await queues.subscriptions(QueueName(name)) for name in queues.names()} == topics
+
+
+@pytest.mark.parametrize(
+    ("sections", "where"),
+    [
+        ({}, "rebind.mode"),
+        ({"rebind": {"mode": "cooperative"}, "group": {"provision": "create_missing"}}, "group.provision"),
+    ],
+)
+async def test_settings_that_a_re_striping_would_not_survive_are_refused(settings, sections, where: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        async with open_restriper(settings(**sections), lambda _: None):
+            pass
+    assert refused.value.where == where
+
+
+async def test_a_record_that_nobody_can_read_stops_its_queue_and_no_other(trial, settings, queues) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        topic = record_topic(CONTROL_TOPIC, StripePlan(7, 4, 6, "s3cr3t"))
+        await queues.subscribe(QueueName("orders/1"), topic)
+        sender = MemoryTransport(trial.broker, "somebody")
+        await sender.open()
+        record = encode_record(StripePlan(7, 4, 6, "s3cr3t"), topic)
+        await sender.send(type(record)(topic, b'[2,"plan of the future"]'))
+        await sender.close()
+        await trial.publish(8, 8)
+        await asyncio.sleep(30)
+        assert sorted(trial.sequences()) == ["k0", "k2", "k3", "k4", "k6", "k7"]
+        assert await queues.depth(QueueName("orders/1")) == 3
+
+
+async def test_a_group_with_parking_queues_is_refused(trial, settings, queues):
+    queues.adopt("lbg-parked/orders/1", ["lbg-parked/orders/1"])
+    with pytest.raises(UserError, match=r"parking queue lbg-parked/orders/1; expected a group without parking queues"):
+        await restripe(trial, settings, queues, 6)
+    assert [name for name in queues.names() if name.startswith("orders/")] == [f"orders/{index}" for index in range(4)]

@@ -1,0 +1,88 @@
+"""Attempts whose time does not run, because their handler waits to be called."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.runners.attempts import Interruption, RunningAttempts
+from lbg_runtime.runtime.runners.handling import Handling
+
+QUEUE = QueueName("orders/0")
+
+
+class _Task:
+    """Notes when it is cancelled."""
+
+    def __init__(self):
+        self.cancelled_at = []
+
+    def cancel(self):
+        self.cancelled_at.append(round(asyncio.get_running_loop().time()))
+
+
+@pytest.fixture
+def start(delivery):
+    def start(watch, number, epoch=1):
+        handling, task = Handling(delivery(number, epoch=epoch), number, None, None), _Task()
+        return handling, task, watch.start(handling, task)
+
+    return start
+
+
+async def test_one_that_is_put_off_has_its_whole_time_from_its_beginning_on(start):
+    stuck = []
+    watch = RunningAttempts(10_000, stuck.append)
+    early, early_task, _ = start(watch, 1)
+    watch.put_off(early)
+    await asyncio.sleep(4)
+    _, other_task, _ = start(watch, 2)
+    assert [each.delivery.delivery_id for each in watch.handlings()] == [2, 1]
+    await asyncio.sleep(46)
+    watch.begin(early)
+    watch.begin(early)
+    assert [(attempt.handling, began_s) for attempt, began_s in watch.started() if attempt.handling is early] == [
+        (early, 50)
+    ]
+    await asyncio.sleep(15)
+    assert other_task.cancelled_at[:2] == [14, 24]
+    assert early_task.cancelled_at == [60]
+    assert not watch.is_stuck(early)
+    await asyncio.sleep(10)
+    assert early_task.cancelled_at == [60, 70]
+    assert watch.is_stuck(early)
+    watch.close()
+
+
+async def test_the_only_one_is_watched_again_when_it_begins(start):
+    watch = RunningAttempts(10_000, lambda _: None)
+    handling, task, attempt = start(watch, 1)
+    watch.put_off(handling)
+    await asyncio.sleep(30)
+    watch.begin(handling)
+    await asyncio.sleep(11)
+    assert task.cancelled_at == [40]
+    watch.end(attempt)
+    assert watch.handlings() == []
+    watch.close()
+
+
+async def test_a_recall_reaches_what_is_put_off(start):
+    watch = RunningAttempts(10_000, lambda _: None)
+    handling, task, attempt = start(watch, 1)
+    _, other_task, _ = start(watch, 2, epoch=2)
+    watch.put_off(handling)
+    watch.recall(QUEUE, Epoch(1))
+    assert (task.cancelled_at, other_task.cancelled_at) == ([0], [])
+    assert attempt.interruption is Interruption.RECALL
+    watch.close()
+
+
+async def test_the_time_of_one_that_is_interrupted_goes_on(start):
+    watch = RunningAttempts(10_000, lambda _: None)
+    handling, task, _ = start(watch, 1)
+    await asyncio.sleep(11)
+    watch.put_off(handling)
+    await asyncio.sleep(10)
+    assert task.cancelled_at == [10, 20]
+    watch.close()

@@ -1,0 +1,42 @@
+"""Turns of batches: as many at once as there are, the lines one after another."""
+
+from lbg_runtime.runtime.runners.batch_turns import BatchTurns
+
+
+class _Line:
+    def __init__(self, name, due, log):
+        self.name, self.due, self.log = name, due, log
+
+    def is_due(self):
+        return self.due > 0
+
+    def begin(self):
+        self.due -= 1
+        self.log.append(self.name)
+
+
+def test_lines_take_turns_as_they_get_free():
+    log, turns = [], BatchTurns(2)
+    turns.ask(_Line("a", 4, log))
+    assert log == ["a", "a"]
+    line = _Line("b", 2, log)
+    turns.ask(line)
+    turns.ask(line)
+    for _ in range(4):
+        turns.end()
+    assert log == ["a", "a", "a", "b", "a", "b"]
+
+
+def test_a_line_that_is_not_due_any_more_takes_no_turn():
+    log, turns = [], BatchTurns(1)
+    turns.ask(_Line("a", 1, log))
+    gone, last = _Line("b", 1, log), _Line("c", 1, log)
+    turns.ask(gone)
+    turns.ask(last)
+    gone.due = 0
+    turns.end()
+    assert log == ["a", "c"]
+    gone.due = 1
+    turns.ask(gone)
+    turns.end()
+    assert log == ["a", "c", "b"]

@@ -1,0 +1,186 @@
+"""Every surprise that the installed client could have for the fast path is found and named, and decides the path."""
+
+import asyncio
+import platform
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog.testing
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.model.errors import ConfigError, ConnectFailed
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.smf.message import Relay
+from lbg_runtime.testing.flow_recorder import FlowRecorder
+from lbg_runtime.transport.solace import library, paths
+from lbg_runtime.transport.solace.fast import calls as fast_calls
+from lbg_runtime.transport.solace.fast import check as fast_check
+from lbg_runtime.transport.solace.fast.path import FastPath
+from lbg_runtime.transport.solace.fast.reader import message_reader
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.public_path import PublicPath
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+
+class _WithoutFunctions:
+    """A library that has nothing but its name."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getitem__(self, name: str) -> Any:
+        raise AttributeError(f"undefined symbol: {name}")
+
+
+def _start_without_callbacks() -> None:
+    return
+
+
+def _misreading(calls: Any) -> Callable[..., Delivery]:
+    read = message_reader(calls)
+    return lambda *message: replace(read(*message), redelivered=False)
+
+
+Surprise = tuple[object, str, object, str]
+"""Where, what, what instead, and how the check says it."""
+
+SURPRISES: dict[str, Surprise] = {
+    "interpreter": (
+        fast_check.platform,
+        "python_implementation",
+        lambda: "PyPy",
+        "the interpreter is PyPy, not CPython",
+    ),
+    "free threads": (fast_check.sysconfig, "get_config_var", lambda _: 1, "the interpreter has no lock of its own"),
+    "newer Python": (fast_check, "NEWEST_PYTHON", (3, 10), f"Python {platform.python_version()} is newer than 3.10"),
+    "another client": (
+        fast_check,
+        "KNOWN_CLIENTS",
+        frozenset({"pubsubplus-python-client 1.12.0 / C API 7.33.0.3"}),
+        "the client is 'pubsubplus-python-client 1.11.0 / C API 7.33.0.3'",
+    ),
+    "another start": (
+        library.PersistentReceiver,
+        library.START_METHOD,
+        _start_without_callbacks,
+        "a receiver starts without _flow_msg_callback_func_routine",
+    ),
+    "another callback": (
+        library.PersistentReceiver,
+        "msg_callback_func_type",
+        CFUNCTYPE(c_int),
+        "a message callback has another signature",
+    ),
+    "missing function": (
+        fast_calls,
+        "PyDLL",
+        _WithoutFunctions,
+        "the client or the interpreter lacks a function: undefined symbol: solClient_msg_getBinaryAttachmentPtr",
+    ),
+    "no message": (
+        fast_check,
+        "relay_of",
+        lambda _: Relay(b"none", b"", b"", None),
+        "a message could not be read: the client makes no message of a frame",
+    ),
+    "unreadable": (
+        fast_check,
+        "_SAMPLE",
+        Message("t", b"", sent_at_ms=1 << 63),
+        "a message could not be read: a message cannot be read: ",
+    ),
+    "misread": (fast_check, "reader_of", _misreading, "a message was read as something else"),
+}
+
+
+@pytest.fixture(params=SURPRISES)
+def surprise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    where, name, instead, words = SURPRISES[request.param]
+    monkeypatch.setattr(where, name, instead)
+    return words
+
+
+def owner() -> Any:
+    return SimpleNamespace(queue=QueueName("q"), epoch=Epoch(1), is_live=True)
+
+
+async def made_by(choice: ClientPathChoice) -> type[object]:
+    return type(paths.choose_path(choice)(Inbox(asyncio.get_running_loop()), owner()))
+
+
+async def test_the_client_that_is_installed_has_no_surprise() -> None:
+    with structlog.testing.capture_logs() as log:
+        assert await made_by(ClientPathChoice.AUTO) is FastPath
+        assert await made_by(ClientPathChoice.FAST) is FastPath
+        assert await made_by(ClientPathChoice.PUBLIC) is PublicPath
+    assert log == []
+
+
+async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surprise: str) -> None:
+    with structlog.testing.capture_logs() as log:
+        assert await made_by(ClientPathChoice.AUTO) is PublicPath
+    [line] = log
+    assert (line["event"], line["log_level"]) == ("receive_path_is_public", "warning")
+    assert line["reason"].startswith(surprise)
+    assert "\n" not in line["reason"]
+
+
+async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(surprise: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        await made_by(ClientPathChoice.FAST)
+    assert refusal.value.where == "transport.client_path"
+    assert refusal.value.found.startswith(f"fast, and {surprise}")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.usefixtures("surprise")
+async def test_the_public_path_asks_nothing() -> None:
+    with structlog.testing.capture_logs() as log:
+        assert await made_by(ClientPathChoice.PUBLIC) is PublicPath
+    assert log == []
+
+
+@pytest.mark.real_time
+async def test_a_transport_that_fell_back_works_and_says_so_once(
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
+    settings = SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="first")
+    transport = SolaceTransport(settings)
+    with structlog.testing.capture_logs() as log:
+        await broker.stop()
+        with pytest.raises(ConnectFailed):
+            await transport.open()
+        await broker.start()
+        await transport.open()
+        recorder = FlowRecorder()
+        (await transport.bind(QueueName("orders/0"), Epoch(1), recorder)).start_intake()
+        await transport.send(Message("orders/new", b"a"))
+        await recorder.until_received(1)
+        await transport.close()
+    assert [line["event"] for line in log if line["log_level"] == "warning"] == ["receive_path_is_public"]
+
+
+@pytest.mark.real_time
+async def test_a_transport_that_may_not_fall_back_does_not_open(
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
+    transport = SolaceTransport(
+        SolaceSettings(
+            hosts=(f"tcp://{broker.host}:{broker.port}",),
+            client_name="first",
+            client_path=ClientPathChoice.FAST,
+        )
+    )
+    with pytest.raises(ConfigError, match=r"transport\.client_path: fast, and the client is"):
+        await transport.open()
+    await transport.close()
+    assert broker.client_names() == []

@@ -1,0 +1,203 @@
+"""Every surprise that the installed client could have for the fast publish path is found and named, and decides."""
+
+import asyncio
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_char_p, c_int, c_void_p
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog.testing
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.transport.solace import library
+from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.fast import publish_calls as fast_publish_calls
+from lbg_runtime.transport.solace.fast import publish_check as fast_publish_check
+from lbg_runtime.transport.solace.fast.publish import FastPublisher
+from lbg_runtime.transport.solace.fast.publish_check import choose_publisher
+from lbg_runtime.transport.solace.fast.publish_session import MANY_AT_ONCE, build_heard
+from lbg_runtime.transport.solace.fast.writer import message_writer
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.publisher import PublicPublisher
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+
+class _WithoutFunctions:
+    """A library that has nothing but its name."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getitem__(self, name: str) -> Any:
+        raise AttributeError(f"undefined symbol: {name}")
+
+
+def _without_reset(calls: Any) -> Any:
+    keeping = SimpleNamespace(**{**vars(calls), "reset": lambda _: 0})
+    return message_writer(keeping)  # type: ignore[arg-type]  # what is missing is the point
+
+
+def _direct(calls: Any) -> Any:
+    return message_writer(SimpleNamespace(**{**vars(calls), "set_delivery_mode": lambda *_: 0}))  # type: ignore[arg-type]
+
+
+def _unwritable(calls: Any) -> Any:
+    return message_writer(SimpleNamespace(**{**vars(calls), "set_payload": lambda *_: -1}))  # type: ignore[arg-type]
+
+
+def _writing_nothing_usual(_: int, message: Message, __: int) -> bool:
+    """Says that it has written what it has not."""
+    return "raw" not in message.properties
+
+
+def _building(**instead: Any) -> Callable[..., Any]:
+    """Has a session be built that has this in place of what it has."""
+
+    def build(builder: Any, hear: Any) -> Any:
+        service = build_heard(builder, hear)
+        for name, value in instead.items():
+            setattr(service.session, name, value)
+        return service
+
+    return build
+
+
+def _building_plainly(builder: Any, _: Any) -> Any:
+    return builder.build()
+
+
+def _building_greedy(builder: Any, hear: Any) -> Any:
+    return build_heard(builder, lambda *event: hear(*event) or True)
+
+
+def _refusing(_: Any, __: Any) -> Any:
+    raise library.PubSubPlusClientError("unknown property")
+
+
+def _keeping_more(name: str) -> Callable[[Any, str], str]:
+    return lambda _, wanted: {name: "1000"}.get(wanted, MANY_AT_ONCE)
+
+
+Surprise = tuple[object, str, object, str]
+"""Where, what, what instead, and how the check says it."""
+
+SURPRISES: dict[str, Surprise] = {
+    "no native session": (
+        library.ClientSession,
+        "session_pointer",
+        None,
+        "a session does not show its native one",
+    ),
+    "other callbacks": (
+        library.ClientSession,
+        "_event_callback_func_type",
+        CFUNCTYPE(c_int, c_void_p, c_void_p),
+        "a session is made in another way: ",
+    ),
+    "other properties": (
+        library.ClientSession,
+        "_SolaceSession__prepare_session_props",
+        lambda *_: (c_char_p * 1)(None),
+        "a session is made in another way: the session's properties leave no room",
+    ),
+    "refused": (fast_publish_check, "build_heard", _refusing, "a session is made in another way: unknown property"),
+    "one by one": (fast_publish_check, "build_heard", _building_plainly, "a session tells of every confirm"),
+    "other window": (
+        library.ClientSession,
+        "get_session_property",
+        _keeping_more("SESSION_PUB_WINDOW_SIZE"),
+        "a session keeps other than 255 messages unconfirmed",
+    ),
+    "deaf": (
+        fast_publish_check,
+        "build_heard",
+        _building(_event_callback=lambda *_: 0),
+        "a session's events are told as something else",
+    ),
+    "bypassed": (
+        fast_publish_check,
+        "build_heard",
+        _building_greedy,
+        "a session's events do not reach the client as they should",
+    ),
+    "missing function": (
+        fast_publish_calls,
+        "PyDLL",
+        _WithoutFunctions,
+        "the client or the interpreter lacks a function: undefined symbol: solClient_msg_alloc",
+    ),
+    "kept": (fast_publish_check, "writer_of", _without_reset, "a message was written as something else"),
+    "direct": (fast_publish_check, "writer_of", _direct, "a message was written as something else"),
+    "compiled otherwise": (
+        compiled,
+        "WRITER",
+        SimpleNamespace(Writer=lambda *_: SimpleNamespace(write=_writing_nothing_usual)),
+        "a message was written as something else",
+    ),
+    "unwritable": (fast_publish_check, "writer_of", _unwritable, "a message could not be written: "),
+}
+
+
+@pytest.fixture(params=SURPRISES)
+def surprise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    where, name, instead, words = SURPRISES[request.param]
+    monkeypatch.setattr(where, name, instead)
+    return words
+
+
+async def made_by(choice: ClientPathChoice, *, receives_fast: bool = True) -> type[object]:
+    return type(choose_publisher(choice, receives_fast=receives_fast)(Inbox(asyncio.get_running_loop())))
+
+
+async def test_the_client_that_is_installed_has_no_surprise() -> None:
+    with structlog.testing.capture_logs() as log:
+        assert await made_by(ClientPathChoice.AUTO) is FastPublisher
+        assert await made_by(ClientPathChoice.FAST) is FastPublisher
+    assert log == []
+
+
+async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surprise: str) -> None:
+    with structlog.testing.capture_logs() as log:
+        assert await made_by(ClientPathChoice.AUTO) is PublicPublisher
+    [line] = log
+    assert (line["event"], line["log_level"]) == ("publish_path_is_public", "warning")
+    assert line["reason"].startswith(surprise)
+    assert "\n" not in line["reason"]
+
+
+async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(surprise: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        await made_by(ClientPathChoice.FAST)
+    assert refusal.value.where == "transport.client_path"
+    assert refusal.value.found.startswith(f"fast, and {surprise}")
+
+
+@pytest.mark.usefixtures("surprise")
+async def test_who_receives_by_the_public_path_publishes_by_it_and_nothing_is_asked() -> None:
+    with structlog.testing.capture_logs() as log:
+        for choice in (ClientPathChoice.PUBLIC, ClientPathChoice.AUTO):
+            assert await made_by(choice, receives_fast=False) is PublicPublisher
+    assert log == []
+
+
+@pytest.mark.real_time
+async def test_a_transport_that_fell_back_publishes_and_says_so_once(
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_publish_check, "writer_of", _without_reset)
+    private: list[Callable[..., Any]] = []
+    monkeypatch.setattr(fast_publish_check, "FastPublisher", private.append)
+    transport = SolaceTransport(SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="first"))
+    with structlog.testing.capture_logs() as log:
+        await transport.open()
+        await asyncio.wait_for(transport.send(Message("orders/new", b"a")), PATIENCE_S)
+        await transport.close()
+    assert [line["event"] for line in log if line["log_level"] == "warning"] == ["publish_path_is_public"]
+    assert broker.engine.queue_depth("default", "orders/0") == 1  # type: ignore[arg-type]  # a queue's name
+    assert private == []

@@ -1,0 +1,400 @@
+"""The fast path on the client itself: what it takes it gives back, whatever ends first; settlements go in ranges."""
+
+import asyncio
+import gc
+import json
+import resource
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int, c_void_p, py_object
+from typing import Any
+
+import pytest
+
+from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.smf.contents import relay_of
+from lbg_runtime.testing.flow_recorder import FlowRecorder
+from lbg_runtime.transport.base import BoundFlow
+from lbg_runtime.transport.solace import paths
+from lbg_runtime.transport.solace.fast.gathering import Gathering
+from lbg_runtime.transport.solace.fast.path import PATIENCE_S as LOOP_PATIENCE_S
+from lbg_runtime.transport.solace.inbox import FULL
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.conftest import choose_parts
+
+pytestmark = pytest.mark.real_time
+
+MakeTransport = Callable[..., SolaceTransport]
+QUEUE = QueueName("orders/0")
+WINDOW = 255
+
+
+@pytest.fixture(params=["compiled", "interpreted"])
+def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ClientPathChoice:
+    choose_parts(request.param, monkeypatch)
+    return ClientPathChoice.FAST
+
+
+MESSAGE_CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
+
+
+class Counts:
+    """Native messages that were taken and freed, by all paths of a transport."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.freed = 0
+        self.is_broken = False
+        """The first message of a flow makes its callback fail."""
+
+
+@pytest.fixture
+def counts(client_path: ClientPathChoice, monkeypatch: pytest.MonkeyPatch) -> Counts:
+    counts = Counts()
+
+    class CountingCalls(paths.FastCalls):
+        def __init__(self) -> None:
+            super().__init__()
+            free = self.free
+
+            def count(reference: int) -> int:
+                counts.freed += 1
+                return int(free(c_void_p(reference)))
+
+            def pin() -> int:
+                if counts.is_broken:
+                    raise MemoryError("for a test")
+                state: int = keep_state()
+                return state
+
+            keep_state = self.pin
+            self.free, self.pin = CFUNCTYPE(c_int, c_void_p)(count), pin
+
+    class CountingPath(paths.FastPath):
+        def _callback(self, receiver: Any) -> Any:
+            found = super()._callback(receiver)
+            take = MESSAGE_CALLBACK(found) if isinstance(found, int) else found
+
+            def on_message(*call: Any) -> int:
+                answer: int = take(*call)
+                counts.taken += answer
+                return answer
+
+            return on_message
+
+    announce = Gathering._announce
+
+    def announce_or_fail(gathering: Gathering, turn: int) -> None:
+        if counts.is_broken:
+            raise MemoryError("for a test")
+        announce(gathering, turn)
+
+    monkeypatch.setattr(Gathering, "_announce", announce_or_fail)
+    monkeypatch.setattr(paths, "FastCalls", CountingCalls)
+    monkeypatch.setattr(paths, "FastPath", CountingPath)
+    return counts
+
+
+def fill(broker: BrokerServer, count: int, first: int = 0) -> None:
+    """Put messages on the queue without anybody publishing them."""
+    client, _ = broker.engine.connect("default", "default", "", "filler")
+    for number in range(first, first + count):
+        relay = relay_of(Message("orders/new", str(number).encode(), {"JMSXGroupID": "k", "lbg_key_sequence": number}))
+        broker.carry_out(broker.engine.publish_direct(client, Published("orders/new", relay, relay.size_bytes)))
+    broker.engine.disconnect(client)
+
+
+class SettlingSink:
+    """A flow sink that settles at once, as a handler that does nothing."""
+
+    def __init__(self, by: Callable[[Message], int] = lambda message: int(message.payload)) -> None:
+        self.flow: BoundFlow | None = None
+        self._number_of = by
+        self.numbers: list[int] = []
+        self.expected = 0
+        self.done = asyncio.Event()
+
+    def __call__(self, event: FlowEvent) -> None:
+        if isinstance(event, MessageReceived):
+            self.numbers.append(self._number_of(event.delivery.message))
+            assert self.flow is not None
+            self.flow.settle(event.delivery.delivery_id, Outcome.ACCEPTED)
+            if len(self.numbers) == self.expected:
+                self.done.set()
+
+    async def until(self, count: int, within_s: float = 30.0) -> None:
+        self.expected = count
+        if len(self.numbers) < count:
+            self.done.clear()
+            async with asyncio.timeout(within_s):
+                await self.done.wait()
+
+
+async def bind_settling(transport: SolaceTransport, epoch: int = 1) -> SettlingSink:
+    sink = SettlingSink()
+    sink.flow = await transport.bind(QUEUE, Epoch(epoch), sink)
+    sink.flow.start_intake()
+    return sink
+
+
+def peak_memory_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def test_every_message_that_was_taken_is_freed_and_memory_does_not_grow(
+    broker: BrokerServer, make_transport: MakeTransport, counts: Counts
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    total, before = 0, 0
+    for epoch in range(1, 6):
+        fill(broker, 6_000, total)
+        total += 6_000
+        sink = await bind_settling(transport, epoch)
+        await sink.until(6_000)
+        assert sink.numbers == list(range(total - 6_000, total))
+        assert sink.flow is not None
+        await sink.flow.unbind()
+        assert broker.engine.queue_depth("default", QUEUE) == 0
+        gc.collect()
+        if epoch == 1:
+            before = peak_memory_bytes()
+    assert (counts.taken, counts.freed) == (total, total)
+    # A leak of the native messages alone would be 12 MB.
+    assert peak_memory_bytes() - before < 6 * 1024 * 1024
+
+
+async def test_settlements_go_in_ranges(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = 0
+    settle = broker.engine.settle
+
+    def count(*call: Any) -> Any:
+        nonlocal frames
+        frames += 1
+        return settle(*call)
+
+    monkeypatch.setattr(broker.engine, "settle", count)
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 10_000)
+    sink = await bind_settling(transport)
+    await sink.until(10_000)
+    assert sink.flow is not None
+    await sink.flow.unbind()
+    assert broker.engine.queue_depth("default", QUEUE) == 0
+    assert frames < 2_500
+
+
+async def test_messages_that_nobody_took_from_the_inbox_are_freed_when_the_transport_is_closed(
+    broker: BrokerServer, make_transport: MakeTransport, counts: Counts
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 2_000)
+    recorder = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
+    await recorder.until_received(1)
+    await transport.close()
+    assert 0 < counts.taken == counts.freed
+
+
+async def test_messages_of_a_flow_that_was_given_up_in_full_flood_are_freed_and_come_again(
+    broker: BrokerServer, make_transport: MakeTransport, counts: Counts
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 3_000)
+    for epoch in range(1, 6):
+        recorder = FlowRecorder()
+        flow = await transport.bind(QUEUE, Epoch(epoch), recorder)
+        flow.start_intake()
+        await recorder.until_received(1)
+        await flow.unbind()
+    sink = await bind_settling(transport, 9)
+    await sink.until(3_000)
+    assert sink.numbers == list(range(3_000))
+    await asyncio.sleep(0)
+    assert counts.taken == counts.freed
+
+
+async def test_a_callback_that_fails_ends_the_flow_and_loses_nothing(
+    broker: BrokerServer, make_transport: MakeTransport, counts: Counts
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 400)
+    told = FlowRecorder()
+    counts.is_broken = True
+    flow = await transport.bind(QUEUE, Epoch(1), told)
+    flow.start_intake()
+    assert await told.until_down() == "a message could not be taken: MemoryError('for a test')"
+    await flow.unbind()
+    assert told.deliveries == []
+    counts.is_broken = False
+    sink = await bind_settling(transport, 2)
+    await sink.until(400)
+    assert sink.numbers == list(range(400))
+    gc.collect()
+    assert counts.taken == counts.freed >= 400
+
+
+async def test_a_handler_that_blocks_the_loop_fills_no_memory_and_costs_nothing_but_time(
+    counts: Counts,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "lbg_runtime.cli.bench.arms.filled_broker",
+        "5000",
+        "7",
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+    )
+    assert process.stdout is not None
+    transport: SolaceTransport | None = None
+    try:
+        host = json.loads(await process.stdout.readline())["host"]
+        transport = SolaceTransport(SolaceSettings(hosts=(host,), client_name="blocked"))
+        await transport.open()
+        sink = SettlingSink(by=lambda message: int(message.message_id or ""))
+        sink.flow = await transport.bind(QueueName("bench/0"), Epoch(1), sink)
+        sink.flow.start_intake()
+        await sink.until(1)
+        time.sleep(3 * LOOP_PATIENCE_S)  # noqa: ASYNC251 - that is the point
+        assert counts.taken < FULL + 2 * WINDOW
+        await sink.until(5_000)
+        assert sink.numbers == list(range(5_000))
+    finally:
+        if transport is not None:
+            await transport.close()
+        process.kill()
+        await process.communicate()
+    assert counts.taken == counts.freed == 5_000
+
+
+async def test_slow_handlers_get_more_than_the_window_of_the_path(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 3_000)
+    recorder = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
+    await recorder.until_received(3_000)
+    assert recorder.payloads == [str(number).encode() for number in range(3_000)]
+
+
+async def test_settling_does_not_open_an_intake_that_was_stopped(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    broker.create_queue("other", ["other"])
+    transport = make_transport("first")
+    await transport.open()
+    recorder, other = FlowRecorder(), FlowRecorder()
+    (await transport.bind(QueueName("other"), Epoch(1), other)).start_intake()
+    fill(broker, 400)
+    flow = await transport.bind(QUEUE, Epoch(1), recorder)
+    flow.start_intake()
+    await recorder.until_received(400)
+    flow.stop_intake()
+    # The markers come over the same connection behind all that the broker sent before.
+    await transport.send(Message("other", b"marker"))
+    await other.until_received(1)
+    for delivery in recorder.deliveries:
+        flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
+    flow.flush()
+    fill(broker, 400, 400)
+    await transport.send(Message("other", b"marker"))
+    await other.until_received(2)
+    assert len(recorder.deliveries) == 400
+    flow.start_intake()
+    await recorder.until_received(800)
+
+
+async def test_messages_and_events_of_a_flow_keep_their_order(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 50)
+    recorder = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
+    await recorder.until_received(50)
+    assert broker.abort_connections("first") == 1
+    await recorder.until_active(times=2)
+    fill(broker, 50, 50)
+    await recorder.until_received(100)
+    kinds = [type(event) for event in recorder.events]
+    assert kinds == [FlowActive, *[MessageReceived] * 50, FlowInactive, FlowActive, *[MessageReceived] * 50]
+
+
+EXIT = """
+import asyncio, sys
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.core.flow.events import MessageReceived
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.conftest import choose_parts
+
+async def main():
+    settings = SolaceSettings(hosts=(sys.argv[1],), client_name="leaver", client_path=ClientPathChoice.FAST)
+    transport = SolaceTransport(settings)
+    await transport.open()
+    flowing = asyncio.Event()
+    def sink(event):
+        if isinstance(event, MessageReceived):
+            flowing.set()
+    (await transport.bind("orders/0", 1, sink)).start_intake()
+    await asyncio.wait_for(flowing.wait(), 10)
+    return transport
+
+how = sys.argv[2]
+if how == "running":
+    async def leave():
+        await main()
+        sys.exit(7)
+    asyncio.run(leave())
+loop = asyncio.new_event_loop()
+transport = loop.run_until_complete(main())
+if how == "closed":
+    loop.close()
+    import time
+    time.sleep(0.2)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("how", ["running", "left", "closed"])
+async def test_the_interpreter_ends_in_good_order_with_flows_that_flow(broker: BrokerServer, how: str) -> None:
+    fill(broker, 30_000)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-W",
+        "ignore::ResourceWarning",
+        "-c",
+        EXIT,
+        f"tcp://{broker.host}:{broker.port}",
+        how,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        async with asyncio.timeout(30):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert (process.returncode, output, errors.decode()) == (7, b"", "")
