@@ -11,6 +11,7 @@ from typing import Self
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lbg_runtime.model.errors import UserError
 
@@ -44,12 +45,12 @@ class HttpServer:
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
             self._app,
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             proxy_headers=False,
+            # The library's loggers are those of the whole process. So not `access_log` either, which empties one.
             log_config=None,
-            access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
@@ -94,6 +95,14 @@ class HttpServer:
             expected = "an address of this machine with a free port"
             raise UserError(f"{self._name} {self.host}:{self.port}", reason, expected) from error
         return listener
+
+
+class _Connection(H11Protocol):
+    """Writes no line for a request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self.access_log = False
 
 
 class _Server(uvicorn.Server):

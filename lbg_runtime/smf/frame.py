@@ -221,6 +221,8 @@ class FrameReader:
         """The next whole frame, or None until more is fed; raises `ProtocolError` at the first impossible header."""
         data, position = self._data, self._position
         available = len(data) - position
+        if not available:
+            return None  # `_needed` stays that of the unfinished frame
         self._needed = HEADER_BYTES
         if available >= HEADER_BYTES:
             _, total = check_lengths(data, position)
@@ -230,8 +232,7 @@ class FrameReader:
                 self._position = position + total
                 return data[position : position + total]
             self._needed = total
-        if available:
-            self._unfinished += data[position:]
-            self._data = b""
-            self._position = 0
+        self._unfinished += data[position:]
+        self._data = b""
+        self._position = 0
         return None

@@ -83,7 +83,7 @@ def read_transaction(body: bytes) -> TransactionRequest:
     try:
         kind = TransactionKind(values[_KIND][0])
     except (KeyError, IndexError, ValueError) as error:
-        raise ProtocolError("transaction control that says not what it asks") from error
+        raise ProtocolError("transaction control without a valid request kind") from error
     session = values.get(_SESSION, bytes(4))
     if len(session) != 4:
         raise ProtocolError(f"a transacted session of {len(session)} bytes, not 4")

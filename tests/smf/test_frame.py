@@ -106,6 +106,23 @@ def test_a_lightweight_parameter_holds_three_bytes_at_most() -> None:
         encode_parameter(Parameter(0, bytes(4), light=True))
 
 
+def test_a_large_frame_in_small_pieces_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = encode_frame(Frame(Protocol.MESSAGE, body=bytes(100_000)))
+    copied: list[int] = []
+
+    def copy(unfinished: bytearray) -> bytes:
+        copied.append(len(unfinished))
+        return bytes(unfinished)
+
+    monkeypatch.setattr("lbg_runtime.smf.frame.bytes", copy, raising=False)
+    reader = FrameReader(len(raw))
+    for start in range(0, len(raw), 100):
+        reader.feed(raw[start : start + 100])
+        found = reader.next_frame()
+    assert found == raw
+    assert copied == [len(raw)]
+
+
 def test_frames_before_an_impossible_one_are_still_read() -> None:
     keep_alive = encode_frame(Frame(Protocol.KEEP_ALIVE))
     reader = FrameReader(1000)

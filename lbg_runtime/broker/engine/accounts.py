@@ -66,7 +66,8 @@ class ClientProfile:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One client username. Changes of it, and of its profiles, count at once for clients that are logged in."""
+    """One client username. Changes of it, and of its profiles, count at once for clients that are logged in, for all
+    that they ask from then on; flows that are open stay open."""
 
     name: str
     is_enabled: bool = True

@@ -24,7 +24,8 @@ class Published:
     spooled_at_s: int | None = None
     """Unix time at which it came, for administrators alone; None where the front end does not say."""
     publisher: str = ""
-    """Name of the publisher flow on which it came; empty where the front end does not say, and after a restart."""
+    """Name of the publisher flow on which it came, or of the client where it came in a transaction or directly. Said of
+    messages in queues with groups alone; empty after a restart, and in a replay."""
     number: int = field(default=0, compare=False)
     """Given when it is accepted, the same on every queue and in a replay, and never reused: later messages have greater
     ones. 0 before, and for direct messages that no queue took."""

@@ -33,24 +33,12 @@ from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.replay.log import ReplayStart
 from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.restoration import Restoration
-from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings
+from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
 from lbg_runtime.broker.engine.transactions import Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
-
-__all__ = [
-    "DEFAULT_VPN",
-    "AccessType",
-    "BoundQueue",
-    "Engine",
-    "FlowStatus",
-    "PublisherFlow",
-    "QueueSettings",
-    "QueueStatus",
-    "SettledRange",
-]
 
 DEFAULT_VPN = "default"
 LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
@@ -225,8 +213,7 @@ class Engine:
         """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 403
         `Permission Not Allowed` where its profile creates none."""
         known = self._registry.client(client)
-        if not known.account.profile.may_create_queues:
-            raise BrokerRefusal(403, "Permission Not Allowed")
+        _check_creation(known)
         owned = replace(settings, owner=known.username)
         self._create_queue(known.vpn, queue, owned, temporary_of=None if settings.durable else client)
 
@@ -249,7 +236,7 @@ class Engine:
             if vpn.replay_log is not None:
                 vpn.replay_log.add(message)
         for queue in takers:
-            effects += queue.add(message)
+            effects += queue.add(message, known.name)
         return effects
 
     def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
@@ -312,14 +299,12 @@ class Engine:
         if vpn.replay_log is not None:
             vpn.replay_log.add(message)
         for queue in takers:
-            # Whose it is matters to groups alone.
-            effects += queue.add(replace(message, publisher=state.name) if queue.groups_messages else message)
+            effects += queue.add(message, state.name)
         effects += self._deliver_directly(vpn, message)
         return effects
 
     def _takers(self, client: Client, message: Published) -> list[Queue]:
-        if self.surroundings.refuse is not None:
-            self.surroundings.refuse(Asked.PUBLISH, client.name)
+        self.surroundings.check(Asked.PUBLISH, client.name)
         if not client.account.acl.publish.allows(message.topic):
             raise BrokerRefusal(403, "Publish ACL Denied")
         takers: list[Queue] = []
@@ -347,14 +332,14 @@ class Engine:
     ) -> tuple[BoundQueue, list[Effect]]:
         """Bind a consumer flow with a closed window, last in the queue's bind line.
 
-        `last_received_id` says that the client re-binds a handle that lives on: it still holds what it got up to
-        that id and settles it by the old ids, unless the message has gone to someone else meanwhile (`Queue` has the
-        rule). A browser is outside the line. `create_temporary` makes the queue, the client's own, if it is missing.
-        503 `Unknown Queue`, 503 `Queue Shutdown`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed`
-        for a queue that the client may not read, another client's temporary one included, 400 `Endpoint Property
-        Mismatch` where a durable queue has the name of a temporary. With a `selector` it gets what that is true of;
-        400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups. `partition_group` is
-        what the answer to the handle's bind before said.
+        `last_received_id` says that the client re-binds a handle that lives on: it still holds what it got up to that
+        id and settles it by the old ids, unless the message has gone to someone else meanwhile (`Queue` has the rule).
+        A browser is outside the line. `create_temporary` makes the queue, the client's own, if it is missing. 503
+        `Unknown Queue`, 503 `Queue Shutdown`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed` for a
+        queue that the client may not read, another client's temporary one included, and where its profile creates none,
+        400 `Endpoint Property Mismatch` where a durable queue has the name of a temporary. With a `selector` it gets
+        what that is true of; 400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups.
+        `partition_group` is what the answer to the handle's bind before said.
 
         With `replay` the queue's messages are replaced by those of the replay log from there on that it attracts; its
         browsers end with 503 `Replay Started`. Refused as `Replays.choose`; a flow that asks for a time before there
@@ -371,17 +356,8 @@ class Engine:
             self._changes.note(DeliveryIdsSkipped(last_received_id))
         if create_temporary and replay is not None:
             raise BrokerRefusal(403, "Replay Not Supported on Temporary Queue")
-        if create_temporary and queue not in known.vpn.queues:
-            settings = QueueSettings(durable=False, owner=known.username)
-            self._create_queue(known.vpn, queue, settings, temporary_of=client)
-        found = known.vpn.queue(queue, client)
-        if create_temporary and found.settings.durable:
-            raise BrokerRefusal(400, "Endpoint Property Mismatch")
-        wants: Wants = wants_everything
-        if selector:
-            if found.settings.is_partitioned or found.settings.groups_messages:
-                raise BrokerRefusal(400, "Invalid Selector")
-            wants = self._wants(selector)
+        found = self._temporary_queue(known, queue) if create_temporary else known.vpn.queue(queue, client)
+        wants = self._wants(found, selector)
         found.admit(known.username, browser=browser)
         effects: list[Effect] | None = []
         if replay is not None and last_received_id is None:
@@ -437,7 +413,22 @@ class Engine:
             raise
         return None if messages is None else self.replays.begin(queue, messages)
 
-    def _wants(self, text: str) -> Wants:
+    def _temporary_queue(self, client: Client, name: QueueName) -> Queue:
+        """A client's own temporary queue, which is made if it is missing."""
+        if name not in client.vpn.queues:
+            _check_creation(client)
+            settings = QueueSettings(durable=False, owner=client.username)
+            self._create_queue(client.vpn, name, settings, temporary_of=client.id)
+        found = client.vpn.queue(name, client.id)
+        if found.settings.durable:
+            raise BrokerRefusal(400, "Endpoint Property Mismatch")
+        return found
+
+    def _wants(self, queue: Queue, text: str) -> Wants:
+        if not text:
+            return wants_everything
+        if queue.settings.is_partitioned or queue.settings.groups_messages:
+            raise BrokerRefusal(400, "Invalid Selector")
         selector, fields_of = compile_selector(text), self.surroundings.fields_of
         return lambda message: selector(fields_of(message).values)
 
@@ -477,6 +468,11 @@ def _modifiable_queue(client: Client, queue: QueueName) -> Queue:
     if not found.allows(client.username, Permission.MODIFY_TOPIC):
         raise BrokerRefusal(403, "Permission Not Allowed")
     return found
+
+
+def _check_creation(client: Client) -> None:
+    if not client.account.profile.may_create_queues:
+        raise BrokerRefusal(403, "Permission Not Allowed")
 
 
 def _check_subscription(client: Client, subscription: str) -> None:

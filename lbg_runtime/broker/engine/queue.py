@@ -71,15 +71,16 @@ class Queue:
         self._ids = ids
         self.journal = journal
         """Told of what outlives the broker; None where nothing does."""
-        self._spool = Spool(journal)
+        self.spool = Spool(journal)
+        """This, `claims` and `retention` are also what an earlier life of the broker is restored to."""
         self._surroundings = surroundings or Surroundings()
-        self._line = make_line(self.settings, self._spool, self._surroundings)
+        self._line = make_line(self.settings, self.spool, self._surroundings)
         self._rank()
-        self._retention = Retention(settings, self._spool, self._surroundings, bury, self._feed)
+        self.retention = Retention(settings, self.spool, self._surroundings, bury, self._feed)
         self._browsers: dict[FlowId, BrowserFlow] = {}
-        self._claims = Claims(self._spool, journal)
+        self.claims = Claims(self.spool, journal)
         timetable = self._surroundings.timetable
-        self._feeder = Feeder(self._spool, self._claims, self._retention, ids, lambda at_ms: timetable.set(self, at_ms))
+        self._feeder = Feeder(self.spool, self.claims, self.retention, ids, lambda at_ms: timetable.set(self, at_ms))
         self._feeder.use(self._line)
 
     # -- spooling
@@ -87,12 +88,7 @@ class Queue:
     @property
     def depth(self) -> int:
         """Messages spooled, unacknowledged ones included."""
-        return self._spool.depth
-
-    @property
-    def restorable_parts(self) -> tuple[Spool, Claims, Retention]:
-        """What is filled with an earlier life of the broker, before the first client comes."""
-        return self._spool, self._claims, self._retention
+        return self.spool.depth
 
     @property
     def flows(self) -> tuple[Flow, ...]:
@@ -101,12 +97,12 @@ class Queue:
 
     def refusal_of(self, message: Published) -> BrokerRefusal | None:
         """Why the queue cannot take the message, which counts as discarded then; None where it can."""
-        return self._intake.refusal_of(message, self.settings, self._spool.spooled_bytes)
+        return self._intake.refusal_of(message, self.settings, self.spool.spooled_bytes)
 
     @property
     def free_bytes(self) -> int:
         """How much more it takes."""
-        return self.settings.quota_bytes - self._spool.spooled_bytes
+        return self.settings.quota_bytes - self.spool.spooled_bytes
 
     @property
     def tells_publishers(self) -> bool:
@@ -116,16 +112,19 @@ class Queue:
             when is RejectOnDiscard.WHEN_QUEUE_ENABLED and self.settings.ingress_enabled
         )
 
-    def add(self, message: Published) -> list[Effect]:
-        """Spool a message that `refusal_of` has nothing against."""
-        spooled = self._spool.add(message)
-        if self._retention.is_watching:
-            self._retention.came(spooled)
+    def add(self, message: Published, publisher: str = "") -> list[Effect]:
+        """Spool a message that `refusal_of` has nothing against, and that `publisher` sent where that is known."""
+        # Whose it is matters to groups alone.
+        if publisher and isinstance(self._line, GroupLine):
+            message = replace(message, publisher=publisher)
+        spooled = self.spool.add(message)
+        if self.retention.is_watching:
+            self.retention.came(spooled)
         return self._feed()
 
     def delete_messages(self, sequences: Container[int] | None) -> list[Effect]:
         """Remove messages for good, whoever holds them: those in these places, or all."""
-        chosen = [m for m in self._spool.messages() if sequences is None or m.sequence in sequences]
+        chosen = [m for m in self.spool.messages() if sequences is None or m.sequence in sequences]
         self._take_from_holders(chosen)
         self._end(chosen, Outcome.ACCEPTED)
         return self._feed()
@@ -173,13 +172,13 @@ class Queue:
         if last_received_id is None:
             # A handle that lives on names its partitions, even if it never received anything.
             if partition_group is None:
-                self._claims.forget(client_name)
+                self.claims.forget(client_name)
         else:
             self._ids.skip_to(last_received_id)
-            bound.remembered_as = self._claims.resume(client_name, last_received_id)
+            bound.remembered_as = self.claims.resume(client_name, last_received_id)
         self._line.join(bound)
         if self._line.is_fed(bound):
-            self._claims.take_over(bound)
+            self.claims.take_over(bound)
         if isinstance(self._line, PartedLine):
             self._line.keep_held(bound)
             self._surroundings.timetable.set(self, self._line.deadline_ms)
@@ -191,7 +190,7 @@ class Queue:
 
     def browse(self, flow: FlowId, client: ClientId, client_name: str, wants: Wants = wants_everything) -> BrowserFlow:
         """Bind a browser that was admitted, its window closed; it has no part in the election."""
-        browser = BrowserFlow(flow, client, client_name, self._spool.first_sequence, wants)
+        browser = BrowserFlow(flow, client, client_name, self.spool.first_sequence, wants)
         self._browsers[flow] = browser
         return browser
 
@@ -201,7 +200,7 @@ class Queue:
             del self._browsers[flow.id]
             return []
         was_fed = self._leave(flow)
-        self._claims.give_up(flow)
+        self.claims.give_up(flow)
         return self._elect(was_fed) + self._feed()
 
     def lose(self, flows: Sequence[Flow]) -> list[Effect]:
@@ -212,19 +211,19 @@ class Queue:
                 del self._browsers[flow.id]
                 continue
             was_fed |= self._leave(flow)
-            self._claims.remember(flow)
+            self.claims.remember(flow)
         return self._elect(was_fed) + self._feed()
 
     def change(self, settings: QueueSettings) -> list[Effect]:
         """Give the queue other settings; another access type only while no flow is bound."""
         before, self.settings = self.settings, settings
         if kind_of(settings) != kind_of(before):
-            self._line = make_line(self.settings, self._spool, self._surroundings)
+            self._line = make_line(self.settings, self.spool, self._surroundings)
             self._feeder.use(self._line)
         elif isinstance(self._line, PartitionLine):
             self._line.change(settings)
         self._rank()
-        self._retention.change(settings)
+        self.retention.change(settings)
         if self.journal is not None:
             self.journal.configured(settings)
         for flow in self._line.flows.values():
@@ -238,11 +237,18 @@ class Queue:
         self._browsers.clear()
         for flow in self._line.flows.values():
             self._take_back(flow)
-            self._claims.give_up(flow)
-        self._line = make_line(self.settings, self._spool, self._surroundings)
+            self.claims.give_up(flow)
+        self._line = make_line(self.settings, self.spool, self._surroundings)
         self._feeder.use(self._line)
         self._surroundings.timetable.set(self, None)
         return ended
+
+    def deleted(self) -> None:
+        """The queue is gone, its messages with it: it waits for no time any more. Its flows are ended besides."""
+        self.retention.retire()
+        self._surroundings.timetable.set(self, None)
+        if self.journal is not None:
+            self.journal.deleted()
 
     def open_window(self, flow: Flow, received_up_to: DeliveryId, window: int) -> list[Effect]:
         """Move a flow's window and send what it lets through."""
@@ -272,14 +278,14 @@ class Queue:
             settings=self.settings,
             flows=flows,
             active_flow=next((f.flow for f in flows if exclusive and f.active and not f.browser), None),
-            depth=self._spool.depth,
-            spooled_bytes=self._spool.spooled_bytes,
-            unacked_count=self._spool.unacked_count,
-            deaths=replace(self._retention.deaths),
+            depth=self.spool.depth,
+            spooled_bytes=self.spool.spooled_bytes,
+            unacked_count=self.spool.unacked_count,
+            deaths=replace(self.retention.deaths),
             discards=replace(self._intake.counts),
             redelivered_count=self._feeder.redelivered_count,
-            first_sequence=self._spool.first_sequence,
-            last_sequence=self._spool.last_sequence,
+            first_sequence=self.spool.first_sequence,
+            last_sequence=self.spool.last_sequence,
             binds=replace(self._admission.counts),
             subscriptions=subscriptions,
             partitions=self._line.statuses() if isinstance(self._line, PartitionLine) else (),
@@ -289,11 +295,6 @@ class Queue:
     def groups(self) -> tuple[GroupStatus, ...]:
         """The message groups that are pinned now; none where the queue does not group."""
         return self._line.statuses() if isinstance(self._line, GroupLine) else ()
-
-    @property
-    def groups_messages(self) -> bool:
-        """Whether it has message groups."""
-        return isinstance(self._line, GroupLine)
 
     def unpin_group(self, group: str | None) -> list[Effect]:
         """Choose a flow anew for the next message of a group, or of every group."""
@@ -311,7 +312,7 @@ class Queue:
                 spooled_at_s=m.message.spooled_at_s,
                 number=m.message.number,
             )
-            for m in self._spool.messages()
+            for m in self.spool.messages()
         )
 
     def flow_status(self, flow: Flow) -> FlowStatus:
@@ -339,7 +340,7 @@ class Queue:
 
     def _take_back(self, flow: ConsumerFlow) -> None:
         for _, message in flow.unsettled:
-            self._spool.put_back(message)
+            self.spool.put_back(message)
 
     def _elect(self, was_fed: bool) -> list[Effect]:
         """Tell the next in an exclusive queue's line that it is fed, where a fed flow has left."""
@@ -348,7 +349,7 @@ class Queue:
         first = next(iter(self._line.flows.values()), None)
         if first is None:
             return []
-        self._claims.take_over(first)
+        self.claims.take_over(first)
         return [ActivityChanged(first.client, first.id, active=True)]
 
     def _feed(self) -> list[Effect]:
@@ -369,7 +370,7 @@ class Queue:
             self._take_from_holders(shown)
             return shown
         taken = flow.unsettled.take(settled.first, settled.last)
-        return taken + self._claims.take_settled(flow, settled.first, settled.last)
+        return taken + self.claims.take_settled(flow, settled.first, settled.last)
 
     def _take_from_holders(self, messages: Sequence[SpooledMessage]) -> None:
         """A browser removes messages that consumers may hold: those have room again."""
@@ -383,17 +384,17 @@ class Queue:
         effects: list[Effect] = []
         if outcome is Outcome.FAILED:
             for message in messages:
-                effects += self._retention.put_back(message)  # It waits already where a standby settles.
+                effects += self.retention.put_back(message)  # It waits already where a standby settles.
             return effects
-        self._claims.end_on(messages)
+        self.claims.end_on(messages)
         if outcome is Outcome.ACCEPTED:
-            self._spool.remove(messages)
+            self.spool.remove(messages)
             return effects
         for message in messages:
-            effects += self._retention.reject(message)
+            effects += self.retention.reject(message)
         return effects
 
     def _rank(self) -> None:
         traits_of = self._surroundings.traits_of
         respects = self.settings.respect_priority
-        self._spool.rank_by((lambda message: HIGHEST_PRIORITY - traits_of(message).priority) if respects else None)
+        self.spool.rank_by((lambda message: HIGHEST_PRIORITY - traits_of(message).priority) if respects else None)

@@ -54,12 +54,12 @@ class Restoration:
         """Make one change again."""
         match change:
             case MessageKept(number, sequence, message):
-                self._queues[number][1].restorable_parts[0].restore(sequence, message)
+                self._queues[number][1].spool.restore(sequence, message)
                 self._registry.numbers.skip_to(message.number)
             case MessagesDelivered():
                 self._deliver(change)
             case MessagesGone(number, sequences):
-                spool = self._queues[number][1].restorable_parts[0]
+                spool = self._queues[number][1].spool
                 spool.remove([gone for sequence in sequences if (gone := spool.at(sequence)) is not None])
             case MessageLogged() | MessageUnlogged() | ReplayLogKept() | ReplayLogGone():
                 self._replays.restore(change)
@@ -96,8 +96,8 @@ class Restoration:
         """Give clients back what they may come back to; answers the greatest flow id that was in use."""
         claimed: dict[FlowId, list[SpooledMessage]] = {flow: [] for flow in self._flows}
         for _, queue in self._queues.values():
-            queue.restorable_parts[2].change(queue.settings)
-            for message in queue.restorable_parts[0].messages():
+            queue.retention.change(queue.settings)
+            for message in queue.spool.messages():
                 if message.flow in claimed:
                     claimed[message.flow].append(message)
                 else:
@@ -109,7 +109,7 @@ class Restoration:
             deliveries = Deliveries()
             messages.sort(key=lambda each: each.delivery_id)
             deliveries.add([each.delivery_id for each in messages], messages)
-            claims = self._queues[kept.queue][1].restorable_parts[1]
+            claims = self._queues[kept.queue][1].claims
             claims.restore(flow, kept.client_name, Window(kept.received_up_to, kept.under_way), deliveries)
         return self._last_flow_id
 
@@ -123,7 +123,7 @@ class Restoration:
         self._queues[change.queue] = (vpn, queue)
 
     def _deliver(self, change: MessagesDelivered) -> None:
-        spool = self._queues[change.queue][1].restorable_parts[0]
+        spool = self._queues[change.queue][1].spool
         for sequence, delivery_id, delivery_count in change.deliveries:
             self._delivery_ids.skip_to(delivery_id)
             if (message := spool.at(sequence)) is not None:

@@ -127,6 +127,12 @@ class Retention:
         self._arm()
         return effects + self._feed()
 
+    def retire(self) -> None:
+        """The queue is gone: nothing in it dies or comes back any more."""
+        self._ends.clear()
+        self._delayed.clear()
+        self._surroundings.timetable.set(self, None)
+
     def expire(self, message: SpooledMessage) -> list[Effect]:
         """End a message whose life is over."""
         buried = self._end(message)

@@ -23,9 +23,12 @@ class Timetable:
 
     def __init__(self, now: Clock = lambda: 0) -> None:
         self.now = now
-        self._times: dict[Timed, int] = {}
-        self._order: list[tuple[int, int, Timed]] = []
-        """Entries of times that have changed since stay until they come up."""
+        self._times: dict[Timed, tuple[int, int]] = {}
+        """When each part is to be called, and the number of its entry."""
+        self._parts: dict[int, Timed] = {}
+        """The part of each entry that counts."""
+        self._order: list[tuple[int, int]] = []
+        """Times and numbers of entries. Those that count no more stay until they come up, and hold no part."""
         self._entry_count = 0
         self.has_changed = False
         """Whether `next_ms` may be another one; for whoever waits for it to set back."""
@@ -34,25 +37,28 @@ class Timetable:
     def next_ms(self) -> int | None:
         """When the first part has something to do."""
         while self._order:
-            at_ms, _, part = self._order[0]
-            if self._times.get(part) == at_ms:
+            at_ms, entry = self._order[0]
+            if entry in self._parts:
                 return at_ms
             heappop(self._order)
         return None
 
     def set(self, part: Timed, at_ms: int | None) -> None:
         """Call a part at this time instead of the time it had; None for never."""
-        if self._times.get(part) == at_ms:
+        known_ms, known_entry = self._times.get(part, (None, 0))
+        if known_ms == at_ms:
             return
         self.has_changed = True
+        if known_ms is not None:
+            del self._times[part], self._parts[known_entry]
         if at_ms is None:
-            del self._times[part]
             return
-        self._times[part] = at_ms
         self._entry_count += 1  # Parts have no order among themselves.
-        heappush(self._order, (at_ms, self._entry_count, part))
+        self._times[part] = at_ms, self._entry_count
+        self._parts[self._entry_count] = part
+        heappush(self._order, (at_ms, self._entry_count))
         if len(self._order) > 2 * len(self._times) + 64:
-            self._order = [entry for entry in self._order if self._times.get(entry[2]) == entry[0]]
+            self._order = [each for each in self._order if each[1] in self._parts]
             heapify(self._order)
 
     def call_due(self) -> list[Effect]:
@@ -60,7 +66,7 @@ class Timetable:
         now_ms = self.now()
         due: list[Timed] = []
         while (at_ms := self.next_ms) is not None and at_ms <= now_ms:
-            part = heappop(self._order)[2]
+            part = self._parts.pop(heappop(self._order)[1])
             del self._times[part]
             due.append(part)
         return [effect for part in due for effect in part.on_deadline()]

@@ -43,12 +43,19 @@ class Transactions:
         self._settle = settle
         self._deliver_directly = deliver_directly
 
+    def check(self, client: ClientId) -> Client:
+        """A client that may use transactions; 403 `Permission Not Allowed` where its profile has none."""
+        known = self._registry.client(client)
+        if not known.account.profile.may_use_transactions:
+            raise BrokerRefusal(403, "Permission Not Allowed")
+        return known
+
     def commit(self, client: ClientId, messages: Sequence[Published], consumed: Sequence[Consumed]) -> list[Effect]:
         """Have everything count, or nothing: refused as `Engine.publish`, 503 `Spool Over Quota` also for the whole.
 
-        503 `Transaction Failure` where what was consumed is not the client's any more.
+        As `check`, and 503 `Transaction Failure` where what was consumed is not the client's any more.
         """
-        known = self._registry.client(client)
+        known = self.check(client)
         if any(self._held(part) != part.count for part in consumed):
             raise BrokerRefusal(503, "Transaction Failure")
         takers = [self._takers_of(known, message) for message in messages]
@@ -66,7 +73,7 @@ class Transactions:
             if known.vpn.replay_log is not None:
                 known.vpn.replay_log.add(message)
             for queue in queues:
-                effects += queue.add(message)
+                effects += queue.add(message, known.name)
             effects += self._deliver_directly(known, message)
         return effects
 

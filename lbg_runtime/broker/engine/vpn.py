@@ -15,7 +15,8 @@ from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
 from lbg_runtime.model.ids import QueueName
 
-LARGEST_CLIENT_NAME = 160
+LARGEST_CLIENT_NAME_BYTES = 160
+_WILDCARDS = frozenset("*>")
 TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
 """Begins the topic of a message for one queue: a durable one's is `QUEUE_ADDRESS_PREFIX` and its name, a temporary
@@ -56,7 +57,7 @@ class Vpn:
     def log_in(self, username: str, password: str | None, client_name: str, address: str) -> Account:
         """The account of a client that may come in; 400 `Client Name Parse Error` and as `Accounts.log_in`."""
         account = self.accounts.log_in(username, password, address)
-        if not client_name or len(client_name) > LARGEST_CLIENT_NAME:
+        if not _is_client_name(client_name):
             raise BrokerRefusal(400, "Client Name Parse Error")
         return account
 
@@ -103,8 +104,7 @@ class Vpn:
         """Take a queue and its subscriptions away; its flows are the caller's to end."""
         del self.queues[queue.name]
         self.queue_subscriptions.remove_all(queue)
-        if queue.journal is not None:
-            queue.journal.deleted()
+        queue.deleted()
 
     def subscribe_queue(self, queue: Queue, subscription: str) -> None:
         """Attract messages into a queue; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`."""
@@ -117,3 +117,10 @@ class Vpn:
         self.queue_subscriptions.remove(queue, subscription)
         if queue.journal is not None:
             queue.journal.unsubscribed(subscription)
+
+
+def _is_client_name(name: str) -> bool:
+    """Whether a client may be called so: it becomes part of topics and of log lines."""
+    # What cannot be printed may have no UTF-8, so it is asked first.
+    is_text = bool(name) and name.isprintable() and _WILDCARDS.isdisjoint(name)
+    return is_text and len(name.encode()) <= LARGEST_CLIENT_NAME_BYTES

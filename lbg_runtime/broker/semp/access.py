@@ -50,7 +50,7 @@ class Administrator:
         """Raises `SempFault` where this is not theirs to change."""
         held = self.level if level is Level.GLOBAL else self.level_in(vpn)
         if not held.includes(AccessLevel.READ_WRITE):
-            raise SempFault(SempCode.UNAUTHORIZED, f"{self.username} has not the rights of {level.value}")
+            raise SempFault(SempCode.UNAUTHORIZED, f"{self.username} lacks {level.value} access")
 
 
 DEFAULT_ADMINISTRATORS = (Administrator("admin", "admin", AccessLevel.ADMIN),)

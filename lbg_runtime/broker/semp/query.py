@@ -72,7 +72,7 @@ class Condition:
         try:
             return int(self.text)
         except ValueError:
-            raise SempFault(SempCode.INVALID_PARAMETER, f"where: {self.text!r} is no number") from None
+            raise SempFault(SempCode.INVALID_PARAMETER, f"where: {self.text!r} is not a number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Query:
 def _condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
     if match is None:
-        raise SempFault(SempCode.INVALID_PARAMETER, f"where: {text!r} is no comparison")
+        raise SempFault(SempCode.INVALID_PARAMETER, f"where: {text!r} is not a comparison")
     return Condition(*match.groups())
 
 

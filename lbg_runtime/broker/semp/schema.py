@@ -60,14 +60,17 @@ class Text:
 
     def check(self, value: Json) -> None:
         """Raises `SempFault` for a value that cannot be."""
+        shown = None if self.is_secret else value
         if not isinstance(value, str) or not self.least <= len(value) <= self.most:
-            raise _invalid(self.name, None if self.is_secret else value, f"{self.least} to {self.most} characters")
+            raise _invalid(self.name, shown, f"{self.least} to {self.most} characters")
         bad = {c for c in value if c in self.forbidden or (self.allowed is not None and c not in self.allowed)}
-        if bad or not value.isprintable():
-            raise _invalid(self.name, value, f"none of {''.join(sorted(bad)) or 'what cannot be printed'}")
+        if bad:
+            raise _invalid(self.name, shown, f"none of {''.join(sorted(bad))}")
+        if not value.isprintable():
+            raise _invalid(self.name, shown, "printable characters only")
         is_reserved = value.startswith("#") and value != DEAD_MESSAGE_QUEUE
         if self.has_levels and (is_reserved or "" in value.split("/")):
-            raise _invalid(self.name, value, "levels that are not empty, not beginning with #")
+            raise _invalid(self.name, shown, "levels that are not empty, not beginning with #")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ LOGIN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
 """How long a peer may take to read the last answer."""
 
-SILENT_INTERVALS = 3
+SILENT_INTERVALS = 3.5
 """A client that is silent for more keep-alive intervals than this is gone."""
 
 _WRITE_HIGH_BYTES = 1024 * 1024
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._drop("no login in time")
             return
         login = self.session.login
-        limit_s = login.keep_alive_s * (SILENT_INTERVALS + 0.5) if login else 0.0
+        limit_s = login.keep_alive_s * SILENT_INTERVALS if login else 0.0
         if not limit_s:
             return  # The client promised nothing.
         silent_s = self._loop.time() - self._heard_at_s

@@ -19,14 +19,10 @@ from lbg_runtime.smf.text import close_text
 
 ROUTER = "lbg"
 VIRTUAL_ROUTER = f"v:{ROUTER}"
-DEFAULT_VPN = "default"
 MAX_MESSAGE_BYTES = 30_000_000
 """The largest message of PubSub+; a frame may be a little longer."""
 
-_MAX_CLIENT_NAME_BYTES = 160
-_FORBIDDEN_IN_NAME = frozenset("*>")
-
-# The booleans of four and a half bytes, first bit first. Left out: compression (clients that ask for it get it anyway).
+# 27 booleans, first bit first. Left out: compression (clients that ask for it get it anyway).
 _CAPABILITY_COUNT = 0x1B
 _CAPABILITY_BITS = bytes((0xBF, 0xFF, 0xFF, 0xE0))
 _RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT, _TRANSACTIONS = 2, 3, 4, 6, 13
@@ -45,11 +41,6 @@ _EXTENDED_CAPABILITIES = encode_capabilities((), ((4, b"\x01\x03"), (5, b"\x01\x
 def inbox_of(client_name: str) -> str:
     """Topic below which a client's own inboxes are; the same after a reconnect, so that late replies arrive."""
     return f"#P2P/{VIRTUAL_ROUTER}/{crc32(client_name.encode()):08x}/{client_name}"
-
-
-def is_valid_client_name(name: str) -> bool:
-    """Whether a client may be called so: it becomes part of topics and of log lines."""
-    return len(name.encode()) <= _MAX_CLIENT_NAME_BYTES and name.isprintable() and _FORBIDDEN_IN_NAME.isdisjoint(name)
 
 
 def who_is(request: LoginRequest, accounts: Accounts, name_on_certificate: str | None) -> tuple[str, str | None]:

@@ -16,12 +16,12 @@ import structlog
 
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Effect
-from lbg_runtime.broker.engine.engine import Engine, QueueSettings
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.connection import Connection
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.faults import Faults
 from lbg_runtime.broker.server.keys import closes_group, key_of
-from lbg_runtime.broker.server.login import DEFAULT_VPN
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
 from lbg_runtime.broker.server.traits import fields_of, traits_of
@@ -172,14 +172,7 @@ class BrokerServer:
 
     def abort_connections(self, client_name: str | None = None) -> int:
         """Cut the connections of this client, or all of them, as a network does; how many there were."""
-        chosen = [
-            connection
-            for connection in self._connections
-            if client_name is None or client_name == connection.session.client_name
-        ]
-        for connection in chosen:
-            connection.abort()
-        return len(chosen)
+        return self.faults.drop(client_name)
 
     def client_names(self) -> list[str]:
         """Names of the clients that are logged in, sorted."""

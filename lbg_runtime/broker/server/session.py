@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import (
     ActivityChanged,
     ClientEnded,
@@ -22,13 +23,12 @@ from lbg_runtime.broker.engine.effects import (
     FlowId,
     Published,
 )
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings, SettledRange
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.server.login import (
-    DEFAULT_VPN,
     MAX_MESSAGE_BYTES,
     REFUSED_LOGIN_BODY,
     VIRTUAL_ROUTER,
-    is_valid_client_name,
     login_body,
     who_is,
 )
@@ -275,8 +275,6 @@ class Session:
         self._carry_out(effects)
 
     def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
-        if not is_valid_client_name(request.client_name):
-            raise BrokerRefusal(400, "Client Name Parse Error")
         accounts = self._engine.administration.accounts(request.vpn)
         username, password = who_is(request, accounts, self._name_on_certificate())
         return self._engine.connect(request.vpn, username, password, request.client_name, self._address_of_peer())

@@ -140,6 +140,11 @@ class TransactionDesk:
         """Carry a request out; its answer. Raises `ProtocolError`."""
         request = read_transaction(body)
         if request.kind in (TransactionKind.OPEN, TransactionKind.RESUME):
+            try:
+                self._engine.transactions.check(client)
+            except BrokerRefusal as refusal:
+                refused = Response(refusal.code, refusal.text)
+                return Answer(answer_body(ANSWERS[request.kind], request, request.session_id), refused, [])
             self._last_session_id += 1
             self._sessions[self._last_session_id] = _Transacted()
             name = f"transacted-{client}-{self._last_session_id}"

@@ -48,12 +48,10 @@ def decode_settings(encoded: bytes) -> QueueSettings:
     said = cast(dict[str, object], orjson.loads(encoded))
     for name, value in said.items():
         default = getattr(_DEFAULTS, name, None)
-        if name == "grouping" and isinstance(value, dict):
-            said[name] = Grouping(**value)
+        if isinstance(default, Grouping):
+            said[name] = Grouping(**cast(dict[str, object], value))  # type: ignore[arg-type]  # as below
         elif isinstance(default, Enum):
             said[name] = type(default)(value)
-    if "grouping" in said:
-        said["grouping"] = Grouping(**cast(dict[str, object], said["grouping"]))  # type: ignore[arg-type]  # as below
     return QueueSettings(**said)  # type: ignore[arg-type]  # what was written had the right types
 
 

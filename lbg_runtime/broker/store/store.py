@@ -48,7 +48,10 @@ from lbg_runtime.broker.store.wal import commits_beyond
 from lbg_runtime.model.errors import ProtocolError, StoreFailed, UserError
 from lbg_runtime.model.ids import DeliveryId, QueueName
 
-_EXPECTED = "the store of a broker that is not running, whole, on a disk with room"
+_UNDAMAGED = "an undamaged store"
+_WRITABLE = "a file that can be written, on a disk with room"
+_IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _WAL_PAGES = 4_000
 """Of 4 KB that are written before they are copied into the file itself."""
 
@@ -82,29 +85,30 @@ class Store:
             if not path.exists():
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise UserError(where, os.strerror(error.errno or 0), _EXPECTED) from error
+            raise UserError(where, os.strerror(error.errno or 0), _WRITABLE) from error
         try:
             connection = sqlite3.connect(path, isolation_level=None, timeout=0)
         except sqlite3.Error as error:
-            raise UserError(where, _reason_of(error), _EXPECTED) from error
+            raise UserError(where, _reason_of(error), _expected_for(error)) from error
         store = cls(path, connection)
         try:
             store._begin()
         except sqlite3.Error as error:
             connection.close()
-            raise UserError(where, _reason_of(error), _EXPECTED) from error
-        except StoreFailed as error:
+            raise UserError(where, _reason_of(error), _expected_for(error)) from error
+        except UserError:
             connection.close()
-            raise UserError(where, error.reason, _EXPECTED) from error
+            raise
         return store
 
     def read(self) -> Iterator[Change]:
         """What makes a broker again what the last one was; raises `UserError` where that cannot be read."""
         try:
             yield from self._read()
-        except (sqlite3.Error, ProtocolError, ValueError, TypeError, LookupError, OverflowError) as error:
-            reason = _reason_of(error) if isinstance(error, sqlite3.Error) else f"it is damaged: {error}"
-            raise UserError(f"store {self.path}", reason, _EXPECTED) from error
+        except sqlite3.Error as error:
+            raise UserError(f"store {self.path}", _reason_of(error), _expected_for(error)) from error
+        except (ProtocolError, ValueError, TypeError, LookupError, OverflowError) as error:
+            raise UserError(f"store {self.path}", f"it is damaged: {error}", _UNDAMAGED) from error
 
     def write(self, changes: Sequence[Change]) -> None:
         """Keep these changes, all of them or, raising `StoreFailed`, none."""
@@ -172,16 +176,18 @@ class Store:
         readable_frames = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         beyond = commits_beyond(Path(f"{self.path}-wal"), readable_frames)
         if beyond > 1:
-            raise StoreFailed(str(self.path), f"its log is damaged: {beyond} writes after the damage cannot be read")
+            reason = f"its log is damaged: {beyond} writes after the damage cannot be read"
+            raise UserError(f"store {self.path}", reason, _UNDAMAGED)
 
     def _check(self) -> None:
         kind = self._connection.execute("PRAGMA application_id").fetchone()[0]
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if kind != APPLICATION_ID or version not in (FORMAT, *UPGRADES):
-            raise StoreFailed(str(self.path), f"it is no store of this version ({kind:#x} {version})")
+            reason = f"it is no store of this version ({kind:#x} {version})"
+            raise UserError(f"store {self.path}", reason, "a store of this version or an older one")
         ((found,),) = self._connection.execute("PRAGMA quick_check(1)").fetchall()
         if found != "ok":
-            raise StoreFailed(str(self.path), f"it is damaged: {' '.join(found.split())}")
+            raise UserError(f"store {self.path}", f"it is damaged: {' '.join(found.split())}", _UNDAMAGED)
         for statement in UPGRADES.get(version, ()):
             self._connection.execute(statement)
 
@@ -255,6 +261,18 @@ def _refusals(encoded: bytes) -> tuple[tuple[int, int, str], ...]:
 
 
 def _reason_of(error: sqlite3.Error) -> str:
-    if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return "another broker has it"
-    return str(error)
+    return "another broker has it" if _code_of(error) in _IN_USE else str(error)
+
+
+def _expected_for(error: sqlite3.Error) -> str:
+    """The one thing that was not so."""
+    code = _code_of(error)
+    if code in _IN_USE:
+        return "a store that no other broker uses"
+    return _UNDAMAGED if code in _DAMAGED else _WRITABLE
+
+
+def _code_of(error: sqlite3.Error) -> int | None:
+    """The kind of error, whatever is said of it in more detail; None where it is not SQLite's own."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

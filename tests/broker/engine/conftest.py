@@ -4,8 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from lbg_runtime.broker.engine.answers import BoundQueue, QueueStatus, SettledRange
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
-from lbg_runtime.broker.engine.engine import AccessType, BoundQueue, Engine, QueueSettings, QueueStatus, SettledRange
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 

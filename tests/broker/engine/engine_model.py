@@ -7,7 +7,8 @@ one when it is bound again after a broken connection, and what was on the way th
 from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientEnded, ClientId, Deliver, Effect, FlowEnded, FlowId
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import QueueName
 
 MAX_UNACKED = 4

@@ -4,8 +4,7 @@ import pytest
 
 from lbg_runtime.broker.engine.accounts import Account, AclProfile, ClientProfile, TopicRule
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientEnded, DeliverDirect, FlowEnded, Published
-from lbg_runtime.broker.engine.engine import AccessType, QueueSettings
-from lbg_runtime.broker.engine.settings import Permission, RejectOnDiscard
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
 
@@ -271,3 +270,24 @@ def test_what_a_client_profile_denies(stage):
         lambda: stage.engine.provision(client, OTHER, QueueSettings()),
     ):
         assert refused(act) == "403 Permission Not Allowed"
+
+
+def test_a_right_that_is_taken_away_is_gone_at_once_for_a_client_that_is_logged_in(stage):
+    client = stage.client("ann")
+    temporary = QueueName("#P2P/QTMP/ann")
+
+    def bind():
+        return stage.engine.bind(client, temporary, create_temporary=True)
+
+    def commit():
+        return stage.engine.transactions.commit(client, [Published("orders/new", 1, 1)], ())
+
+    bind()
+    commit()
+    profile = ClientProfile(may_create_queues=False, may_use_transactions=False)
+    stage.engine.administration.accounts("default").put(Account("default", profile=profile))
+    bind()  # It is there.
+    stage.engine.delete_queue("default", temporary)
+    assert refused(bind) == refused(commit) == "403 Permission Not Allowed"
+    assert stage.engine.queue_names("default") == (QUEUE,)
+    assert stage.queue.depth == 1

@@ -1,5 +1,6 @@
 import pytest
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import (
     ClientEnded,
     ClientId,
@@ -9,7 +10,8 @@ from lbg_runtime.broker.engine.effects import (
     FlowId,
     Published,
 )
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings, SettledRange
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -37,7 +39,7 @@ def test_an_unknown_vpn_is_refused():
         Engine().connect("other", "user", "", "ann")
 
 
-@pytest.mark.parametrize("name", ["", "x" * 161])
+@pytest.mark.parametrize("name", ["", "x" * 161, "ä" * 81, "a/*", "a>", "a\nb", "\ud800"])
 def test_an_impossible_client_name_is_refused(name):
     with pytest.raises(BrokerRefusal, match="400 Client Name Parse Error"):
         Engine().connect("default", "user", "", name)

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import ClientEnded, Deliver, Published
-from lbg_runtime.broker.engine.engine import SettledRange
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome

@@ -1,5 +1,5 @@
 from lbg_runtime.broker.engine.effects import ActivityChanged, Deliver
-from lbg_runtime.broker.engine.engine import AccessType
+from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.outcome import Outcome
 
 

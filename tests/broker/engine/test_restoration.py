@@ -6,8 +6,8 @@ from hypothesis.stateful import initialize, rule
 
 from lbg_runtime.broker.engine.changes import Change, Changes, DeliveryIdsSkipped, MessageKept, MessagesDelivered
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.broker.engine.engine import Engine, QueueSettings
-from lbg_runtime.broker.engine.settings import Permission
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome

@@ -1,10 +1,14 @@
 """Lives that end, redeliveries that are counted or come later, and where dead messages go."""
 
+import gc
+import weakref
+
 import pytest
 
+from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import Deliver, Published
-from lbg_runtime.broker.engine.engine import Engine, QueueSettings
-from lbg_runtime.broker.engine.settings import AccessType
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -20,7 +24,8 @@ class AgingStage(Stage):
         super().__init__()
         self.now_ms = 1_000
         self.wall_s = 5_000.0
-        self.engine = Engine()
+        self.changes = Changes()
+        self.engine = Engine("aging", self.changes)
         self.engine.surroundings.timetable.now = lambda: self.now_ms
         self.engine.surroundings.wall_s = lambda: self.wall_s
         self.engine.surroundings.traits_of = lambda m: m.content if isinstance(m.content, Traits) else Traits()
@@ -221,3 +226,33 @@ def test_priority_can_be_switched_on_and_off_with_messages_there():
         client, flow = stage.consumer(f"{respects}")
         assert [effect.message.content.priority for effect in stage.open(flow)] == expected
         stage.engine.disconnect(client)
+
+
+class Held(Traits):
+    """Traits of which can be seen whether anybody still has them."""
+
+
+def test_what_was_in_a_deleted_queue_dies_nowhere():
+    stage = AgingStage(respect_time_to_live=True, redelivery_delay_enabled=True)
+    _, flow = stage.consumer("ann")
+    stage.open(flow, window=1)
+    stage.send(Traits(time_to_live_ms=5_000))
+    stage.send(Traits(time_to_live_ms=1_000))
+    stage.settle(flow, 1, 1, Outcome.FAILED)
+    stage.engine.delete_queue("default", QUEUE)
+    stage.changes.take()
+    assert stage.pass_time(10_000) == []
+    # What is told now is of a queue that nobody knows any more.
+    assert (stage.dead(), stage.changes.take()) == (0, [])
+
+
+def test_a_deleted_queue_is_not_in_memory_until_its_messages_would_have_died():
+    stage = AgingStage(respect_time_to_live=True)
+    held = Held(time_to_live_ms=86_400_000)
+    seen = weakref.ref(held)
+    stage.send(held)
+    del held
+    stage.engine.delete_queue("default", QUEUE)
+    stage.changes.take()
+    gc.collect()
+    assert seen() is None

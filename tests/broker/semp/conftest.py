@@ -9,8 +9,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from lbg_runtime.broker.engine.answers import QueueStatus
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
-from lbg_runtime.broker.engine.engine import Engine, QueueStatus
+from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, AccessLevel, Administrator
 from lbg_runtime.broker.semp.app import make_app
 from lbg_runtime.model.ids import DeliveryId, QueueName

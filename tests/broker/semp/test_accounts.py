@@ -1,7 +1,7 @@
 import pytest
 
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
-from lbg_runtime.broker.engine.engine import QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
 
@@ -52,6 +52,8 @@ async def test_a_password_can_be_set_and_never_read(desk):
     assert "password" not in made
     assert "password" not in await desk.get(USERS, "staff")
     assert await desk.code("GET", USERS, query="where=password==secret") == 11
+    unsendable = await desk.ask("POST", USERS, body={"clientUsername": "x", "password": "secret\t"})
+    assert unsendable["meta"]["error"]["description"] == "password is not valid; expected printable characters only"
     answer = await desk.ask("POST", USERS, body={"clientUsername": "x", "password": "s" * 129})
     assert "sss" not in str(answer)
     # Who replaces the rest does not know it.

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 import signal
 import socket
 
@@ -33,6 +34,22 @@ async def test_it_serves_from_start_to_stop_and_stops_while_a_client_stays_conne
             await server.stop()
     with pytest.raises(ConnectionRefusedError), socket.socket() as peer:
         peer.connect((server.host, server.port))
+
+
+async def test_it_leaves_the_access_log_to_the_process():
+    access, heard = logging.getLogger("uvicorn.access"), []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = heard.append
+    level = access.level
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    try:
+        async with make_server() as server, SempClient(SempAccount(server.url, "admin", "admin")) as client:
+            await client.get(SempApi.MONITOR, ("msgVpns", "default"))
+        assert (access.handlers, access.propagate, heard) == ([handler], True, [])
+    finally:
+        access.removeHandler(handler)
+        access.setLevel(level)
 
 
 async def test_it_leaves_signals_to_the_process():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.broker.engine.engine import QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.semp import objects
 from lbg_runtime.broker.semp.action import _ACTS
 from lbg_runtime.broker.semp.grouping import GROUPING_QUEUE_ATTRIBUTES

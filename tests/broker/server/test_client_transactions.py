@@ -227,3 +227,29 @@ def test_a_profile_can_forbid_transactions(broker, make_client):
     client = make_client("plain-user", **{"solace.messaging.authentication.scheme.basic.username": "plain"})
     with pytest.raises(PubSubPlusClientError):
         client.service.create_transactional_service_builder().build().connect()
+
+
+def test_transactions_that_a_profile_forbids_later_are_refused_and_the_connection_stays(broker, make_client):
+    def allow(*, allowed: bool) -> None:
+        profile = ClientProfile(may_use_transactions=allowed)
+        broker.server.engine.administration.accounts(DEFAULT_VPN).put(Account("plain", profile=profile))
+
+    broker.create_queue("forbidden", "forbidden/>")
+    broker.call(lambda: allow(allowed=True))
+    client = make_client("forbidden", **{"solace.messaging.authentication.scheme.basic.username": "plain"})
+    session = Transacted(client)
+    broker.call(lambda: allow(allowed=False))
+    session.publish("forbidden/a", "1")
+    with pytest.raises(PubSubPlusClientError, match="Permission Not Allowed"):
+        session.service.commit()
+    with pytest.raises(PubSubPlusClientError, match="Permission Not Allowed"):
+        Transacted(client)
+    broker.call(lambda: allow(allowed=True))
+    session.publish("forbidden/a", "2")
+    session.service.commit()
+    client.publish(client.publisher(), "forbidden/a", "3")
+    received = client.receiver("forbidden")
+    assert [message.get_payload_as_string() for message in received.take(2)] == ["2", "3"]
+    received.close()
+    session.service.disconnect()
+    assert client.reconnected.empty()

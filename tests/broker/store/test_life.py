@@ -55,7 +55,7 @@ def test_what_administrators_said_survives(tmp_path):
             "clientUsernames", clientUsername="ann", password="right", enabled=True, aclProfileName="narrow"
         )
         broker.configure("jndiQueues", queueName="/g", physicalName="{}")
-        broker.configure("queues", queueName="q", permission="consume", maxTtl=7)
+        broker.configure("queues", queueName="q", permission="consume", maxTtl=7, messageGroupsEnabled=True)
         broker.end(signal.SIGKILL)
         broker.start()
         url = f"http://{broker.semp}/SEMP/v2/config/msgVpns/default"
@@ -63,7 +63,7 @@ def test_what_administrators_said_survives(tmp_path):
             queue = http.get(f"{url}/queues/q").json()["data"]
             user = http.get(f"{url}/clientUsernames/ann").json()["data"]
             assert http.get(f"{url}/jndiQueues/%2Fg").json()["data"]["physicalName"] == "{}"
-        assert (queue["permission"], queue["maxTtl"]) == ("consume", 7)
+        assert (queue["permission"], queue["maxTtl"], queue["messageGroupsEnabled"]) == ("consume", 7, True)
         assert user["aclProfileName"] == "narrow"
         with pytest.raises(PubSubPlusClientError):
             service(broker, "ann", "wrong")

@@ -193,17 +193,21 @@ def test_only_its_owner_may_read_it(path):
 # -- files that cannot be used
 
 
-def refusal(path: Path) -> str:
+def refused(path: Path) -> UserError:
     with pytest.raises(UserError) as refused:
         reopened(path)
     assert refused.value.where == f"store {path}"
-    return refused.value.found
+    return refused.value
+
+
+def refusal(path: Path) -> str:
+    return refused(path).found
 
 
 def test_a_store_in_use_is_refused_and_stays_in_use(path):
     store = Store.open(path)
     assert refusal(path) == "another broker has it"
-    assert refusal(path) == "another broker has it"
+    assert refused(path).expected == "a store that no other broker uses"
     store.write([PublisherKept("default", "flow", 2, ())])
     store.close()
     assert reopened(path) == [PublisherKept("default", "flow", 2, ())]
@@ -212,6 +216,7 @@ def test_a_store_in_use_is_refused_and_stays_in_use(path):
 def test_what_is_no_store_is_refused_and_left_as_it_is(path):
     path.write_bytes(b"something else, " * 1_000)
     assert refusal(path) == "file is not a database"
+    assert refused(path).expected == "an undamaged store"
     assert path.read_bytes() == b"something else, " * 1_000
 
 
@@ -221,11 +226,13 @@ def test_another_database_is_refused(path):
     other.commit()
     other.close()
     assert refusal(path).startswith("it is no store of this version")
+    assert refused(path).expected == "a store of this version or an older one"
 
 
 def test_a_directory_and_a_place_that_is_not_there_are_refused(path):
     assert refusal(path.parent) == "it is a directory"
     assert refusal(path / "nowhere" / "store") == "No such file or directory"
+    assert refused(path / "nowhere" / "store").expected == "a file that can be written, on a disk with room"
 
 
 def filled(path: Path) -> None:
@@ -242,6 +249,7 @@ def test_a_message_that_is_not_what_was_written_is_refused(path):
     place = data.index(bytes((7,)) * 500) + 100
     path.write_bytes(data[:place] + b"!" + data[place + 1 :])
     assert refusal(path) == "it is damaged: message 7 of queue 1 is not what was written"
+    assert refused(path).expected == "an undamaged store"
 
 
 def test_a_damaged_page_is_refused(path):

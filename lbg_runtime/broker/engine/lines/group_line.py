@@ -8,8 +8,8 @@ from lbg_runtime.broker.engine.flow import ConsumerFlow
 from lbg_runtime.broker.engine.lines.bind_line import RoundRobinLine
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.lines.message_groups import GroupOf, MessageGroups
-from lbg_runtime.broker.engine.lines.parted_line import PartedLine, PartLost
-from lbg_runtime.broker.engine.lines.parts import Part, Parts
+from lbg_runtime.broker.engine.lines.parted_line import PartedLine
+from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
 from lbg_runtime.broker.engine.surroundings import Surroundings
 

@@ -1,22 +1,11 @@
 """The bind line of a queue whose messages belong to parts: which flow is sent the next message of which part."""
 
 from abc import abstractmethod
-from collections.abc import Hashable
-from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import ConsumerFlow
-from lbg_runtime.broker.engine.lines.parts import Part, Parts
+from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
-
-
-@dataclass(frozen=True, slots=True)
-class PartLost:
-    """A flow has a part no longer: what it holds of it, or its client after a lost connection, is not its own."""
-
-    part: Hashable
-    flow: FlowId
-    """Bound, or gone with its connection."""
 
 
 class PartedLine:

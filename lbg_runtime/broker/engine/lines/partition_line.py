@@ -5,9 +5,9 @@ from zlib import crc32
 from lbg_runtime.broker.engine.answers import PartitionStatus, RebalanceState
 from lbg_runtime.broker.engine.effects import FlowId, Published
 from lbg_runtime.broker.engine.flow import ConsumerFlow
-from lbg_runtime.broker.engine.lines.parted_line import PartedLine, PartLost
-from lbg_runtime.broker.engine.lines.partitions import Partition, PartitionLost, Partitions, PartitionState
-from lbg_runtime.broker.engine.lines.parts import Part, Parts
+from lbg_runtime.broker.engine.lines.parted_line import PartedLine
+from lbg_runtime.broker.engine.lines.partitions import Partition, Partitions, PartitionState
+from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.spool import Spool
 from lbg_runtime.broker.engine.surroundings import Surroundings
@@ -28,7 +28,7 @@ class PartitionLine(PartedLine):
             parts.in_flight,
         )
         self._surroundings = surroundings
-        self._losses: list[PartitionLost] = []
+        self._losses: list[PartLost] = []
         self._gone: dict[FlowId, ConsumerFlow] = {}
         """Flows whose partitions wait for them."""
         self._last_group = 0
@@ -54,7 +54,7 @@ class PartitionLine(PartedLine):
         # A broker that was started again knows who holds what, and not who had which partition.
         for number in sorted({_number(message.part) for _, message in flow.unsettled}):
             if not self.partitions.claim(number, flow.id):
-                self._losses.append(PartitionLost(number, flow.id))
+                self._losses.append(PartLost(number, flow.id))
 
     def leave(self, flow: ConsumerFlow) -> None:
         del self.flows[flow.id]
@@ -70,7 +70,7 @@ class PartitionLine(PartedLine):
             return []
         losses, self._losses = self._losses + moved, []
         self._wake_all()
-        return [PartLost(loss.partition, loss.flow) for loss in losses]
+        return losses
 
     def on_deadline(self) -> None:
         self._losses += self.partitions.on_deadline(self._now_ms)

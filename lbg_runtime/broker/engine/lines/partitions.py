@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.broker.engine.lines.parts import PartLost
 from lbg_runtime.model.errors import InvariantViolated
 
 
@@ -40,15 +41,6 @@ class Partition:
     """Who gets it when it is not paused any more."""
     handoff_by_ms: int | None = None
     """When that is at the latest."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLost:
-    """A flow has a partition no longer: what it holds of it, or its client after a lost connection, is not its own."""
-
-    partition: int
-    flow: FlowId
-    """Bound, or gone with its connection."""
 
 
 class Partitions:
@@ -112,10 +104,10 @@ class Partitions:
             self._give(partition, flow)
         return partition.flow == flow
 
-    def leave(self, flow: FlowId, now_ms: int) -> list[PartitionLost]:
+    def leave(self, flow: FlowId, now_ms: int) -> list[PartLost]:
         """A flow has gone, whatever the reason; what it held waits in the queue again."""
         del self.flows[flow]
-        lost: list[PartitionLost] = []
+        lost: list[PartLost] = []
         for partition in self.all:
             if partition.heir == flow and partition.flow is not None:
                 # Its heir has gone before it came: it stays, until the next rebalance says otherwise.
@@ -133,7 +125,7 @@ class Partitions:
             self._trigger(now_ms)
         return lost
 
-    def hand_over_settled(self) -> list[PartitionLost]:
+    def hand_over_settled(self) -> list[PartLost]:
         """Hand over what is paused and of which nothing is in flight."""
         if not self._paused:
             return []
@@ -142,7 +134,7 @@ class Partitions:
 
     # -- time
 
-    def on_deadline(self, now_ms: int) -> list[PartitionLost]:
+    def on_deadline(self, now_ms: int) -> list[PartLost]:
         """Rebalance when the delay is over; hand over what has been paused for long enough."""
         late = [p for p in self._paused.values() if p.handoff_by_ms is not None and p.handoff_by_ms <= now_ms]
         lost = [self._hand_over(partition, _heir(partition)) for partition in late]
@@ -187,12 +179,12 @@ class Partitions:
             return None
         return next((flow for flow, load in self._loads().items() if load == 0), None)
 
-    def _rebalance(self, now_ms: int) -> list[PartitionLost]:
-        lost: list[PartitionLost] = []
+    def _rebalance(self, now_ms: int) -> list[PartLost]:
+        lost: list[PartLost] = []
         if not self.flows:
             for partition in self.all:
                 if partition.flow is not None:
-                    lost.append(PartitionLost(partition.number, partition.flow))
+                    lost.append(PartLost(partition.number, partition.flow))
                 partition.state, partition.flow = PartitionState.UNASSIGNED, None
             return lost
         for partition, taker in self._wanted_moves():
@@ -237,12 +229,12 @@ class Partitions:
             partition.handoff_by_ms = now_ms + self.max_handoff_ms
         self._paused[partition.number] = partition
 
-    def _hand_over(self, partition: Partition, taker: FlowId) -> PartitionLost:
+    def _hand_over(self, partition: Partition, taker: FlowId) -> PartLost:
         before = partition.flow
         if before is None:
             raise InvariantViolated(f"partition {partition.number} is handed over by nobody")
         self._give(partition, taker)
-        return PartitionLost(partition.number, before)
+        return PartLost(partition.number, before)
 
     def _give(self, partition: Partition, flow: FlowId) -> None:
         if partition.flow in self.flows and partition.flow is not None:

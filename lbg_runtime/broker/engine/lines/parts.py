@@ -5,14 +5,24 @@ Every part has an order of its own, so that one whose flow takes nothing now doe
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from lbg_runtime.broker.engine.effects import FlowId, Published
 from lbg_runtime.model.errors import InvariantViolated
 
 if TYPE_CHECKING:
-    from lbg_runtime.broker.engine.effects import Published
     from lbg_runtime.broker.engine.spool import SpooledMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PartLost:
+    """A flow has a part no longer: what it holds of it, or its client after a lost connection, is not its own."""
+
+    part: Hashable
+    flow: FlowId
+    """Bound, or gone with its connection."""
 
 
 class Part:
@@ -81,7 +91,7 @@ class Part:
 class Parts:
     """The parts of one queue. Its spool tells it what becomes of messages, its line asks it what could be sent."""
 
-    def __init__(self, part_of: "Callable[[Published], Hashable]", messages: "Iterable[SpooledMessage]" = ()) -> None:
+    def __init__(self, part_of: Callable[[Published], Hashable], messages: "Iterable[SpooledMessage]" = ()) -> None:
         """`messages`: what the queue has already, by sequence."""
         self._part_of = part_of
         self._parts: dict[Hashable, Part] = {}
@@ -163,7 +173,7 @@ class Parts:
         for part in self._parts.values():
             self.wake(part)
 
-    def _part(self, message: "Published") -> Part:
+    def _part(self, message: Published) -> Part:
         key = self._part_of(message)
         part = self._parts.get(key)
         if part is None:

@@ -140,7 +140,7 @@ class Replays:
         effects = self._registry.end_flows(queue, "Replay Started")
         effects += queue.delete_messages(None)
         now_s = int(self._surroundings.wall_s())
-        first = queue.restorable_parts[0].last_sequence + 1
+        first = queue.spool.last_sequence + 1
         for message in messages:
             # Its life begins anew.
             effects += queue.add(replace(message, spooled_at_s=now_s))
@@ -150,7 +150,7 @@ class Replays:
     def _progress_of(self, queue: Queue) -> ReplayProgress:
         progress = self._progress.get(queue)
         if progress is None:
-            progress = self._progress[queue] = ReplayProgress(queue.restorable_parts[0])
+            progress = self._progress[queue] = ReplayProgress(queue.spool)
         return progress
 
     def _choose(self, vpn: Vpn, queue: Queue, start: ReplayStart, check: Callable[[], None]) -> list[Published] | None:

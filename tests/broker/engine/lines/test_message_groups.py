@@ -5,9 +5,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings, SettledRange
+from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.lines.grouping import Grouping
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 
@@ -248,6 +250,20 @@ def test_a_producer_that_asks_has_a_group_of_its_own(stage):
     assert len(stage.owners()) == 2
     assert [number for _, number in ann.seen] == [1, 3, 5]
     assert [number for _, number in bob.seen] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("way", ["transaction", "direct"])
+def test_a_producer_has_a_group_of_its_own_without_a_publisher_flow_too(stage, way):
+    ann, bob = Consumer(stage, "ann"), Consumer(stage, "bob")
+    producers = [stage.engine.connect("default", "user", "", name)[0] for name in ("p1", "p2")]
+    for number in range(6):
+        producer, message = producers[number % 2], Published("orders", ("#auto", number), 1)
+        if way == "transaction":
+            stage.carry_out(stage.engine.transactions.commit(producer, [message], ()))
+        else:
+            stage.carry_out(stage.engine.publish_direct(producer, message))
+    assert [number for _, number in ann.seen] == [0, 2, 4]
+    assert [number for _, number in bob.seen] == [1, 3, 5]
 
 
 def test_groups_are_given_anew_to_all_when_a_consumer_joins_and_it_is_asked_for(make_stage):

@@ -3,10 +3,12 @@ it is played with the same few steps."""
 
 import pytest
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.changes import Change, Changes
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings, SettledRange
+from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.lines.partition_line import partition_of
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbg_runtime.broker.engine.effects import FlowId
-from lbg_runtime.broker.engine.lines.partitions import PartitionLost, Partitions, PartitionState
+from lbg_runtime.broker.engine.lines.partitions import Partitions, PartitionState
+from lbg_runtime.broker.engine.lines.parts import PartLost
 from lbg_runtime.model.errors import InvariantViolated
 
 A, B, C, D = map(FlowId, range(1, 5))
@@ -24,7 +25,7 @@ class Table:
         for flow in flows:
             self.partitions.join(flow, now_ms)
 
-    def settle_down(self, now_ms: int) -> list[PartitionLost]:
+    def settle_down(self, now_ms: int) -> list[PartLost]:
         return self.partitions.on_deadline(now_ms)
 
     @property
@@ -92,7 +93,7 @@ def test_a_partition_with_messages_in_flight_is_paused_until_they_are_settled(pa
     assert (moving.flow, moving.heir) == (B, C)
     assert moving.number not in pair.partitions.flows[B]
     pair.in_flight[moving.number] = 0
-    assert pair.partitions.hand_over_settled() == [PartitionLost(moving.number, B)]
+    assert pair.partitions.hand_over_settled() == [PartLost(moving.number, B)]
     assert (moving.flow, moving.state) == (C, READY)
 
 
@@ -104,7 +105,7 @@ def test_a_hand_off_waits_no_longer_than_its_longest_time(pair):
     assert pair.partitions.hand_over_settled() == []
     (loss,) = pair.settle_down(350)
     assert loss.flow == B
-    assert pair.owners[loss.partition] == C
+    assert pair.owners[loss.part] == C
 
 
 def test_without_a_hand_off_time_a_partition_moves_at_once():
@@ -150,7 +151,7 @@ def test_a_flow_beyond_the_partitions_stands_by_and_takes_over_at_once():
     table.join(C, D, now_ms=100)
     assert table.partitions.deadline_ms is None, "there is nothing to rebalance"
     (loss,) = table.partitions.leave(A, 150)
-    assert table.owners[loss.partition] == C
+    assert table.owners[loss.part] == C
     assert table.partitions.deadline_ms is None
 
 
@@ -184,7 +185,7 @@ def test_the_heir_has_a_paused_partition_when_its_flow_leaves(pair):
     pair.settle_down(300)
     pair.in_flight.clear()
     (loss,) = pair.partitions.leave(B, 310)
-    assert pair.owners[loss.partition] == C
+    assert pair.owners[loss.part] == C
 
 
 DELAY_MS, HANDOFF_MS = 100, 40
@@ -206,10 +207,10 @@ class PartitionsMachine(RuleBasedStateMachine):
         self.last_flow += 1
         return FlowId(self.last_flow)
 
-    def take_back(self, losses: list[PartitionLost]) -> None:
+    def take_back(self, losses: list[PartLost]) -> None:
         """What the queue does; nothing may be out with anybody but who is told."""
         for loss in losses:
-            holder = self.held.pop(loss.partition, None)
+            holder = self.held.pop(loss.part, None)
             assert holder is None or holder[0] == loss.flow
 
     @rule()

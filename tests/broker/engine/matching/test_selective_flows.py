@@ -2,7 +2,8 @@
 
 import pytest
 
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.engine.traits import Fields
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome

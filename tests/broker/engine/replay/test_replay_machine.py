@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from lbg_runtime.broker.engine.engine import AccessType
 from lbg_runtime.broker.engine.replay.log import FromBeginning
+from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
 from tests.broker.engine.engine_model import CLIENT_NAMES, QUEUES, TOPICS, Handle, Spooled

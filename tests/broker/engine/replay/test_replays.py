@@ -2,8 +2,9 @@ import pytest
 
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import Deliver, FlowEnded, Published
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings
+from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.replay.log import FromBeginning, FromTime
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome

@@ -3,10 +3,9 @@
 import pytest
 
 from lbg_runtime.broker.engine.effects import FlowEnded
-from lbg_runtime.broker.engine.engine import AccessType, QueueSettings
 from lbg_runtime.broker.engine.replay.log import AfterMessage, FromBeginning, FromTime
 from lbg_runtime.broker.engine.replay.progress import ReplayState, ReplayStatus
-from lbg_runtime.broker.engine.settings import ReplayLogSettings
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings, ReplayLogSettings
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
 from tests.broker.engine.conftest import QUEUE, Stage

@@ -1,0 +1,48 @@
+"""The timetable on its own: whatever is set, each part is called at the time it has, once."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.engine.timetable import Timetable
+
+
+class Part:
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def on_deadline(self) -> list[Effect]:
+        self.calls += 1
+        return []
+
+
+@given(
+    deeds=st.lists(
+        # A part and its time, often one that it had before; or time that passes.
+        st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9)) | st.integers(0, 4),
+        max_size=300,
+    )
+)
+def test_every_part_is_called_once_at_the_time_that_it_has(deeds: list[tuple[int, int | None] | int]) -> None:
+    now_ms = 0
+    table = Timetable(lambda: now_ms)
+    parts = [Part() for _ in range(4)]
+    due_ms: dict[int, int] = {}
+    calls = [0] * 4
+    for deed in deeds:
+        if isinstance(deed, int):
+            now_ms += deed
+            table.call_due()
+            for number in [number for number, at_ms in due_ms.items() if at_ms <= now_ms]:
+                del due_ms[number]
+                calls[number] += 1
+        else:
+            number, delay_ms = deed
+            table.set(parts[number], None if delay_ms is None else now_ms + delay_ms)
+            due_ms.pop(number, None)
+            if delay_ms is not None:
+                due_ms[number] = now_ms + delay_ms
+        assert table.next_ms == min(due_ms.values(), default=None)
+        assert [part.calls for part in parts] == calls
