@@ -1,10 +1,13 @@
 """Topic subscriptions of the broker: `*` matches one level, `abc*` a level's rest, `>` one or more last levels."""
 
+LARGEST_TOPIC_BYTES = 250
+"""In UTF-8."""
+
 
 def is_valid_topic(topic: str) -> bool:
     """Whether `topic` can be published to: 1 to 250 bytes of UTF-8."""
     try:
-        return 1 <= len(topic.encode()) <= 250
+        return 1 <= len(topic.encode()) <= LARGEST_TOPIC_BYTES
     except UnicodeEncodeError:
         return False  # half of a surrogate pair
 

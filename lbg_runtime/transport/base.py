@@ -11,6 +11,7 @@ from lbg_runtime.core.flow.events import FlowEvent
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 FlowSink = Callable[[FlowEvent], None]
 """Takes the events of one flow handle in the order they happened. Must not raise and must not block."""
@@ -89,6 +90,14 @@ class Transport(Protocol):
 
 MAX_TOGETHER = 256
 """Messages that a broker takes in one transaction."""
+
+UNSENDABLE_TOPIC = f"a topic must be 1 to {LARGEST_TOPIC_BYTES} bytes of UTF-8"
+"""Why a message is refused, in every transport."""
+
+
+def too_many_together(count: int) -> str:
+    """Why so many messages are refused."""
+    return f"{count} messages in one transaction; at most {MAX_TOGETHER} are possible"
 
 
 class Messenger(Protocol):

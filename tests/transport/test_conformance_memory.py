@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.testing.conformance import TransportConformance
 from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME, TransportHarness
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from lbg_runtime.broker.engine.effects import ClientId, Effect, Published
-from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.keys import GROUP_SEQUENCE_PROPERTY
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
-
-DEFAULT_VPN = "default"
 
 EffectSink = Callable[[Effect], None]
 """Carries out the effects for one client. Must not raise and must not block."""

@@ -8,6 +8,7 @@ from lbg_runtime.broker.engine.effects import ClientId, Published
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message, as_payload
 from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.transport.base import UNSENDABLE_TOPIC
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 _UNANSWERED = "Service Unavailable"
@@ -34,7 +35,7 @@ class MemoryPublisher:
         """See `Messenger.send`; while the connection is lost, messages wait here."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not is_valid_topic(message.topic):
-            future.set_exception(PublishRefused(message.topic, "a topic has 1 to 250 bytes"))
+            future.set_exception(PublishRefused(message.topic, UNSENDABLE_TOPIC))
             return future
         try:
             as_payload(message.payload)

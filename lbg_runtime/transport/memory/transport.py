@@ -15,6 +15,7 @@ from lbg_runtime.broker.engine.effects import (
     FlowEnded,
     FlowId,
 )
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.matching.subscriptions import topic_of
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import (
@@ -28,8 +29,15 @@ from lbg_runtime.model.errors import (
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic, matches
-from lbg_runtime.transport.base import MAX_TOGETHER, ConnectionSink, DirectSink, FlowSink
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
+from lbg_runtime.transport.base import (
+    MAX_TOGETHER,
+    UNSENDABLE_TOPIC,
+    ConnectionSink,
+    DirectSink,
+    FlowSink,
+    too_many_together,
+)
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.flow import WINDOW, HandleState, MemoryFlow, message_of
 from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
 
@@ -164,9 +172,9 @@ class MemoryTransport:
         if self._client is None:
             error = PublishFailed(topic, "not connected")
         elif len(messages) > MAX_TOGETHER:
-            error = PublishRefused(topic, f"{len(messages)} messages in one transaction")
+            error = PublishRefused(topic, too_many_together(len(messages)))
         elif not all(is_valid_topic(message.topic) for message in messages):
-            error = PublishRefused(topic, "a topic has 1 to 250 bytes")
+            error = PublishRefused(topic, UNSENDABLE_TOPIC)
         else:
             transactions = self._broker.engine.transactions
             try:

@@ -77,7 +77,7 @@ def _is_authority(file: Path) -> bool:
 
 def _check_readable(where: str, path: Path, expected: str) -> bytes:
     try:
-        # What is none may never end, and the thread that reads it neither.
+        # A FIFO or a device may never end, and would hang this thread.
         if not stat.S_ISREG(path.stat().st_mode):
             raise ConfigError(where, f"{path}: not a regular file", expected)
         return path.read_bytes()

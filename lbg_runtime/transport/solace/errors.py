@@ -6,6 +6,9 @@ from enum import IntEnum
 
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, TransportError
 
+CUT_TEXT = "text must not contain NUL: the client library would truncate it"
+"""Why a message is refused, on both paths."""
+
 
 class Subcode(IntEnum):
     """The client's reasons that mean something here."""

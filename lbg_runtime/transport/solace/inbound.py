@@ -61,7 +61,7 @@ def unwrap_text(payload: bytes) -> bytes:
 
 
 def is_text(message: c_void_p) -> bool:
-    """Whether the native message says of itself that it was published as a string; dear, and for few messages.
+    """Whether the native message says of itself that it was published as a string. Expensive; asked of few messages.
 
     The client has no question for it: its own goes by the first bytes of the payload.
     """

@@ -13,6 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 from lbg_runtime.transport.solace.library import (
     CORE,
     FLOW_RESUME_FAILURE,
@@ -37,8 +38,6 @@ from lbg_runtime.transport.solace.library import (
 
 INBOX_PROPERTY = b"SESSION_REPLY_TO_DEFAULT_DEST"
 """Names the topic of a session's own inbox."""
-
-MOST_BYTES_OF_A_TOPIC = 250
 
 WATERMARK = 1
 """Any value will do: it only says when the handlers that do nothing are called."""
@@ -179,7 +178,7 @@ def repeat_inbox(service: Any) -> None:
     Blocks until it has, for 10 s at most; raises the client's errors.
     """
     session = service.session_pointer
-    inbox = create_string_buffer(MOST_BYTES_OF_A_TOPIC + 1)
+    inbox = create_string_buffer(LARGEST_TOPIC_BYTES + 1)
     code = CORE.solClient_session_getProperty(session, INBOX_PROPERTY, inbox, c_size_t(len(inbox)))
     if code == SOLCLIENT_OK:
         code = CORE.solClient_session_topicSubscribeExt(session, SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM, inbox)

@@ -1,33 +1,45 @@
-"""Which receive path the flows of a transport take."""
+"""Which of the two paths the flows and publishers of a transport take: the fast one, or the public one."""
+
+from functools import partial
 
 import structlog
 
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.transport.solace.fast import compiled
+from lbg_runtime.transport.solace.fast import check, compiled, publish_check
 from lbg_runtime.transport.solace.fast.calls import FastCalls, address_of
-from lbg_runtime.transport.solace.fast.check import unexpected
 from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
+from lbg_runtime.transport.solace.fast.compiled_writer import writer_of
 from lbg_runtime.transport.solace.fast.gathering import Gathering
 from lbg_runtime.transport.solace.fast.path import PATIENCE_S, FastPath
+from lbg_runtime.transport.solace.fast.publish import FastPublisher
+from lbg_runtime.transport.solace.fast.publish_calls import PublishCalls
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.public_path import PublicPath
+from lbg_runtime.transport.solace.publisher import MakePublisher, PublicPublisher
 from lbg_runtime.transport.solace.receive_path import MakePath, PathOwner, ReceivePath
 
 _log = structlog.get_logger(__name__)
 
 
-def choose_path(choice: ClientPathChoice) -> MakePath:
-    """How to make the paths of one transport, for its loop alone; raises `ConfigError` where `fast` is impossible."""
-    if choice is ClientPathChoice.PUBLIC:
-        return PublicPath
-    surprise = unexpected()
+def choose_paths(choice: ClientPathChoice) -> tuple[MakePath, MakePublisher]:
+    """How one transport receives and publishes, for its loop alone; raises `ConfigError` where `fast` is impossible."""
+    if choice is ClientPathChoice.PUBLIC or not _is_usable(choice, check.unexpected(), "receive_path_is_public"):
+        # What keeps it from receiving by the fast path keeps it from publishing by it, and has been said by now.
+        return PublicPath, PublicPublisher
+    if not _is_usable(choice, publish_check.unexpected(), "publish_path_is_public"):
+        return _fast_paths(), PublicPublisher
+    calls = PublishCalls()
+    return _fast_paths(), partial(FastPublisher, calls, writer_of(calls))
+
+
+def _is_usable(choice: ClientPathChoice, surprise: str | None, event: str) -> bool:
     if surprise is None:
-        return _fast_paths()
+        return True
     if choice is ClientPathChoice.FAST:
         raise ConfigError("transport.client_path", f"fast, and {surprise}", "auto or public with this client")
-    _log.warning("receive_path_is_public", reason=surprise)
-    return PublicPath
+    _log.warning(event, reason=surprise)
+    return False
 
 
 def _fast_paths() -> MakePath:
@@ -39,7 +51,7 @@ def _fast_paths() -> MakePath:
         nonlocal gathering
         # A transport that is opened again has another inbox.
         if compiled.INTAKE is not None and (gathering is None or gathering.inbox is not inbox):
-            gathering = Gathering(compiled.INTAKE.Intake, inbox, address_of(calls.free), PATIENCE_S)
+            gathering = Gathering(compiled.INTAKE, inbox, address_of(calls.free), PATIENCE_S)
         return FastPath(calls, read, inbox, owner, gathering)
 
     return make

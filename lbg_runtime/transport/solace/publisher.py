@@ -10,8 +10,9 @@ from typing import Any
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.transport.base import UNSENDABLE_TOPIC
 from lbg_runtime.transport.solace import native
-from lbg_runtime.transport.solace.errors import publish_failed
+from lbg_runtime.transport.solace.errors import CUT_TEXT, publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
 
@@ -62,9 +63,9 @@ class SolacePublisher(ABC):
             properties[_MESSAGE_ID] = message.message_id
         try:
             if not is_valid_topic(message.topic):
-                raise PublishRefused(message.topic, "a topic has 1 to 250 bytes")
+                raise PublishRefused(message.topic, UNSENDABLE_TOPIC)
             if _cuts_a_text(message):
-                raise PublishRefused(message.topic, "a text with a zero character in it would be cut there")
+                raise PublishRefused(message.topic, CUT_TEXT)
             outbound = self._messages.build(bytearray(message.payload), properties)
             if message.sent_at_ms is not None:
                 native.set_sender_timestamp(outbound, message.sent_at_ms)

@@ -21,11 +21,6 @@ class PathOwner(Protocol):
         """Which handle it is."""
         ...
 
-    @property
-    def is_live(self) -> bool:
-        """Whether anybody still listens."""
-        ...
-
     def arrived(self, delivery: Delivery) -> None:
         """Take a message, in the order in which the client received them."""
         ...

@@ -15,7 +15,7 @@ import structlog
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.base import MAX_TOGETHER
+from lbg_runtime.transport.base import MAX_TOGETHER, too_many_together
 from lbg_runtime.transport.solace.errors import is_commit_refused, subcode_and_reason
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS
 from lbg_runtime.transport.solace.threads import ControlThreads
@@ -59,7 +59,7 @@ class Transactions:
         """See `Messenger.send_together`; `future` is what that returns."""
         topic = messages[0].topic
         if len(messages) > MAX_TOGETHER:
-            future.set_exception(PublishRefused(topic, f"{len(messages)} messages in one transaction"))
+            future.set_exception(PublishRefused(topic, too_many_together(len(messages))))
             return
         try:
             prepared = [self._prepare(message) for message in messages]

@@ -342,13 +342,10 @@ class SolaceTransport:
 
 def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:
     """Import the client, which takes a tenth of a second, look at it, and choose how to receive and to publish."""
-    from lbg_runtime.transport.solace.fast.publish_check import choose_publisher
     from lbg_runtime.transport.solace.library import missing_parts
-    from lbg_runtime.transport.solace.paths import choose_path
-    from lbg_runtime.transport.solace.public_path import PublicPath
+    from lbg_runtime.transport.solace.paths import choose_paths
 
     missing = missing_parts()
     if missing is not None:
         raise ConnectFailed(settings.host_list, missing, permanent=True)
-    make_path = choose_path(settings.client_path)
-    return make_path, choose_publisher(settings.client_path, receives_fast=make_path is not PublicPath)
+    return choose_paths(settings.client_path)

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.flow import MemoryFlow
 from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S, MemoryTransport
 
@@ -136,6 +137,13 @@ async def test_an_unreachable_broker_is_tried_until_it_is_back(broker: MemoryBro
     await asyncio.sleep(3_600.5)
     broker.is_reachable = True
     await recorder.until_active(times=2)
+
+
+@pytest.mark.parametrize("name", ["", "a/*", "a>", "a\nb", "\ud800", "n" * 161, "ü" * 81])
+async def test_names_that_no_client_may_have_are_refused_for_good(name: str) -> None:
+    with pytest.raises(ConnectFailed, match="Client Name Parse Error") as refusal:
+        await MemoryTransport(MemoryBroker(), name).open()
+    assert refusal.value.permanent
 
 
 async def test_a_connection_whose_name_is_taken_over_comes_back(broker: MemoryBroker) -> None:

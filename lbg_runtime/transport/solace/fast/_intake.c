@@ -278,6 +278,28 @@ static bool take_out(Flow *flow)
     return is_out;
 }
 
+/* Ends the coming of messages of a flow; false where an error is set. */
+static bool forget(Flow *flow)
+{
+    if (!take_out(flow)) {
+        PyErr_NoMemory();
+        return false;
+    }
+    Intake *self = (Intake *)Py_NewRef(flow->intake); /* its last reference may be the path's */
+    drop_if_done(flow);
+    pthread_mutex_lock(&lock);
+    bool is_announced = self->is_announced;
+    pthread_mutex_unlock(&lock);
+    PyObject *answer = NULL;
+    if (is_announced && self->announce != NULL)
+        /* The flow's callback may be waiting for the interpreter's lock to announce this turn, and would not find its
+           flow any more. It does no harm to announce a turn twice: the second time it is over. */
+        answer = PyObject_CallFunction(self->announce, "K", self->turn);
+    Py_XDECREF(answer);
+    Py_DECREF(self);
+    return !PyErr_Occurred();
+}
+
 static PyObject *intake_remove(Intake *self, PyObject *args)
 {
     unsigned long long user;
@@ -285,11 +307,8 @@ static PyObject *intake_remove(Intake *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "KO", &user, &path))
         return NULL;
     Flow *flow = find((void *)(uintptr_t)user); /* the table changes with the interpreter's lock only, which is ours */
-    if (flow != NULL && flow->intake == self && flow->path == path) {
-        if (!take_out(flow))
-            return PyErr_NoMemory();
-        drop_if_done(flow);
-    }
+    if (flow != NULL && flow->intake == self && flow->path == path && !forget(flow))
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -301,11 +320,8 @@ static PyObject *intake_add(Intake *self, PyObject *args)
         return NULL;
     void *user = (void *)(uintptr_t)address;
     Flow *older = find(user); /* one whose receiver is gone, and whose address is used again */
-    if (older != NULL) {
-        if (!take_out(older))
-            return PyErr_NoMemory();
-        drop_if_done(older);
-    }
+    if (older != NULL && !forget(older))
+        return NULL;
     Flow *flow = calloc(1, sizeof *flow);
     if (flow == NULL)
         return PyErr_NoMemory();
@@ -459,7 +475,7 @@ static PyMethodDef intake_methods[] = {
 };
 
 static PyTypeObject intake_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace._intake.Intake",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace.fast._intake.Intake",
     .tp_basicsize = sizeof(Intake),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "The messages of a session's flows on their way to the loop.",

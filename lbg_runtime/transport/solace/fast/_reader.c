@@ -377,7 +377,7 @@ static PyMethodDef reader_methods[] = {
 };
 
 static PyTypeObject reader_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace._reader.Reader",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace.fast._reader.Reader",
     .tp_basicsize = sizeof(Reader),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Reads native messages; for one thread.",

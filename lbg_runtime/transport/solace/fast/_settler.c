@@ -51,7 +51,7 @@ static PyMethodDef settler_methods[] = {
 };
 
 static PyTypeObject settler_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace._settler.Settler",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace.fast._settler.Settler",
     .tp_basicsize = sizeof(Settler),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Settles the deliveries of one flow: the function's address, where its handle stands, and who keeps that.",

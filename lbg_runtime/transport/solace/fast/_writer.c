@@ -46,7 +46,7 @@ typedef struct {
 
 static PyObject *topic_name, *payload_name, *properties_name, *message_id_name, *sent_at_name;
 
-/* Its bytes, or NULL where it is no text or would be cut at a zero character. */
+/* Its bytes, or NULL where it is no text or has a NUL, where the library would truncate it. */
 static const char *text_of(PyObject *object, Py_ssize_t *size)
 {
     if (!PyUnicode_CheckExact(object))
@@ -184,7 +184,7 @@ static PyMethodDef writer_methods[] = {
 };
 
 static PyTypeObject writer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace._writer.Writer",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "lbg_runtime.transport.solace.fast._writer.Writer",
     .tp_basicsize = sizeof(Writer),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Writes native messages: addresses of the functions, delivery mode, size of a tag and of the longest topic.",

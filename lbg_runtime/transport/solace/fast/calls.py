@@ -17,6 +17,7 @@ from ctypes import (
     c_bool,
     c_char_p,
     c_int,
+    c_uint32,
     c_uint64,
     c_void_p,
     cast,
@@ -40,6 +41,10 @@ NOT_TAKEN = 0
 TAKEN = 1
 """Answers of a message callback: whose the message is from then on, and who frees it."""
 
+_INTERPRETER = PyDLL(pythonapi._name, handle=pythonapi._handle)
+
+pin: Any = _INTERPRETER["PyGILState_Ensure"]
+"""Has the state of a thread of the client outlive the call from C."""
 
 Accept = Callable[[DeliveryId], int]
 """Answers the library's code."""
@@ -49,6 +54,12 @@ class Destination(Structure):
     """Where a message was published to, as C describes it."""
 
     _fields_ = (("kind", c_int), ("name", c_char_p))
+
+
+class Buffer(Structure):
+    """Where a frame lies, as C describes it."""
+
+    _fields_ = (("address", c_void_p), ("size", c_uint32))
 
 
 class FastCalls:
@@ -72,18 +83,15 @@ class FastCalls:
         self.settle: Any = flows["solClient_flow_settleMsg"]
         self.start: Any = flows["solClient_flow_start"]
         self.stop: Any = flows["solClient_flow_stop"]
-        # Of the interpreter itself: bytes from an address, and a thread's state that outlives the call from C.
-        interpreter = PyDLL(pythonapi._name, handle=pythonapi._handle)
-        self.bytes_at: Any = interpreter["PyBytes_FromStringAndSize"]
+        self.bytes_at: Any = _INTERPRETER["PyBytes_FromStringAndSize"]
         self.bytes_at.restype = py_object
-        self.pin: Any = interpreter["PyGILState_Ensure"]
+        self.pin: Any = pin
 
     def accept_of(self, handle: c_void_p) -> Accept:
         """What settles deliveries of the flow of this handle as accepted; for one thread."""
         settle = self.settle
         if compiled.SETTLER is not None:
-            accept_natively: Accept = compiled.SETTLER.Settler(address_of(settle), addressof(handle), handle).accept
-            return accept_natively
+            return compiled.SETTLER(address_of(settle), addressof(handle), handle).accept
         value = c_uint64()
 
         def accept(delivery_id: DeliveryId) -> int:

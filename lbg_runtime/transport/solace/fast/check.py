@@ -16,7 +16,6 @@ from ctypes import (
     byref,
     c_char_p,
     c_int,
-    c_uint32,
     c_void_p,
     create_string_buffer,
     py_object,
@@ -32,7 +31,7 @@ from lbg_runtime.model.message import (
     Message,
 )
 from lbg_runtime.smf.contents import relay_of
-from lbg_runtime.transport.solace.fast.calls import OK, FastCalls
+from lbg_runtime.transport.solace.fast.calls import OK, Buffer, FastCalls
 from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
 from lbg_runtime.transport.solace.library import CORE, START_METHOD, PersistentReceiver
 
@@ -45,22 +44,19 @@ NEWEST_PYTHON = (3, 13)
 _CALLBACK_PARTS = ("_flow_msg_callback_func_routine", "_event_callback_func_routine")
 _CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
 
-_SAMPLE = Message(
+SAMPLE = Message(
     "fast/check",
     b"\0payload\0",
     {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1 << 40, "raw": b"\0", "is": True},
     "id",
     1_700_000_000_123,
 )
+"""With something of all that our own publishers send, and more."""
 _SAMPLE_ID = (1 << 40) + 1
 
 
 class _Version(Structure):
     _fields_ = (("version", c_char_p), ("date", c_char_p), ("variant", c_char_p))
-
-
-class _Buffer(Structure):
-    _fields_ = (("address", c_void_p), ("size", c_uint32))
 
 
 def unexpected() -> str | None:
@@ -76,7 +72,7 @@ def _interpreter() -> str | None:
     if platform.python_implementation() != "CPython":
         return f"the interpreter is {platform.python_implementation()}, not CPython"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return "the interpreter has no lock of its own"
+        return "this Python is a free-threaded build (no GIL)"
     if sys.version_info[:2] > NEWEST_PYTHON:
         return f"Python {platform.python_version()} is newer than {'.'.join(map(str, NEWEST_PYTHON))}"
     return None
@@ -106,13 +102,13 @@ def _functions() -> str | None:
         calls = FastCalls()
     except AttributeError as error:
         return f"the client or the interpreter lacks a function: {error}"
-    relay = relay_of(_SAMPLE)
+    relay = relay_of(SAMPLE)
     frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.carried + relay.body
     try:
         delivery = reader_of(calls)(native_message(frame), QueueName("check"), Epoch(0))
     except TransportError as error:
         return f"a message could not be read: {error}"
-    if (delivery.message, delivery.delivery_id, delivery.redelivered) != (_SAMPLE, _SAMPLE_ID, True):
+    if (delivery.message, delivery.delivery_id, delivery.redelivered) != (SAMPLE, _SAMPLE_ID, True):
         return "a message was read as something else"
     return None
 
@@ -123,7 +119,7 @@ def native_message(frame: bytes) -> int:
     Whoever asked for it frees it.
     """
     memory = create_string_buffer(frame, len(frame))
-    buffer, message = _Buffer(addressof(memory), len(frame)), c_void_p()
+    buffer, message = Buffer(addressof(memory), len(frame)), c_void_p()
     if CORE.solClient_msg_decodeFromSmf(byref(buffer), byref(message)) != OK or not message.value:
         raise TransportError("the client makes no message of a frame")
     return message.value

@@ -3,48 +3,22 @@
 That is optional: without them the fast path does the same in Python, at about twice the cost of a message.
 """
 
-from types import ModuleType
-from typing import Any, Protocol
-
-INTAKE: ModuleType | None
-"""_intake.c: the message callback."""
-READER: ModuleType | None
+CALLBACK = 0
+"""_intake.c: the address of the message callback."""
+INTAKE: "type[_intake.Intake] | None" = None
+"""_intake.c: what the callback puts messages into."""
+READER: "type[_reader.Reader] | None" = None
 """_reader.c: reads native messages."""
-SETTLER: ModuleType | None
+SETTLER: "type[_settler.Settler] | None" = None
 """_settler.c: settles deliveries."""
-WRITER: ModuleType | None
+WRITER: "type[_writer.Writer] | None" = None
 """_writer.c: writes native messages."""
 
+# All of them are there, or none.
 try:
     from lbg_runtime.transport.solace.fast import _intake, _reader, _settler, _writer
 except ImportError:
-    INTAKE = READER = SETTLER = WRITER = None
+    pass
 else:
-    INTAKE, READER, SETTLER, WRITER = _intake, _reader, _settler, _writer
-
-
-class Intake(Protocol):
-    """What `INTAKE` makes: the messages of a session's flows on their way to the loop. Called on any thread.
-
-    What it gives out: pairs of a path and the addresses of its messages, in the order in which they came.
-    """
-
-    def add(self, user: int, path: object, /) -> None:
-        """Take the messages of this flow, for this path; one that had the same number before is forgotten."""
-        ...
-
-    def remove(self, user: int, path: object, /) -> None:
-        """Take nothing more for this path of this flow; what has gathered is given out still."""
-        ...
-
-    def pop(self, turn: int, /) -> list[tuple[Any, list[int]]]:
-        """What has gathered since this turn was announced; nothing where it was cut."""
-        ...
-
-    def cut(self) -> list[tuple[Any, list[int]]]:
-        """What has gathered; what comes from now on is announced anew."""
-        ...
-
-    def close(self) -> None:
-        """Free what has gathered, and take nothing more."""
-        ...
+    CALLBACK, INTAKE = _intake.CALLBACK, _intake.Intake
+    READER, SETTLER, WRITER = _reader.Reader, _settler.Settler, _writer.Writer

@@ -42,7 +42,7 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
         calls.is_redelivered,
         calls.free,
     )
-    read: ReadMessage = compiled.READER.Reader(
+    return compiled.READER(
         tuple(address_of(each) for each in functions),
         sizeof(Field),
         Message,
@@ -53,7 +53,6 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
         _fail,
         _refuse,
     ).read
-    return read
 
 
 def _fail(code: int, what: str) -> None:

@@ -8,10 +8,11 @@ from ctypes import c_void_p
 
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast.calls import address_of
 from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishCalls
-from lbg_runtime.transport.solace.fast.writer import MAX_TOPIC_BYTES, TAG_BYTES, WriteMessage, message_writer
+from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage, message_writer
 
 
 def writer_of(calls: PublishCalls) -> WriteMessage:
@@ -38,11 +39,11 @@ def compiled_writer(calls: PublishCalls) -> WriteMessage:
         calls.set_tag,
     )
     addresses = tuple(address_of(each) for each in functions)
-    write_usual = compiled.WRITER.Writer(addresses, PERSISTENT.value, TAG_BYTES, MAX_TOPIC_BYTES).write
+    write_usual = compiled.WRITER(addresses, PERSISTENT.value, TAG_BYTES, LARGEST_TOPIC_BYTES).write
     write_any = message_writer(calls)
 
     def write(native: c_void_p, message: Message, address: int) -> None:
-        if not write_usual(native.value, message, address):
+        if not write_usual(native.value or 0, message, address):
             write_any(native, message, address)
 
     return write

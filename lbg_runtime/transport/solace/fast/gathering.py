@@ -6,10 +6,14 @@ event cuts off what has come before it, so that events and messages of a flow ke
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.inbox import FULL, Inbox
+
+if TYPE_CHECKING:
+    # Not there without a compiler.
+    from lbg_runtime.transport.solace.fast import _intake
 
 Parts = list[tuple["GatheredPath", list[int]]]
 
@@ -30,16 +34,17 @@ class GatheredPath(Protocol):
         ...
 
     def broken(self, error: BaseException) -> None:
-        """On the client's network thread: a message of the flow could not be taken, or told of."""
+        """On any thread: a message of the flow could not be taken or announced, or is lost."""
         ...
 
 
 class Gathering:
     """For all flows whose messages come through one inbox. Only where `compiled.INTAKE` is there."""
 
-    def __init__(self, intake: Callable[..., compiled.Intake], inbox: Inbox, free: int, patience_s: float) -> None:
-        """`intake` makes one; `free` is the address of the function that frees a native message."""
+    def __init__(self, intake: "type[_intake.Intake]", inbox: Inbox, free: int, patience_s: float) -> None:
+        """`free` is the address of the function that frees a native message."""
         self.inbox = inbox
+        self._paths: dict[int, GatheredPath] = {}
         self._intake = intake(
             free,
             self._announce,
@@ -52,15 +57,18 @@ class Gathering:
 
     def add(self, user: int, path: GatheredPath) -> None:
         """Hand over to this path what the callback gets with this last argument. Before the flow is started."""
+        self._paths[user] = path
         self._intake.add(user, path)
 
     def remove(self, user: int, path: GatheredPath) -> None:
         """Take nothing more of this flow. What has gathered is handed over still. On any thread."""
+        if self._paths.get(user) is path:
+            del self._paths[user]
         self._intake.remove(user, path)
 
     def seal(self) -> None:
         """On the client's network thread: what has gathered goes before whatever is posted to the inbox next."""
-        parts = self._intake.cut()
+        parts = self._parts(self._intake.cut)
         if parts:
             self.inbox.post(self._hand_over, parts, _drop)
 
@@ -68,7 +76,16 @@ class Gathering:
         self.inbox.post(self._take, turn, self._close)
 
     def _take(self, turn: int) -> None:
-        self._hand_over(self._intake.pop(turn))
+        self._hand_over(self._parts(partial(self._intake.pop, turn)))
+
+    def _parts(self, take: Callable[[], Parts]) -> Parts:
+        try:
+            return take()
+        except MemoryError as error:
+            # The intake has freed what had gathered, and nobody knows of which flows.
+            for path in tuple(self._paths.values()):
+                path.broken(error)
+            return []
 
     def _hand_over(self, parts: Parts) -> None:
         for path, messages in parts:

@@ -48,6 +48,7 @@ class FastPath:
         "_gathering",
         "_handle",
         "_inbox",
+        "_is_broken",
         "_is_stopped",
         "_is_wanted",
         "_owner",
@@ -72,6 +73,8 @@ class FastPath:
         """The runtime wants messages."""
         self._is_stopped = False
         """The window is closed because the loop is blocked."""
+        self._is_broken = False
+        """A message is not shown, so none behind it may be."""
         self._settled = 0
 
     # -- on a control thread
@@ -102,12 +105,12 @@ class FastPath:
 
     def _callback(self, receiver: Any) -> Any:
         """What the client is to call, or the address of that."""
-        if self._gathering is None or compiled.INTAKE is None:
+        if self._gathering is None:
             return self._python_callback()
         # The client hands the receiver's address to the callback with each message.
         self._user = id(receiver)
         self._gathering.add(self._user, self)
-        return compiled.INTAKE.CALLBACK
+        return compiled.CALLBACK
 
     def _python_callback(self) -> Any:
         post, take, drop = self._inbox.post, self._take, self._drop
@@ -145,7 +148,8 @@ class FastPath:
             self._inbox.post(self._moves_again, None)
 
     def broken(self, error: BaseException) -> None:
-        """A message could not be taken: the flow ends."""
+        """A message could not be taken, or is lost: the flow ends. On any thread."""
+        self._is_broken = True
         self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
 
     # -- on the loop's thread
@@ -182,6 +186,9 @@ class FastPath:
 
     def take_each(self, messages: Iterable[int]) -> None:
         """Read these messages and hand them to the flow, in this order."""
+        if self._is_broken:
+            self.drop_each(messages)
+            return
         owner, read = self._owner, self._read
         queue, epoch, arrived = owner.queue, owner.epoch, owner.arrived
         rest = iter(messages)

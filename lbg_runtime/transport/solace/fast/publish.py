@@ -18,7 +18,8 @@ from typing import Any
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace.errors import publish_failed
-from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, OK, WOULD_BLOCK, PublishCalls
+from lbg_runtime.transport.solace.fast.calls import OK
+from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, WOULD_BLOCK, PublishCalls
 from lbg_runtime.transport.solace.fast.publish_session import Hear, build_heard
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage
 from lbg_runtime.transport.solace.inbox import Inbox

@@ -8,12 +8,12 @@ No argument types are declared, which would cost as much as the call: arguments 
 objects of the right size.
 """
 
-from ctypes import CDLL, PYFUNCTYPE, PyDLL, c_int, c_uint32, pythonapi
+from ctypes import CDLL, PyDLL, c_uint32
 from typing import Any
 
+from lbg_runtime.transport.solace.fast.calls import pin
 from lbg_runtime.transport.solace.library import CORE
 
-OK = 0
 WOULD_BLOCK = 1
 NOT_READY = 3
 """As `WOULD_BLOCK`, while there is no connection."""
@@ -48,5 +48,4 @@ class PublishCalls:
         self.add_null: Any = messages["solClient_container_addNull"]
         self.close: Any = messages["solClient_container_closeMapStream"]
         self.send: Any = sessions["solClient_session_sendMultipleMsg"]
-        # Of the interpreter itself: a thread's state that outlives the call from C.
-        self.pin: Any = PYFUNCTYPE(c_int)(("PyGILState_Ensure", pythonapi))
+        self.pin: Any = pin

@@ -1,42 +1,32 @@
-"""Whether the installed client is as the fast publish path needs it, and how the sessions of a transport publish.
+"""Whether the fast publish path can be trusted with the client that is installed, found out before it is used.
 
 `check` has looked at the interpreter and at the client's version before this. Here a session is built and given
 events, and messages are written and looked at as they would go over the wire.
 """
 
-from ctypes import Structure, byref, c_uint32, c_void_p, string_at
-from functools import partial
+from ctypes import byref, c_void_p, string_at
 from typing import Any
 
-import structlog
-
-from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import ConfigError, ProtocolError, PublishRefused
+from lbg_runtime.model.errors import ProtocolError, PublishRefused
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_frame
 from lbg_runtime.smf.message import PERSISTENT, read_published
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import subcode_and_reason
+from lbg_runtime.transport.solace.fast.calls import OK, Buffer
+from lbg_runtime.transport.solace.fast.check import SAMPLE
 from lbg_runtime.transport.solace.fast.compiled_writer import writer_of
-from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, WINDOW, FastPublisher
-from lbg_runtime.transport.solace.fast.publish_calls import OK, PublishCalls
+from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, WINDOW
+from lbg_runtime.transport.solace.fast.publish_calls import PublishCalls
 from lbg_runtime.transport.solace.fast.publish_session import CALLBACK_TYPE, CONFIRM_MODE, MANY_AT_ONCE, build_heard
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, ClientSession, MessagingService
-from lbg_runtime.transport.solace.publisher import MakePublisher, PublicPublisher
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 _NOWHERE = SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="check")
 _WINDOW_SIZE = "SESSION_PUB_WINDOW_SIZE"
 _CAN_SEND = 11
 """An event on which the client does nothing but to take note of it."""
-_FULL = Message(
-    "fast/check",
-    b"\0payload\0",
-    {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1 << 40, "raw": b"\0", "is": True},
-    "id",
-    1_700_000_000_123,
-)
 _USUAL = Message(
     "fast/check/usual",
     b"\0payload\0",
@@ -46,29 +36,6 @@ _USUAL = Message(
 )
 """As our own publishers stamp them."""
 _BARE = Message("fast/check/again", b"")
-
-_log = structlog.get_logger(__name__)
-
-
-class _Buffer(Structure):
-    _fields_ = (("address", c_void_p), ("size", c_uint32))
-
-
-def choose_publisher(choice: ClientPathChoice, *, receives_fast: bool) -> MakePublisher:
-    """How the sessions of one transport publish, for its loop alone; raises `ConfigError` where `fast` is impossible.
-
-    What keeps a transport from receiving by the fast path, keeps it from publishing by it; that has been said by then.
-    """
-    if not receives_fast:
-        return PublicPublisher
-    surprise = unexpected()
-    if surprise is None:
-        calls = PublishCalls()
-        return partial(FastPublisher, calls, writer_of(calls))
-    if choice is ClientPathChoice.FAST:
-        raise ConfigError("transport.client_path", f"fast, and {surprise}", "auto or public with this client")
-    _log.warning("publish_path_is_public", reason=surprise)
-    return PublicPublisher
 
 
 def unexpected() -> str | None:
@@ -130,9 +97,9 @@ def _functions() -> str | None:
         return "the client makes no message"
     try:
         # The same native message again and again, as it is used: nothing of one may remain in the next.
-        for message in (_FULL, _USUAL, _BARE):
+        for message in (SAMPLE, _USUAL, _BARE):
             write(pointer, message, 0)
-            buffer, block = _Buffer(), c_void_p()
+            buffer, block = Buffer(), c_void_p()
             if encode(pointer, byref(buffer), byref(block)) != OK:
                 return "the client makes no frame of a message"
             try:

@@ -6,11 +6,8 @@ was a compiler at hand, compiled_writer.py does the same for all that is usual i
 
 from collections.abc import Callable, Mapping
 from ctypes import (
-    Structure,
     byref,
-    c_char_p,
     c_double,
-    c_int,
     c_int64,
     c_size_t,
     c_uint32,
@@ -27,11 +24,13 @@ from lbg_runtime.model.message import (
     Message,
     as_payload,
 )
-from lbg_runtime.transport.solace.errors import subcode_and_reason
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
+from lbg_runtime.transport.base import UNSENDABLE_TOPIC
+from lbg_runtime.transport.solace.errors import CUT_TEXT, subcode_and_reason
+from lbg_runtime.transport.solace.fast.calls import Destination
 from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishCalls
 from lbg_runtime.transport.solace.library import get_last_error_info
 
-MAX_TOPIC_BYTES = 250
 TAG_BYTES = 32
 """How much of the memory at a tag's address belongs to it. The client's Python layer reads 17 bytes of a tag, whoever
 set it; of ours it hears nothing, but must never be given the address of anything less."""
@@ -50,10 +49,6 @@ WriteMessage = Callable[[c_void_p, Message, int], None]
 
 The native message may be new, or used for any other message before: nothing of that remains.
 """
-
-
-class _Destination(Structure):
-    _fields_ = (("kind", c_int), ("name", c_char_p))
 
 
 class _Unsendable(Exception):
@@ -75,7 +70,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     known_name = _NAMES.get
 
     # A topic is the kind of destination with the number 0.
-    destination, integer, properties, tag = _Destination(0, None), c_int64(), c_void_p(), c_void_p()
+    destination, integer, properties, tag = Destination(0, None), c_int64(), c_void_p(), c_void_p()
     to_destination, to_properties = byref(destination), byref(properties)
     destination_bytes, tag_bytes = c_size_t(sizeof(destination)), c_uint32(TAG_BYTES)
 
@@ -105,10 +100,10 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         if code := reset(native) or set_mode(native, PERSISTENT) or set_dmq_eligible(native, 1):
             raise _failed(code, "prepare message")
         topic = message.topic.encode()
-        if not 0 < len(topic) <= MAX_TOPIC_BYTES:
-            raise _Unsendable("a topic has 1 to 250 bytes")
+        if not 0 < len(topic) <= LARGEST_TOPIC_BYTES:
+            raise _Unsendable(UNSENDABLE_TOPIC)
         if b"\0" in topic:
-            raise _Unsendable(_CUT)
+            raise _Unsendable(CUT_TEXT)
         destination.name = topic
         if code := set_destination(native, to_destination, destination_bytes):
             raise _failed(code, "set topic")
@@ -131,7 +126,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
                 if kind is str:
                     encoded = value.encode()  # type: ignore[union-attr]  # as has just been found
                     if b"\0" in encoded:
-                        raise _Unsendable(_CUT)
+                        raise _Unsendable(CUT_TEXT)
                     code = add_string(properties, encoded, encoded_name)
                 elif kind is int and _SMALLEST_INT64 <= value <= _LARGEST_INT64:  # type: ignore[operator]  # likewise
                     integer.value = value  # type: ignore[assignment]  # likewise
@@ -156,13 +151,10 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     return write
 
 
-_CUT = "a text with a zero character in it would be cut there"
-
-
 def _text(text: str) -> bytes:
     encoded = text.encode()
     if b"\0" in encoded:
-        raise _Unsendable(_CUT)
+        raise _Unsendable(CUT_TEXT)
     return encoded
 
 

@@ -58,7 +58,12 @@ SURPRISES: dict[str, Surprise] = {
         lambda: "PyPy",
         "the interpreter is PyPy, not CPython",
     ),
-    "free threads": (fast_check.sysconfig, "get_config_var", lambda _: 1, "the interpreter has no lock of its own"),
+    "free threads": (
+        fast_check.sysconfig,
+        "get_config_var",
+        lambda _: 1,
+        "this Python is a free-threaded build (no GIL)",
+    ),
     "newer Python": (fast_check, "NEWEST_PYTHON", (3, 10), f"Python {platform.python_version()} is newer than 3.10"),
     "another client": (
         fast_check,
@@ -92,7 +97,7 @@ SURPRISES: dict[str, Surprise] = {
     ),
     "unreadable": (
         fast_check,
-        "_SAMPLE",
+        "SAMPLE",
         Message("t", b"", sent_at_ms=1 << 63),
         "a message could not be read: a message cannot be read: ",
     ),
@@ -108,11 +113,12 @@ def surprise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def owner() -> Any:
-    return SimpleNamespace(queue=QueueName("q"), epoch=Epoch(1), is_live=True)
+    return SimpleNamespace(queue=QueueName("q"), epoch=Epoch(1))
 
 
 async def made_by(choice: ClientPathChoice) -> type[object]:
-    return type(paths.choose_path(choice)(Inbox(asyncio.get_running_loop()), owner()))
+    make_path, _ = paths.choose_paths(choice)
+    return type(make_path(Inbox(asyncio.get_running_loop()), owner()))
 
 
 async def test_the_client_that_is_installed_has_no_surprise() -> None:

@@ -1,9 +1,11 @@
 """The message callback in C: what it takes is given out once and in order, whoever calls at the same time, or freed."""
 
 import gc
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from ctypes import CFUNCTYPE, c_int, c_void_p
+from ctypes import CDLL, CFUNCTYPE, PyDLL, c_int, c_size_t, c_void_p
 
 import pytest
 
@@ -42,7 +44,7 @@ class Rig:
         self.blocked: list[Path] = []
         self.errors: list[tuple[Path, str]] = []
         self.announce: Callable[[int], None] = self.turns.append
-        self.intake = compiled.INTAKE.Intake(
+        self.intake = compiled.INTAKE(
             address_of(free), self._announce, self.blocked.append, self._broken, full, patience_ms
         )
 
@@ -65,8 +67,7 @@ class Rig:
 
 def call(user: int, *messages: int) -> list[int]:
     """As the client's network thread does, without the interpreter's lock."""
-    assert compiled.INTAKE is not None
-    callback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)(compiled.INTAKE.CALLBACK)
+    callback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)(compiled.CALLBACK)
     return [callback(None, message, user) for message in messages]
 
 
@@ -154,6 +155,34 @@ def test_what_had_gathered_of_a_flow_that_is_gone_is_given_out(rig: Rig) -> None
     rig.intake.remove(A, a)
     assert call(A, 4) == [NOT_TAKEN]
     assert rig.pop() == [(a, [1]), (b, [2]), (a, [3])]
+
+
+def test_a_flow_that_goes_while_its_callback_waits_for_the_interpreter_leaves_its_news_behind(rig: Rig) -> None:
+    # The library's sort calls back again and again without the interpreter's lock, with the flow as its last argument:
+    # the first call that finds the flow in the table gathers a message, and waits for us with the news.
+    count = 1 << 22
+    sort = threading.Thread(
+        target=CDLL(None).qsort_r,
+        args=(bytes(count), c_size_t(count), c_size_t(1), c_void_p(compiled.CALLBACK), c_void_p(A)),
+    )
+    interval = sys.getswitchinterval()
+    sort.start()
+    time.sleep(0.01)
+    sys.setswitchinterval(60)
+    try:
+        (a,) = rig.add(A)
+        PyDLL(None).usleep(20_000)
+        told_before = list(rig.turns)
+        rig.intake.remove(A, a)
+    finally:
+        sys.setswitchinterval(interval)
+    sort.join()
+    assert told_before == []
+    [(path, [_])] = rig.pop()
+    assert path is a
+    rig.add(B)
+    call(B, 1)
+    assert rig.turns == [0, 1]
 
 
 def test_a_new_flow_at_the_same_address_gets_the_messages_and_the_end_of_the_old_one_takes_nothing_from_it(

@@ -55,7 +55,7 @@ class NotedCalls:
 class Owner:
     """In place of the flow."""
 
-    queue, epoch, is_live = QueueName("q"), Epoch(1), True
+    queue, epoch = QueueName("q"), Epoch(1)
 
     def __init__(self) -> None:
         self.arrivals: list[DeliveryId] = []
@@ -231,6 +231,14 @@ async def test_a_callback_that_fails_when_it_has_taken_the_message_says_that_it_
     # Else it would be freed twice.
     assert bench.receive(FULL) == [1] * FULL
     await bench.hand_over()
+    assert bench.owner.reasons == ["a message could not be taken: MemoryError('for a test')"]
+
+
+async def test_nothing_is_shown_behind_a_message_that_is_lost(bench: Bench) -> None:
+    bench.receive(2)
+    bench.path.broken(MemoryError("for a test"))
+    await bench.hand_over()
+    assert (bench.owner.arrivals, bench.calls.freed) == ([], [1, 2])
     assert bench.owner.reasons == ["a message could not be taken: MemoryError('for a test')"]
 
 

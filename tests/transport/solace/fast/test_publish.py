@@ -10,8 +10,9 @@ import pytest
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace.fast import publish as fast_publish
+from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, BATCH, WINDOW, FastPublisher
-from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, OK, WOULD_BLOCK
+from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, WOULD_BLOCK
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import PubSubPlusClientError

@@ -14,12 +14,12 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
-from lbg_runtime.transport.solace import library
+from lbg_runtime.transport.solace import library, paths
+from lbg_runtime.transport.solace.fast import check as fast_check
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast import publish_calls as fast_publish_calls
 from lbg_runtime.transport.solace.fast import publish_check as fast_publish_check
 from lbg_runtime.transport.solace.fast.publish import FastPublisher
-from lbg_runtime.transport.solace.fast.publish_check import choose_publisher
 from lbg_runtime.transport.solace.fast.publish_session import MANY_AT_ONCE, build_heard
 from lbg_runtime.transport.solace.fast.writer import message_writer
 from lbg_runtime.transport.solace.inbox import Inbox
@@ -137,7 +137,7 @@ SURPRISES: dict[str, Surprise] = {
     "compiled otherwise": (
         compiled,
         "WRITER",
-        SimpleNamespace(Writer=lambda *_: SimpleNamespace(write=_writing_nothing_usual)),
+        lambda *_: SimpleNamespace(write=_writing_nothing_usual),
         "a message was written as something else",
     ),
     "unwritable": (fast_publish_check, "writer_of", _unwritable, "a message could not be written: "),
@@ -151,8 +151,9 @@ def surprise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return words
 
 
-async def made_by(choice: ClientPathChoice, *, receives_fast: bool = True) -> type[object]:
-    return type(choose_publisher(choice, receives_fast=receives_fast)(Inbox(asyncio.get_running_loop())))
+async def made_by(choice: ClientPathChoice) -> type[object]:
+    _, make_publisher = paths.choose_paths(choice)
+    return type(make_publisher(Inbox(asyncio.get_running_loop())))
 
 
 async def test_the_client_that_is_installed_has_no_surprise() -> None:
@@ -179,11 +180,14 @@ async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(su
 
 
 @pytest.mark.usefixtures("surprise")
-async def test_who_receives_by_the_public_path_publishes_by_it_and_nothing_is_asked() -> None:
+async def test_who_receives_by_the_public_path_publishes_by_it_and_nothing_more_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with structlog.testing.capture_logs() as log:
-        for choice in (ClientPathChoice.PUBLIC, ClientPathChoice.AUTO):
-            assert await made_by(choice, receives_fast=False) is PublicPublisher
-    assert log == []
+        assert await made_by(ClientPathChoice.PUBLIC) is PublicPublisher
+        monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
+        assert await made_by(ClientPathChoice.AUTO) is PublicPublisher
+    assert [line["event"] for line in log] == ["receive_path_is_public"]
 
 
 @pytest.mark.real_time
@@ -192,7 +196,7 @@ async def test_a_transport_that_fell_back_publishes_and_says_so_once(
 ) -> None:
     monkeypatch.setattr(fast_publish_check, "writer_of", _without_reset)
     private: list[Callable[..., Any]] = []
-    monkeypatch.setattr(fast_publish_check, "FastPublisher", private.append)
+    monkeypatch.setattr(paths, "FastPublisher", private.append)
     transport = SolaceTransport(SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="first"))
     with structlog.testing.capture_logs() as log:
         await transport.open()

@@ -23,9 +23,11 @@ from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import ParameterKind, decode_frame
 from lbg_runtime.smf.message import Relay
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.transport.solace import paths
 from lbg_runtime.transport.solace.fast import publish as fast_publish
-from lbg_runtime.transport.solace.fast import publish_check as fast_publish_check
-from lbg_runtime.transport.solace.fast.publish_calls import OK, WOULD_BLOCK
+from lbg_runtime.transport.solace.fast import publish_check
+from lbg_runtime.transport.solace.fast.calls import OK
+from lbg_runtime.transport.solace.fast.publish_calls import WOULD_BLOCK
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
@@ -55,7 +57,7 @@ class Counts:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     counts = Counts()
 
-    class CountingCalls(fast_publish_check.PublishCalls):
+    class CountingCalls(paths.PublishCalls):
         def __init__(self) -> None:
             super().__init__()
             alloc, free, send = self.alloc, self.free, self.send
@@ -74,7 +76,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 
             self.alloc, self.free, self.send = count_alloc, count_free, note_send
 
-    monkeypatch.setattr(fast_publish_check, "PublishCalls", CountingCalls)
+    monkeypatch.setattr(paths, "PublishCalls", CountingCalls)
+    monkeypatch.setattr(publish_check, "PublishCalls", CountingCalls)
     return counts
 
 

@@ -16,8 +16,9 @@ from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_f
 from lbg_runtime.smf.message import PERSISTENT, read_published
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast import compiled_writer as compiled_writer_module
+from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.compiled_writer import compiled_writer, writer_of
-from lbg_runtime.transport.solace.fast.publish_calls import OK, PublishCalls
+from lbg_runtime.transport.solace.fast.publish_calls import PublishCalls
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage, message_writer
 from lbg_runtime.transport.solace.library import CORE
 
@@ -126,8 +127,8 @@ def test_payloads_of_any_size_are_written(native: Native, size: int) -> None:
     assert native.message() == Message("t", b"\xff" * size, STAMPS)
 
 
-CUT = "a text with a zero character in it would be cut there"
-TOPIC = "a topic has 1 to 250 bytes"
+CUT = "text must not contain NUL: the client library would truncate it"
+TOPIC = "a topic must be 1 to 250 bytes of UTF-8"
 
 
 @pytest.mark.parametrize(
