@@ -166,9 +166,10 @@ class KeyLanes(Generic[Q]):
     def finish(self, lane: Lane[Q]) -> None:
         """The running head is done, whatever its outcome; the next of its key may start.
 
-        Tell the flow machine first and carry out what it orders: a head that ended without an outcome sends its
-        successors back (L3), and none of them may start in between.
+        Where the head ended without an outcome, none of its successors may start (L3): before it calls this, the caller
+        has had them returned, or has seen to it that nothing of their flow starts.
         """
+        # Not by `_check_running`: this is called for every message.
         if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
         lane.stage = _READY
@@ -189,8 +190,7 @@ class KeyLanes(Generic[Q]):
         Returns False, and changes nothing, where its flow has meanwhile taken back all that had not started: the
         delivery then ends without an outcome, and `finish` must be called.
         """
-        if lane.stage is not _RUNNING:
-            raise InvariantViolated(f"lane {lane.key} is not running")
+        _check_running(lane)
         if lane.is_recalled:
             return False
         lane.stage = _DELAYED
@@ -200,8 +200,7 @@ class KeyLanes(Generic[Q]):
 
     def hold(self, lane: Lane[Q]) -> bool:
         """As `delay`, without an end: only `return_unstarted` takes the head away, and with it the hold."""
-        if lane.stage is not _RUNNING:
-            raise InvariantViolated(f"lane {lane.key} is not running")
+        _check_running(lane)
         if lane.is_recalled:
             return False
         lane.stage = _DELAYED
@@ -221,8 +220,7 @@ class KeyLanes(Generic[Q]):
         """Have the first delivery that is meant take the turn of a running lane, before its head, which starts afresh
         when it is first again. False, and nothing is changed, where there is none. Linear in the lane.
         """
-        if lane.stage is not _RUNNING:
-            raise InvariantViolated(f"lane {lane.key} is not running")
+        _check_running(lane)
         rest = lane.rest
         if rest is None or lane.is_recalled:
             return False
@@ -270,28 +268,26 @@ class KeyLanes(Generic[Q]):
         return returned
 
     def _return_from(self, lane: Lane[Q], queue: QueueName, epoch: Epoch) -> list[Q]:
-        is_running = lane.stage is _RUNNING
-        head_is_taken = lane.head.queue == queue and lane.head.epoch == epoch
-        returned: list[Q] = []
-        kept: deque[Q] = deque()
-        for position, delivery in enumerate((lane.head, *(lane.rest or ()))):
-            is_taken = delivery.queue == queue and delivery.epoch == epoch
-            (returned if is_taken and not (is_running and position == 0) else kept).append(delivery)
-        is_over = not kept
-        if kept:
-            lane.head = kept.popleft()
-        lane.rest = kept or None
-        if head_is_taken and is_running:
+        def is_taken(each: Q) -> bool:
+            return each.queue == queue and each.epoch == epoch
+
+        rest = lane.rest or ()
+        returned = [each for each in rest if is_taken(each)]
+        lane.rest = deque(each for each in rest if not is_taken(each)) or None
+        if not is_taken(lane.head):
+            return returned
+        if lane.stage is _RUNNING:
             lane.is_recalled = True
-        elif head_is_taken:
-            # In its place in the line of those that are ready, if it stands there.
-            was_delayed = lane.stage is _DELAYED
-            lane.attempt = 0
-            self._held_up.discard(lane.key)
-            if is_over:
-                del self._lanes[lane.key]
-            elif was_delayed:
-                self._make_ready(lane)
+            return returned
+        returned.insert(0, lane.head)
+        self._held_up.discard(lane.key)
+        if lane.rest is None:
+            del self._lanes[lane.key]
+            return returned
+        # In its place in the line of those that are ready, if it stands there.
+        lane.head, lane.attempt = lane.rest.popleft(), 0
+        if lane.stage is _DELAYED:
+            self._make_ready(lane)
         return returned
 
     def _is_delayed(self, lane_key: LaneKey) -> bool:
@@ -301,3 +297,8 @@ class KeyLanes(Generic[Q]):
     def _make_ready(self, lane: Lane[Q]) -> None:
         lane.stage = _READY
         self.ready.append(lane)
+
+
+def _check_running(lane: Lane[Q]) -> None:
+    if lane.stage is not _RUNNING:
+        raise InvariantViolated(f"lane {lane.key} is not running")

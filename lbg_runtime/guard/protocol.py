@@ -73,8 +73,8 @@ class EffectNotRun(LbgError):
 
     def __init__(self, scope: str) -> None:
         super().__init__(
-            f"guard {scope}: the effect may not have run: it returned what is still to be awaited or read, which is for"
-            " itself to do; one in memory or in SQLite must be no `async def`"
+            f"guard {scope}: the effect returned something that still has to be awaited or read, so it may not have"
+            " run; await it inside the effect (effects of MemoryGuard and SqliteGuard must not be `async def`)"
         )
         self.scope = scope
 

@@ -63,8 +63,9 @@ class Message:
     is_first_of_key: bool = field(default=False, compare=False)
     """Set by the member for its handler: the first message of its key, or where it has none of its shard, that this
     member handles since its flow on the queue became active, in every attempt of it. What the member knows of the key
-    from before may be out of date. True a second time for a key of which nothing came while the member handled at
-    least 20,000 others: better reloaded once too often. Says nothing of the message, so is no part of equality."""
+    from before may be out of date. True a second time for a key of which nothing came while the member handled more
+    than 10,000 others (at the latest after 20,000): better reloaded once too often. Says nothing of the message, so is
+    no part of equality."""
 
     def as_first_of_key(self) -> "Message":
         """A copy that says so; for the member alone."""

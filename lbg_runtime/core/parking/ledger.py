@@ -21,11 +21,10 @@ from typing import assert_never
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.core.parking.records import (
     DropAsked,
+    LedgerEntry,
     OwnerFence,
     ParkedMessage,
-    ParkingEntry,
     ParkingOwner,
-    RoomKept,
     UnparkAsked,
 )
 from lbg_runtime.model.errors import InvariantViolated
@@ -202,7 +201,7 @@ class ParkingLedger:
 
     # -- what it is told
 
-    def take(self, delivery_id: DeliveryId, entry: ParkingEntry) -> list[LedgerOrder]:
+    def take(self, delivery_id: DeliveryId, entry: LedgerEntry) -> list[LedgerOrder]:
         """The next message of the parking queue."""
         match entry:
             case OwnerFence(owner):
@@ -217,9 +216,6 @@ class ParkingLedger:
                 return self._offer(lane, parked)
             case DropAsked():
                 return self._take_drop(delivery_id, entry)
-            case RoomKept():
-                # Before our fence too, which may wait for it.
-                return [SettleParked(delivery_id)]
             case _:
                 assert_never(entry)
 

@@ -111,7 +111,10 @@ class RoomKept:
     """Of its payload; what it is wrapped in comes on top."""
 
 
-ParkingEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked | RoomKept
+LedgerEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked
+"""What the ledger of an owner is shown."""
+
+ParkingEntry = LedgerEntry | RoomKept
 
 
 def parking_queue(group: str, queue_index: int) -> QueueName:

@@ -19,14 +19,12 @@ from collections.abc import Callable
 from contextvars import copy_context
 from time import monotonic_ns
 
-import structlog
-
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading, ParkingReading
-from lbg_runtime.model.errors import BodyRefused, HandlerMissing, InvariantViolated, LbgError, TransportError
+from lbg_runtime.model.errors import InvariantViolated, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -38,23 +36,18 @@ from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_reports import KeyReports
 from lbg_runtime.runtime.dispatch.keyless import KeylessMessages
 from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+from lbg_runtime.runtime.dispatch.troubles import Troubles
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.routes import Routes
 from lbg_runtime.runtime.parking.parked_queue import FOLLOWS, ParkedQueue
-from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches, Interruption, this_task
-from lbg_runtime.runtime.runners.backoff import retry_delay_ms
+from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches, Interruption
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
-from lbg_runtime.runtime.runners.failure_report import FailureReport, error_text, plain, report_of
+from lbg_runtime.runtime.runners.failure_report import FailureReport, plain, report_of
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack, Handling, refuse_unrun
 from lbg_runtime.runtime.runners.pool import RunnerPool, is_changed
 
-_log = structlog.get_logger(__name__)
-
-MAX_TOPICS_REMEMBERED = 1_000
-"""Of the topics without a handler: bounds memory, should every message have its own."""
-
-Report = Callable[[Handling], None]
-HoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
+OnEnd = Callable[[Handling], None]
+OnHoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
 
 # Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
 _ACCEPTED = Outcome.ACCEPTED
@@ -75,18 +68,17 @@ class Dispatcher:
     ) -> None:
         """`error_queue` is needed where a policy asks for it. Raises `ConfigError` or `HandlerError`."""
         self.counts = DispatchCounts()
+        self._troubles = Troubles(self.counts)
         self._key_source = key_source
         self._is_stamped_key = key_source == PARTITION_KEY
         """The key is where publishers stamp it: nearly always, and then it is found without more ado."""
-        self._has_foreign_stamps = False
-        """Said already, of a message whose stamp is of another key than its lane."""
         self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self._attempts = AttemptWatches(self._replace_stuck_runner)
         self._moves = self._attempts.of(None)
-        self.reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
+        self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
         """To be run beside the dispatcher."""
         self._error_queue = error_queue
         self._parkings: dict[QueueName, ParkedQueue] = {}
@@ -98,22 +90,21 @@ class Dispatcher:
         self._seen_keys = SeenKeys()
         self._routes = Routes(handlers, shape, failure, self._attempts)
         self._known_routes = self._routes.known
-        self._reports: dict[QueueName, Report] = {}
-        self._hold_ups: dict[QueueName, HoldUp] = {}
+        self._on_end: dict[QueueName, OnEnd] = {}
+        self._on_hold_up: dict[QueueName, OnHoldUp] = {}
         self._starts = 0
         self._is_closed = False
         self._retry_timer: asyncio.TimerHandle | None = None
         self._retry_at_ms: int | None = None
-        self._unhandled_topics: set[str] = set()
 
     # -- what the flow runners call
 
-    def attach(self, queue: QueueName, report: Report, hold_up: HoldUp | None = None) -> None:
+    def attach(self, queue: QueueName, on_end: OnEnd, on_hold_up: OnHoldUp | None = None) -> None:
         """Name the one who is told of the ends of a queue's deliveries, and of those that wait behind one that is going
         nowhere; neither must raise."""
-        self._reports[queue] = report
-        if hold_up is not None:
-            self._hold_ups[queue] = hold_up
+        self._on_end[queue] = on_end
+        if on_hold_up is not None:
+            self._on_hold_up[queue] = on_hold_up
 
     def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
         """Name where messages of a queue are parked; needed where a policy asks for it."""
@@ -133,7 +124,7 @@ class Dispatcher:
             return False
         is_held_up = self._lanes.offer(handling.lane, handling)
         if is_held_up:
-            self.reports.key_may_be_hot(handling)
+            self.key_reports.key_may_be_hot(handling)
         self._pool.wake()
         return is_held_up
 
@@ -217,19 +208,13 @@ class Dispatcher:
         if not is_ordered and message.fencing_token is not None:
             # Its number is of another key's order than that in which it is handled: a guard would take it for old.
             handling.message = message.without_token()
-            self._tell_of_foreign_stamp(handling)
+            self._troubles.foreign_stamp(handling)
         return handling
-
-    def _tell_of_foreign_stamp(self, handling: Handling) -> None:
-        if not self._has_foreign_stamps:
-            self._has_foreign_stamps = True
-            expected = "publishers that find the key by group.key; as it is, handlers get no fencing token"
-            _log.error("key_differs_from_stamp", **_facts(handling), expected=expected)
 
     async def _handle_turn(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> None:
         handling = lane.head
         if self._stopped and self._stopped.get(handling.queue) == handling.epoch:
-            self._hold(lane, handling)
+            self._hold(lane)
             return
         if handling.attempts == 0:
             if self._parkings and self._may_be_parked(handling) and await self._set_aside(lane, handling, task):
@@ -242,7 +227,7 @@ class Dispatcher:
                 handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:
             if not await self._gave_way(lane, handling, task):
-                await self._move(lane, handling, handling.end_report)
+                await self._move(lane, handling, handling.end_report, task)
             return
         handling.attempts = lane.attempt
         route = handling.route
@@ -267,6 +252,7 @@ class Dispatcher:
         if is_changed(context):
             self._pool.soil(task)
         if failure is None and attempt.interruption is None:
+            # As `_finish`, which would cost every message a call.
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
         else:
@@ -282,8 +268,7 @@ class Dispatcher:
         if attempt.is_stuck:
             self._pool.stand_down()
         if attempt.interruption is Interruption.RECALL:
-            self._lanes.finish(lane)
-            self._end(handling, None)
+            self._finish(lane, None)
             return
         if failure is not None:
             failure = plain(failure)
@@ -291,38 +276,37 @@ class Dispatcher:
             if not lane.is_recalled:
                 # Until its flow has taken back what has not started, no successor may overtake it (L3).
                 self._stopped[handling.queue] = handling.epoch
-            self._lanes.finish(lane)
-            self._end(handling, None)
+            self._finish(lane, None)
             return
         policy = handling.route.policy
         # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
         timed_out = attempt.interruption is Interruption.TIMEOUT
-        if timed_out or failure is None:
-            failure = TimeoutError(f"no end within {policy.timeout_ms} ms")
-        self._tell_of_failure(handling, failure, with_stack=not timed_out)
+        if timed_out or failure is None:  # the latter for the type checker: without a failure it has timed out
+            failure = TimeoutError(f"the handler did not finish within {policy.timeout_ms / 1_000:g} s")
+        self._troubles.attempt_failed(handling, failure, with_stack=not timed_out)
         then = policy.end_after(handling.attempts, failure)
         if then is None:
-            self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane, handling)
+            self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane)
             return
         if handling.queue in self._replayed and then in (Then.PARK, Then.STOP):
             # It is parked already, and stays so.
             handling.end_report = report_of(failure, Then.PARK, handling.attempts)
-            self._lanes.finish(lane)
-            self._end(handling, None)
+            self._finish(lane, None)
             return
         report = handling.end_report = report_of(failure, then, handling.attempts)
         if then is Then.STOP:
-            self._stop_queue(lane, handling, report)
+            if self._hold(lane):
+                self._stopped[handling.queue] = handling.epoch
+                self._troubles.queue_stopped(handling, report)
         else:
-            await self._move(lane, handling, report)
+            await self._move(lane, handling, report, attempt.task)
 
-    def _try_again_in(self, delay_ms: int, lane: Lane[Handling], handling: Handling) -> None:
+    def _try_again_in(self, delay_ms: int, lane: Lane[Handling]) -> None:
         if self._lanes.delay(lane, now_ms() + delay_ms):
             self._set_retry_timer()
             self._hold_up(lane)
         else:
-            self._lanes.finish(lane)
-            self._end(handling, None)
+            self._finish(lane, None)
 
     def _hold_up(self, lane: Lane[Handling]) -> None:
         """The head of a lane is going nowhere: others of its queue need not wait for what is behind it."""
@@ -330,8 +314,14 @@ class Dispatcher:
         for handling in self._lanes.hold_up(lane):
             by_flow[handling.queue, handling.epoch].append(handling.delivery.delivery_id)
         for (queue, epoch), delivery_ids in by_flow.items():
-            if (hold_up := self._hold_ups.get(queue)) is not None:
-                hold_up(epoch, tuple(delivery_ids))
+            if (on_hold_up := self._on_hold_up.get(queue)) is not None:
+                on_hold_up(epoch, tuple(delivery_ids))
+
+    def _finish(self, lane: Lane[Handling], outcome: Outcome | None) -> None:
+        """The head of a lane leaves it and ends, in this order: who is told of the end may look at the lane."""
+        handling = lane.head
+        self._lanes.finish(lane)
+        self._end(handling, outcome)
 
     def _end(self, handling: Handling, outcome: Outcome | None) -> None:
         """The one place where a delivery ends (L8)."""
@@ -342,22 +332,22 @@ class Dispatcher:
             outcome = _ACCEPTED if parking.was_parked(handling) else None
         handling.done_mono_ns = monotonic_ns()
         handling.outcome = outcome
-        self._reports[handling.delivery.queue](handling)
+        self._on_end[handling.delivery.queue](handling)
 
     # -- when attempts have ended
 
-    async def _move(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
+    async def _move(
+        self, lane: Lane[Handling], handling: Handling, report: FailureReport, task: "asyncio.Task[object]"
+    ) -> None:
         """Publish it to where it goes. While that is not confirmed, it stays on its queue, and its key waits."""
         target = self._parkings.get(handling.queue) if report.then is Then.PARK else self._error_queue
         if target is None:
             raise InvariantViolated(f"a policy says {report.then.value} and the dispatcher has nowhere to put it")
         if lane.is_recalled:
             # Somebody else may be handling it by now.
-            self._lanes.finish(lane)
-            self._end(handling, None)
+            self._finish(lane, None)
             return
         failure: BaseException | None = None
-        task = this_task()
         attempt = self._moves.start(handling, task)
         try:
             await target.take(handling, report)
@@ -369,17 +359,15 @@ class Dispatcher:
         finally:
             self._moves.end(attempt)
         if attempt.interruption is Interruption.RECALL:
-            self._lanes.finish(lane)
-            self._end(handling, None)
+            self._finish(lane, None)
         elif failure is None:
-            self._tell_of_move(handling, report)
-            self._lanes.finish(lane)
-            self._end(handling, Outcome.ACCEPTED)
+            self._troubles.moved(handling, report)
+            self._finish(lane, _ACCEPTED)
         else:
-            self.counts.moves_failed += 1
-            _log.error("move_failed", **_facts(handling), reason=error_text(failure))
-            tries = lane.attempt - handling.attempts + 1
-            self._try_again_in(retry_delay_ms(handling.route.policy.backoff, tries, self._random), lane, handling)
+            self._troubles.move_failed(handling, failure)
+            # The lane counts afresh where a replay went first.
+            tries = max(1, lane.attempt - handling.attempts + 1)
+            self._try_again_in(handling.route.policy.move_delay_ms(tries, self._random), lane)
 
     def _may_be_parked(self, handling: Handling) -> bool:
         """Whether there is a verdict to ask for; asked for every message."""
@@ -398,10 +386,9 @@ class Dispatcher:
         if await self._gave_way(lane, handling, task):
             return True
         if verdict is Verdict.PARK:
-            await self._move(lane, handling, FOLLOWS)
+            await self._move(lane, handling, FOLLOWS, task)
         else:
-            self._lanes.finish(lane)
-            self._end(handling, Outcome.ACCEPTED)
+            self._finish(lane, _ACCEPTED)
         return True
 
     async def _gave_way(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
@@ -414,32 +401,14 @@ class Dispatcher:
         await self._handle_turn(lane, task)
         return True
 
-    def _tell_of_move(self, handling: Handling, report: FailureReport) -> None:
-        if report.then is not Then.PARK:
-            self.counts.moved += 1
-            _log.error("message_moved", **_facts(handling), reason=report.error, stack_digest=report.stack)
-            return
-        self.counts.parked += 1
-        if report is FOLLOWS:
-            _log.debug("message_parked", **_facts(handling))
-        else:
-            _log.error("key_parked", **_facts(handling), reason=report.error, stack_digest=report.stack)
-
-    def _stop_queue(self, lane: Lane[Handling], handling: Handling, report: FailureReport) -> None:
-        if self._hold(lane, handling):
-            self.counts.stops += 1
-            self._stopped[handling.queue] = handling.epoch
-            _log.error("queue_stopped", **_facts(handling), reason=report.error, stack_digest=report.stack)
-
-    def _hold(self, lane: Lane[Handling], handling: Handling) -> bool:
+    def _hold(self, lane: Lane[Handling]) -> bool:
         """Keep the head of the lane where it is until its flow is given up; False where it has been."""
         if self._lanes.hold(lane):
             return True
-        self._lanes.finish(lane)
-        self._end(handling, None)
+        self._finish(lane, None)
         return False
 
-    # -- retries, hanging handlers, topics nobody wants
+    # -- retries, hanging handlers
 
     def _set_retry_timer(self) -> None:
         next_ms = self._lanes.next_delayed_ms()
@@ -457,41 +426,5 @@ class Dispatcher:
         self._pool.wake()
 
     def _replace_stuck_runner(self, handling: Handling) -> None:
-        _log.error("handler_ignored_cancellation", **_facts(handling))
+        self._troubles.handler_ignored_cancellation(handling)
         self._pool.stand_in()
-
-    def _tell_of_failure(self, handling: Handling, failure: BaseException, *, with_stack: bool) -> None:
-        self.counts.failed_attempts += 1
-        if isinstance(failure, HandlerMissing):
-            self._warn_of_topic(handling)
-            return
-        if isinstance(failure, BodyRefused):
-            self.counts.bodies_refused += 1
-        # Errors of ours say all in their facts, unless something else stands behind them.
-        has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
-        facts = {**_facts(handling), "reason": error_text(failure)}
-        # Once is enough to find the place; the attempts after it say the reason alone.
-        if handling.attempts == 1 and has_stack:
-            try:
-                _log.warning("handling_failed", **facts, exc_info=failure)
-            except Exception as error:  # noqa: BLE001 - the log may be the user's, and know less of errors than ours
-                _log.warning("handling_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
-        else:
-            _log.warning("handling_failed", **facts)
-
-    def _warn_of_topic(self, handling: Handling) -> None:
-        if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
-            self._unhandled_topics.add(handling.topic)
-            _log.warning("handler_not_found", **_facts(handling))
-
-
-def _facts(handling: Handling) -> dict[str, str | int | None]:
-    delivery = handling.delivery
-    return {
-        "queue": delivery.queue,
-        "epoch": delivery.epoch,
-        "delivery_id": delivery.delivery_id,
-        "topic": handling.topic,
-        "key": handling.key,
-        "attempts": handling.attempts,
-    }

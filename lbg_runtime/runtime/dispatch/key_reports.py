@@ -1,7 +1,7 @@
 """Keys and handlers that hold others up, told of in one line when they begin to and in one when they have ceased."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import structlog
 
@@ -11,12 +11,12 @@ from lbg_runtime.core.standstill import Standing, StandstillWatch
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches
-from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.runners.handling import Handling, facts_of
 
 _log = structlog.get_logger(__name__)
 
 MAX_LINES = 10
-"""Of one kind at one look; of the others there is one line with their number."""
+"""Of one kind between two looks; of the others there is one line with their number."""
 
 LOOKS = 4
 """In the shortest time that is watched: so much of it is the most by which a line is late."""
@@ -55,9 +55,12 @@ class KeyReports:
         slow_ms, stuck_ms = settings.slow_handler_ms, settings.stuck_key_ms
         self._slow = None if slow_ms is None else StandstillWatch[Attempt](slow_ms)
         self._stuck = None if stuck_ms is None else StandstillWatch[Lane[Handling]](stuck_ms)
-        self._hot: dict[Lane[Handling], tuple[int, _Facts]] = {}
+        self._hot: dict[Lane[Handling], int] = {}
         """With the time since when."""
-        self._stuck_facts: dict[Lane[Handling], _Facts] = {}
+        self._stuck_lanes: dict[Lane[Handling], None] = {}
+        self._hot_lines = _Lines("key_hot", "key_cooled", "keys_hot")
+        self._stuck_lines = _Lines("key_stuck", "key_moves_again", "keys_stuck")
+        self._slow_lines = _Lines("handler_slow", "handler_slow_ended", "handlers_slow")
         self._heads: dict[Lane[Handling], DeliveryId] = {}
         """As of the last look; numbers, as the messages may be large."""
         self._looked_ms = 0
@@ -84,10 +87,9 @@ class KeyReports:
         lane = self._lanes.find(handling.lane)
         if lane is None or lane.waiting <= self._most_waiting or lane in self._hot:
             return
-        self._hot[lane] = now_ms(), _brief(handling)
+        self._hot[lane] = now_ms()
         self.hot_total += 1
-        if len(self._hot) <= MAX_LINES:
-            _log.warning("key_hot", **_facts(lane.head), waiting=lane.waiting)
+        self._hot_lines.begin(lane, {**facts_of(lane.head), "waiting": lane.waiting}, _brief(lane.head))
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -107,29 +109,25 @@ class KeyReports:
         self._looked_ms = now
 
     def _look_for_cooled(self, now: int) -> None:
-        for lane, (since_ms, facts) in list(self._hot.items()):
+        self._hot_lines.tell_of_others()
+        for lane, since_ms in list(self._hot.items()):
             # A lane that was emptied is gone, and another one of the key may be there.
             if lane.waiting <= self._most_waiting // 2:
                 del self._hot[lane]
-                _log.info("key_cooled", **facts, lasted_ms=now - since_ms)
+                self._hot_lines.end(lane, {"lasted_ms": now - since_ms})
 
     def _look_for_slow(self, watch: StandstillWatch[Attempt], now: int) -> None:
-        # One that is put off is not slow; afterwards it counts from the first look that finds it at work.
-        started = [
-            Standing(each, None, int(since_s * 1_000) if each.handling.is_put_off is None else None)
-            for each, since_s in self._attempts.started()
-            if not each.handling.is_put_off
-        ]
+        started = [Standing(each, None, int(since_s * 1_000)) for each, since_s in self._attempts.started()]
         if not started and not watch.count:
             return
         found = watch.look(started, now)
         self.slow_total += len(found.began)
-        for attempt, running_ms in found.began[:MAX_LINES]:
-            _log.warning("handler_slow", **_facts(attempt.handling), running_ms=running_ms)
-        for attempt, took_ms in found.ended[:MAX_LINES]:
-            _log.info("handler_slow_ended", **_facts(attempt.handling), took_ms=took_ms)
-        if len(found.began) > MAX_LINES:
-            _log.warning("handlers_slow", untold=len(found.began) - MAX_LINES)
+        for attempt, took_ms in found.ended:
+            self._slow_lines.end(attempt, {"took_ms": took_ms})
+        for attempt, running_ms in found.began:
+            facts = facts_of(attempt.handling)
+            self._slow_lines.begin(attempt, {**facts, "running_ms": running_ms}, facts)
+        self._slow_lines.tell_of_others()
 
     def _look_for_stuck(self, watch: StandstillWatch[Lane[Handling]], now: int) -> None:
         before = self._heads
@@ -140,33 +138,53 @@ class KeyReports:
             return
         found = watch.look((Standing(lane, head, self._looked_ms) for lane, head in same), now)
         self.stuck_total += len(found.began)
-        for number, (lane, stands_ms) in enumerate(found.began):
-            self._stuck_facts[lane] = _brief(lane.head)
-            if number < MAX_LINES:
-                stage, waiting = lane.stage.value, lane.waiting
-                _log.warning("key_stuck", **_facts(lane.head), stage=stage, waiting=waiting, stands_ms=stands_ms)
-        for number, (lane, stood_ms) in enumerate(found.ended):
-            facts = self._stuck_facts.pop(lane)
-            if number < MAX_LINES:
-                _log.info("key_moves_again", **facts, stood_ms=stood_ms)
-        if len(found.began) > MAX_LINES:
-            _log.warning("keys_stuck", untold=len(found.began) - MAX_LINES)
-        for lane in self._stuck_facts:
+        for lane, stood_ms in found.ended:
+            del self._stuck_lanes[lane]
+            self._stuck_lines.end(lane, {"stood_ms": stood_ms})
+        for lane, stands_ms in found.began:
+            self._stuck_lanes[lane] = None
+            how = {"stage": lane.stage.value, "waiting": lane.waiting, "stands_ms": stands_ms}
+            self._stuck_lines.begin(lane, {**facts_of(lane.head), **how}, _brief(lane.head))
+        self._stuck_lines.tell_of_others()
+        for lane in self._stuck_lanes:
             # One that waits for a runner will have its turn: that is too much work, and more of it would not help. It
             # may hang then.
             if lane.stage is LaneStage.RUNNING:
                 self._hold_up(lane)
 
 
+class _Lines:
+    """Those of one kind: between two looks `MAX_LINES` beginnings, the number of the others, and the end of each
+    beginning that was told."""
+
+    def __init__(self, began: str, ended: str, others: str) -> None:
+        self._began = began
+        self._ended = ended
+        self._others = others
+        self._told: dict[Hashable, _Facts] = {}
+        self._count = 0
+        """Beginnings since the last look."""
+
+    def begin(self, name: Hashable, facts: _Facts, kept: _Facts) -> None:
+        """`kept`: those of the facts that the line of its end will have too."""
+        self._count += 1
+        if self._count <= MAX_LINES:
+            self._told[name] = kept
+            _log.warning(self._began, **facts)
+
+    def end(self, name: Hashable, facts: _Facts) -> None:
+        """One that has begun is over."""
+        kept = self._told.pop(name, None)
+        if kept is not None:
+            _log.info(self._ended, **kept, **facts)
+
+    def tell_of_others(self) -> None:
+        """At each look."""
+        if self._count > MAX_LINES:
+            _log.warning(self._others, untold=self._count - MAX_LINES)
+        self._count = 0
+
+
 def _brief(handling: Handling) -> _Facts:
-    """What is kept of a lane, as its messages may be large."""
+    """What the end of a hot or stuck key is told with: by then other messages are its head, and have other numbers."""
     return {"queue": handling.queue, "topic": handling.topic, "key": handling.key}
-
-
-def _facts(handling: Handling) -> _Facts:
-    return {
-        **_brief(handling),
-        "epoch": handling.epoch,
-        "delivery_id": handling.delivery.delivery_id,
-        "attempts": handling.attempts,
-    }

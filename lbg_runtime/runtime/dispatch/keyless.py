@@ -8,7 +8,7 @@ from lbg_runtime.model.errors import KeyMissing
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.runtime.handlers.routes import MAX_ROUTES_REMEMBERED, Route
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
-from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.runners.handling import Handling, facts_of
 
 _log = structlog.get_logger(__name__)
 
@@ -33,16 +33,13 @@ class KeylessMessages:
     def take(self, delivery: Delivery, route: Route) -> Handling:
         """The handling of a delivery that has no key. Constant time."""
         self._counts.without_key += 1
+        handling = self._made(delivery, route)
         if route.topic not in self._told and len(self._told) < MAX_TOPICS_TOLD:
             self._told.add(route.topic)
-            _log.warning(
-                "key_missing",
-                queue=delivery.queue,
-                epoch=delivery.epoch,
-                delivery_id=delivery.delivery_id,
-                topic=route.topic,
-                rule=self._rule.value,
-            )
+            _log.warning("key_missing", **facts_of(handling), rule=self._rule.value)
+        return handling
+
+    def _made(self, delivery: Delivery, route: Route) -> Handling:
         match self._rule:
             case MissingKey.SHARD:
                 return Handling(delivery, _lane_of_shard(delivery, route), None, route)

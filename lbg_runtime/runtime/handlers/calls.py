@@ -29,18 +29,17 @@ def make_call(
     parameters: Parameters,
     where: str,
     *,
-    publishes: bool,
+    sends: bool,
     transacted: bool,
     limits: BatchLimits | None,
 ) -> HandlerFunction:
     """The function itself where it can be called as it is; else one that does what belongs to it.
 
-    What is no coroutine function is called on a thread, as it may block. `publishes`: what it returns is; what it
-    yields is in any case. `transacted`: that is published together or not at all. `limits`: it takes batches. Raises
-    `HandlerError` for what does not go together.
+    What is no coroutine function is called on a thread, as it may block. `sends`: what it returns or yields is
+    published; of one that yields, that is always so. `transacted`: it is published together or not at all. `limits`: it
+    takes batches. Raises `HandlerError` for what does not go together.
     """
-    _check_called(function, where, publishes=publishes)
-    sends = publishes or yields(function)
+    _check_called(function, where, sends=sends)
     if transacted and not sends:
         raise HandlerError(where, "transacted, and nothing is published", "publishes=True, or a handler that yields")
     wanted = {"a batch": parameters.has_batch, "a receipt": parameters.has_receipt, "publishing": sends}
@@ -51,7 +50,7 @@ def make_call(
         found = "a batch" if parameters.has_batch else "no batch"
         raise HandlerError(where, found, "@handlers.batch_handler(...) for a parameter Batch[...], and for no other")
     make_sending: MakeSending = Transaction if transacted else Confirms
-    call = _make_plain_call(function, parameters, where, make_sending, publishes=publishes)
+    call = _make_plain_call(function, parameters, where, make_sending, sends=sends)
     if limits is not None:
         return handled_in_batches(_looked_at(call, where), make_decoder(parameters.body), limits)
     # What works on with a receipt settles by it, or never.
@@ -80,7 +79,7 @@ def _called(function: object) -> object:
     return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
 
 
-def _check_called(function: Callable[..., object], where: str, *, publishes: bool) -> None:
+def _check_called(function: Callable[..., object], where: str, *, sends: bool) -> None:
     """Raises `HandlerError` for what is made and not run by calling it: an object, or what is under a decorator of
     another kind.
 
@@ -92,28 +91,28 @@ def _check_called(function: Callable[..., object], where: str, *, publishes: boo
     if yields(function):
         return
     innermost = inspect.unwrap(_called(inspect.unwrap(function)))  # type: ignore[arg-type]  # whatever it is
-    if yields(innermost) and not publishes:
-        expected = "one that yields it too, or returns a list of it and publishes=True"
-        raise HandlerError(where, "yields under a decorator that does not", expected)
+    if yields(innermost) and not sends:
+        expected = "a decorator that yields it too, or returns a list of it and publishes=True"
+        raise HandlerError(where, "a generator function under a decorator that is not one", expected)
     is_kept_async = _is(inspect.iscoroutinefunction, innermost) or _is(inspect.isasyncgenfunction, innermost)
     if is_kept_async and not is_async(function):
-        raise HandlerError(where, "`async def` under a decorator that is not", "one that is, and awaits it")
+        expected = "a decorator that is async and awaits it"
+        raise HandlerError(where, "an `async def` function under a decorator that is not async", expected)
 
 
 def _make_plain_call(
-    function: Callable[..., object], parameters: Parameters, where: str, make_sending: MakeSending, *, publishes: bool
+    function: Callable[..., object], parameters: Parameters, where: str, make_sending: MakeSending, *, sends: bool
 ) -> HandlerFunction:
     if _is(inspect.isasyncgenfunction, function):
         make: Callable[..., AsyncIterator[object]] = function  # type: ignore[assignment]  # as was just looked at
         return published_yields(_filled_iteration(make, parameters), where, make_sending)
-    publishes = publishes or yields(function)
     if not is_async(function):
-        call = _threaded(_read(function, where) if publishes else function, parameters)
+        call = _threaded(_read(function, where) if sends else function, parameters)
     elif parameters.is_plain:
         call = function  # type: ignore[assignment]  # as was just looked at
     else:
         call = _filled(function, parameters)
-    return published_results(call, where, make_sending) if publishes else call
+    return published_results(call, where, make_sending) if sends else call
 
 
 def _filled(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:

@@ -15,12 +15,13 @@ from lbg_runtime.config.settings import BackoffSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import BatchCutShort, ConfigError, HandlerError, TerminalFailure
 from lbg_runtime.model.failure import Then
-from lbg_runtime.runtime.runners.backoff import retry_delay_ms
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
 _NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError, BatchCutShort)
 """What says more of the moment than of the message; terminal only where it is listed."""
+
+_MAX_DOUBLINGS = 30
 
 
 class FailureArguments(TypedDict, total=False):
@@ -74,7 +75,11 @@ class FailurePolicy:
         if self.is_terminal(failure):
             # It cannot be ended, so it is tried as seldom as can be.
             return self.backoff.maximum_ms
-        return retry_delay_ms(self.backoff, attempts, random)
+        return _doubling_delay_ms(self.backoff, attempts, random)
+
+    def move_delay_ms(self, tries: int, random: RandomSource) -> int:
+        """The wait after so many tries to put a message where it goes have failed, from 1."""
+        return _doubling_delay_ms(self.backoff, tries, random)
 
     def is_terminal(self, failure: BaseException) -> bool:
         """Whether no further attempt can help. Of the types that are listed, the nearest of its own decides."""
@@ -132,6 +137,13 @@ def read_arguments(said: FailureArguments, where: str) -> FailureOptions:
             path, found, expected = (*path, *cause.path), cause.found, cause.expected
         raise HandlerError(where, f"{'.'.join(map(str, path))} {found}", expected) from None
     return FailureOptions(given, retriable, terminal)
+
+
+def _doubling_delay_ms(settings: BackoffSettings, failed: int, random: RandomSource) -> int:
+    """The wait after so many failures, from 1: doubled each time up to the maximum, half of it chance."""
+    doubled = settings.initial_ms << min(failed - 1, _MAX_DOUBLINGS)
+    longest = min(doubled, settings.maximum_ms)
+    return max(1, round(random.uniform(longest / 2, longest)))
 
 
 def _types(listed: object, name: str, where: str) -> ExceptionTypes:

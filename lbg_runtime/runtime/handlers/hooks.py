@@ -15,14 +15,50 @@ cancellation is waited for: its queue is not handled meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
 
 import structlog
 
+from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.handlers.registry import Handlers, Hook, HookKind
 
 _log = structlog.get_logger(__name__)
+
+HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
+"""Told of a queue that comes or goes; what it returns is ignored, and what it raises is logged."""
+
+
+class HookKind(Enum):
+    """What of an epoch, the time in which one flow of the member owns one queue, a hook is told."""
+
+    ASSIGNED = "on_assigned"
+    DRAIN = "on_drain"
+    REVOKED = "on_revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One registered hook."""
+
+    kind: HookKind
+    function: HookFunction
+    where: str
+    """`module:function (file:line)`, for messages to the user."""
+
+
+def make_hook(kind: HookKind, function: HookFunction, where: str) -> Hook:
+    """Raises `HandlerError` for what is none."""
+    if not inspect.iscoroutinefunction(function):
+        raise HandlerError(where, "not async", "`async def`, as hooks share one event loop")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise HandlerError(where, f"parameters {signature}", "two parameters, queue and epoch") from None
+    return Hook(kind, function, where)
 
 
 class Assignment:
@@ -85,10 +121,10 @@ class Assignment:
 class QueueHooks:
     """The hooks of a member as one flow runner calls them."""
 
-    def __init__(self, handlers: Handlers, queue: QueueName, timeout_ms: int) -> None:
+    def __init__(self, hooks: tuple[Hook, ...], queue: QueueName, timeout_ms: int) -> None:
         self.queue = queue
         self.timeout_s = timeout_ms / 1_000
-        self._hooks = handlers.hooks
+        self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
 
     def __bool__(self) -> bool:
@@ -125,7 +161,7 @@ class QueueHooks:
                 function=hook.where,
                 queue=self.queue,
                 epoch=epoch,
-                reason=f"no end within {self.timeout_s:g} s" if deadline.expired() else repr(failure),
+                reason=f"did not finish within {self.timeout_s:g} s" if deadline.expired() else repr(failure),
                 exc_info=None if deadline.expired() else failure,
             )
 

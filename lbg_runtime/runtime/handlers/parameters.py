@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import structlog
@@ -127,7 +128,7 @@ class _Reader:
         self.has_receipt = False
         self.has_batch = False
         self._where = where
-        self._logger_name = getattr(inspect.unwrap(function), "__module__", None)
+        self._logger_name = getattr(innermost(function), "__module__", None)
 
     def read(self, name: str, annotation: object) -> Fill:
         if annotation is Message:
@@ -164,6 +165,14 @@ class _Reader:
         return _decoded_by(decode)
 
 
+def innermost(function: object) -> object:
+    """What a `partial`, and decorators that say by `__wrapped__` what they are around, call in the end."""
+    function = inspect.unwrap(function)  # type: ignore[arg-type]  # whatever it is
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    return function
+
+
 def _is_filled(parameter: inspect.Parameter) -> bool:
     is_variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return not is_variable and parameter.default is parameter.empty
@@ -172,7 +181,7 @@ def _is_filled(parameter: inspect.Parameter) -> bool:
 def _resolved(annotation: object, function: Callable[..., object], where: str) -> object:
     if not isinstance(annotation, str):
         return annotation
-    target = inspect.unwrap(function)
+    target = innermost(function)
     module = sys.modules.get(getattr(target, "__module__", ""))
     names = getattr(target, "__globals__", None) or vars(module or builtins)
     try:

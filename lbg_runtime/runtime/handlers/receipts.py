@@ -8,7 +8,7 @@ import structlog
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.resources import RESOURCES
 from lbg_runtime.runtime.runners.failure_report import error_text, plain
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, facts_of
 from lbg_runtime.runtime.runners.pool import aside
 
 _log = structlog.get_logger(__name__)
@@ -86,10 +86,7 @@ class Receipt:
             self._counts.late_settlements += 1
             _log.warning(
                 "settled_late",
-                queue=self._handling.queue,
-                epoch=self._handling.epoch,
-                delivery_id=self._handling.delivery.delivery_id,
-                key=self._handling.key,
+                **facts_of(self._handling),
                 attempt=self._attempt,
                 reason="its attempt is over" if self._is_over else "it is settled",
             )

@@ -4,62 +4,29 @@ import copy
 import importlib
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from types import ModuleType
 from typing import TypeVar, Unpack
 
 from lbg_runtime.model.errors import HandlerError
-from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.topic import matches, subscription_fault
 from lbg_runtime.runtime.handlers.batches import BatchLimits, read_limits
 from lbg_runtime.runtime.handlers.calls import make_call, yields
 from lbg_runtime.runtime.handlers.failure_policy import FailureArguments, FailureOptions, read_arguments
+from lbg_runtime.runtime.handlers.hooks import Hook, HookFunction, HookKind, make_hook
 from lbg_runtime.runtime.handlers.lifespan import Lifespan, LifespanFunction, make_lifespan
 from lbg_runtime.runtime.handlers.middleware import Middleware, MiddlewareFunction, make_middleware, surrounded
-from lbg_runtime.runtime.handlers.parameters import Parameters, read_parameters
+from lbg_runtime.runtime.handlers.parameters import Parameters, innermost, read_parameters
 from lbg_runtime.runtime.runners.failure_report import error_text
 from lbg_runtime.runtime.runners.handling import HandlerFunction
-
-__all__ = [
-    "Handler",
-    "HandlerFunction",
-    "Handlers",
-    "Hook",
-    "HookFunction",
-    "HookKind",
-    "Lifespan",
-    "load_handlers",
-]
-
-HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
-"""Told of a queue that comes or goes; what it returns is ignored, and what it raises is logged."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Lifespan = TypeVar("_Lifespan", bound=LifespanFunction)
 _Hook = TypeVar("_Hook", bound=HookFunction)
 _Middleware = TypeVar("_Middleware", bound=MiddlewareFunction)
-
-
-class HookKind(Enum):
-    """What of an epoch, the time in which one flow of the member owns one queue, a hook is told."""
-
-    ASSIGNED = "on_assigned"
-    DRAIN = "on_drain"
-    REVOKED = "on_revoked"
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """One registered hook."""
-
-    kind: HookKind
-    function: HookFunction
-    where: str
-    """`module:function (file:line)`, for messages to the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +222,10 @@ class Handlers:
         def register(function: _Function) -> _Function:
             where = _where(function)
             parameters = read_parameters(function, where)
-            call = make_call(function, parameters, where, publishes=publishes, transacted=transacted, limits=limits)
+            sends = publishes or yields(function)
+            call = make_call(function, parameters, where, sends=sends, transacted=transacted, limits=limits)
             failure = read_arguments(said, where)
-            text, sends = inspect.getdoc(function) or "", publishes or yields(function)
+            text = inspect.getdoc(function) or ""
             for subscription in subscriptions:
                 self._add(Handler(subscription, call, where, parameters, failure, limits, text, sends))
             return function
@@ -269,8 +237,7 @@ class Handlers:
     def _add_hook(self, kind: HookKind, function: _Hook) -> _Hook:
         where = _where(function)
         self._check_open(where)
-        _check_hook(function, where)
-        self._hooks.append(Hook(kind, function, where))
+        self._hooks.append(make_hook(kind, function, where))
         return function
 
     def _check_open(self, where: str) -> None:
@@ -292,13 +259,13 @@ class Handlers:
 
 def load_handlers(module_names: Iterable[str]) -> Handlers:
     """Import the modules and join their `Handlers`, in order. Raises `HandlerError` with one line for the user."""
-    found: list[Handlers] = []
+    found: dict[Handlers, None] = {}
     for name in module_names:
         here = [value for value in vars(_import(name)).values() if isinstance(value, Handlers)]
         if not here:
             raise HandlerError(f"handlers: {name}", "no Handlers object in the module", "`handlers = Handlers()` there")
-        # Modules may share one object, by importing it from each other.
-        found += [handlers for handlers in here if not any(handlers is other for other in found)]
+        # Modules may share one object, by importing it from each other, and one may have two names for it.
+        found |= dict.fromkeys(here)
     joined = Handlers()
     for handlers in found:
         # A module that includes another one's has the name of that as well.
@@ -330,26 +297,12 @@ def _place_of(error: BaseException, name: str) -> str:
 
 
 def _where(function: object) -> str:
-    target = function
-    while isinstance(target, partial):
-        target = target.func
-    if callable(target):
-        target = inspect.unwrap(target)
+    target = innermost(function)
     # An object that can be called is named by its class, and found by what is called.
     named = target if hasattr(target, "__qualname__") else type(target)
     name = f"{getattr(named, '__module__', '?')}:{named.__qualname__}"
     code = getattr(target, "__code__", None) or getattr(getattr(target, "__call__", None), "__code__", None)  # noqa: B004
     return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
-
-
-def _check_hook(function: object, where: str) -> None:
-    if not inspect.iscoroutinefunction(function):
-        raise HandlerError(where, "not async", "`async def`, as hooks share one event loop")
-    signature = inspect.signature(function)
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise HandlerError(where, f"parameters {signature}", "two parameters, queue and epoch") from None
 
 
 def _check_subscription(handler: Handler) -> None:

@@ -5,9 +5,10 @@ from lbg_runtime.model.errors import HandlerError, HandlerMissing
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.failure_policy import FailureOptions, FailurePolicy, make_policy
-from lbg_runtime.runtime.handlers.registry import HandlerFunction, Handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.runners.attempts import AttemptWatches, RunningAttempts
+from lbg_runtime.runtime.runners.handling import HandlerFunction
 
 MAX_ROUTES_REMEMBERED = 10_000
 """Topics whose handler is looked up once; where there are more, they are looked up again now and then."""

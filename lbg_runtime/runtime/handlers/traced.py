@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.handlers.registry import Handler, HandlerFunction, Handlers
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, refuse_unrun
+from lbg_runtime.runtime.handlers.registry import Handler, Handlers
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 
 if TYPE_CHECKING:
     from lbg_runtime.metrics.spans import MessageSpans

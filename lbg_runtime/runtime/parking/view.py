@@ -14,7 +14,6 @@ from typing import Protocol
 
 import structlog
 
-from lbg_runtime.config.connection_settings import TransportKind
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.core.parking.ledger import ParkingLedger
@@ -125,16 +124,17 @@ def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]
     ledger = ParkingLedger(ParkingOwner(0, ""))
     for place, message in enumerate(messages):
         try:
-            ledger.take(DeliveryId(place), decode_entry(message))
+            entry = decode_entry(message)
         except ParkingEntryRefused as refusal:
             _log.warning("parking_entry_not_read", parking=queue, reason=refusal.what)
+            continue
+        if not isinstance(entry, RoomKept):
+            ledger.take(DeliveryId(place), entry)
     return [ParkedLane(lane, queue, held, ledger.is_replaying(lane)) for lane, held in ledger.contents().items()]
 
 
 @asynccontextmanager
 async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
     """A view on a session of its own; raises `ConfigError` where nobody answers at the broker's address."""
-    # As an observer of the group: a group with the embedded broker has it in a member's process.
-    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
-    async with open_session(connection, f"lbg-parked-{socket.gethostname()}-{os.getpid()}") as session:
+    async with open_session(settings.beside_connection, f"lbg-parked-{socket.gethostname()}-{os.getpid()}") as session:
         yield ParkedView(session, settings)

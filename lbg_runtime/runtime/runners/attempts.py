@@ -9,7 +9,6 @@ from collections.abc import Callable
 from enum import Enum
 from math import inf
 
-from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.runners.handling import Handling
 
@@ -182,11 +181,3 @@ class AttemptWatches:
         """Stop watching."""
         for watch in self._watches.values():
             watch.close()
-
-
-def this_task() -> "asyncio.Task[object]":
-    """The task that runs; raises `InvariantViolated` where none does."""
-    task = asyncio.current_task()
-    if task is None:
-        raise InvariantViolated("a handler was started outside a task")
-    return task

@@ -35,7 +35,10 @@ def refuse_unrun(answer: object, who: str = "the handler") -> None:
     """
     if is_unrun(answer):
         what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
-        raise TerminalFailure(f"{who} returned what nobody awaits or reads, and which may not have run: {what}")
+        raise TerminalFailure(
+            f"{who} returned something that nobody awaits or reads, so it may never have run: {what}"
+            " (is an `await` missing?)"
+        )
 
 
 class Handling:
@@ -49,7 +52,6 @@ class Handling:
         "delivery",
         "done_mono_ns",
         "end_report",
-        "is_put_off",
         "key",
         "lane",
         "local_seq",
@@ -75,9 +77,6 @@ class Handling:
         self.start_mono_ns = 0
         self.done_mono_ns = 0
         """0 until it has ended."""
-        self.is_put_off: bool | None = None
-        """Set by handlers that hand messages on: whether it waits for somebody to be there who could handle it. None:
-        it never has."""
         self.outcome: Outcome | None = None
         """None until it has ended, and where it ended without one (L7)."""
 
@@ -104,3 +103,16 @@ class Handling:
 
 CURRENT_HANDLING: ContextVar[Handling] = ContextVar("CURRENT_HANDLING")
 """In a handler: what it was called for, for those that need more than the message. Change nothing of it."""
+
+
+def facts_of(handling: Handling) -> dict[str, str | int | None]:
+    """What a log line says of a delivery."""
+    delivery = handling.delivery
+    return {
+        "queue": delivery.queue,
+        "epoch": delivery.epoch,
+        "delivery_id": delivery.delivery_id,
+        "topic": handling.topic,
+        "key": handling.key,
+        "attempts": handling.attempts,
+    }

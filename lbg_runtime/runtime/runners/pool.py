@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.runtime.runners.attempts import this_task
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.runtime.runners.handling import Handling
 
@@ -110,7 +109,9 @@ class RunnerPool:
         group.create_task(self._take_turns(), name="lbg-runner", context=context)
 
     async def _take_turns(self) -> None:
-        task = this_task()
+        task = asyncio.current_task()
+        if task is None:
+            raise InvariantViolated("a runner was started outside a task")
         while True:
             try:
                 await self._take_turns_until_surplus(task)

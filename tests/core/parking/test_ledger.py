@@ -17,11 +17,10 @@ from lbg_runtime.core.parking.ledger import (
 )
 from lbg_runtime.core.parking.records import (
     DropAsked,
+    LedgerEntry,
     OwnerFence,
     ParkedMessage,
-    ParkingEntry,
     ParkingOwner,
-    RoomKept,
     UnparkAsked,
 )
 from lbg_runtime.model.errors import InvariantViolated
@@ -49,7 +48,7 @@ def parked(count: int, owner: ParkingOwner = OWN, *, as_number: int | None = Non
 class Rig:
     """A ledger that is shown one entry after another, under ids from 1; what it is shown of its owner was sent."""
 
-    def __init__(self, *entries: ParkingEntry) -> None:
+    def __init__(self, *entries: LedgerEntry) -> None:
         self.ledger = ParkingLedger(OWN)
         self.shown = 0
         self.sent = number(0)
@@ -59,7 +58,7 @@ class Rig:
         self.sent = self.ledger.begin_park("key a")
         return self.sent
 
-    def show(self, entry: ParkingEntry) -> list[LedgerOrder]:
+    def show(self, entry: LedgerEntry) -> list[LedgerOrder]:
         if isinstance(entry, ParkedMessage) and entry.owner == self.ledger.owner:
             while self.sent < entry.number:
                 self.begin()
@@ -73,13 +72,6 @@ class Rig:
 
 def settle(*ids: int) -> list[LedgerOrder]:
     return [SettleParked(DeliveryId(each)) for each in ids]
-
-
-def test_room_that_somebody_kept_is_given_back_before_the_fence_that_may_need_it() -> None:
-    rig = Rig(OwnerFence(OLD), parked(1, OLD), RoomKept(100))
-    assert rig.orders == settle(3)
-    assert not rig.ledger.is_open
-    assert (rig.ledger.lane_count, rig.ledger.count) == (1, 1)
 
 
 def test_it_opens_with_its_own_fence_and_settles_the_one_before() -> None:

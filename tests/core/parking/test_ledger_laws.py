@@ -27,11 +27,10 @@ from lbg_runtime.core.parking.ledger import (
 )
 from lbg_runtime.core.parking.records import (
     DropAsked,
+    LedgerEntry,
     OwnerFence,
     ParkedMessage,
-    ParkingEntry,
     ParkingOwner,
-    RoomKept,
     UnparkAsked,
 )
 from lbg_runtime.model.ids import DeliveryId
@@ -79,11 +78,11 @@ class ParkingWorld(RuleBasedStateMachine):
         self.queue: dict[tuple[str, int], bool] = {}
         """What lies on the queue, and whether it was shown to an owner before."""
         self.published = dict.fromkeys(KEYS, 0)
-        self.parking: dict[int, ParkingEntry] = {}
+        self.parking: dict[int, LedgerEntry] = {}
         self.spooled = 0
         self.log: list[int] = []
         """Ids in the order of their coming, as the owner of the time reads them."""
-        self.late: list[ParkingEntry] = []
+        self.late: list[LedgerEntry] = []
         self.poisoned: set[tuple[str, int]] = set()
         self.handled: dict[str, list[int]] = {key: [] for key in KEYS}
         self.dropped: set[tuple[str, int]] = set()
@@ -98,7 +97,7 @@ class ParkingWorld(RuleBasedStateMachine):
 
     # -- the broker
 
-    def spool(self, entry: ParkingEntry) -> None:
+    def spool(self, entry: LedgerEntry) -> None:
         if self.is_deaf:
             if isinstance(entry, DropAsked) and entry.only is not None:
                 self.undropped.add((entry.lane, entry.only[1]))
@@ -262,10 +261,6 @@ class ParkingWorld(RuleBasedStateMachine):
             self.poisoned = {one for one in self.poisoned if one[0] != key}
         self.spool(UnparkAsked(key))
 
-    @rule()
-    def somebody_keeps_room(self) -> None:
-        self.spool(RoomKept(1))
-
     @rule(key=keys)
     def drop_the_first(self, key: str) -> None:
         found = self.owner.ledger.contents().get(key)
@@ -364,7 +359,6 @@ def walk(seed: int, steps: int = 250) -> None:
         lambda: world.replay_ends(key(), is_good=chance.random() < 0.9): 10,
         lambda: world.unpark(key(), is_mended=chance.random() < 0.7): 2,
         lambda: world.drop_the_first(key()): 0.3,
-        world.somebody_keeps_room: 1,
         lambda: world.subscription_goes_or_comes(is_deaf=chance.random() < 0.4): 2,
         lambda: world.what_has_not_come_is_sent_again(key()): 4,
         lambda: world.late and world.something_comes_late(chance.randrange(20)): 3,

@@ -1,13 +1,15 @@
 """When attempts have ended: moved to the error queue and only then accepted, or the queue stopped."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading
-from lbg_runtime.model.errors import PublishFailed, TerminalFailure
+from lbg_runtime.model.errors import ParkingNotReady, PublishFailed, TerminalFailure
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -222,7 +224,7 @@ async def test_a_handler_that_hangs_runs_out_of_attempts_too(rig, delivery):
     async with made.running():
         made.dispatcher.dispatch(delivery(1))
         await made.until_ended(1, within_s=10)
-    assert queue.taken == [(1, 3, "TimeoutError: no end within 2000 ms")]
+    assert queue.taken == [(1, 3, "TimeoutError: the handler did not finish within 2 s")]
 
 
 async def test_a_message_that_nobody_wants_is_moved_by_the_policy_of_the_settings(rig, delivery):
@@ -255,6 +257,62 @@ async def test_each_handler_has_its_own_policy_and_its_own_time(rig, delivery):
     assert [each for each, _, _ in queue.taken] == [2, 1]
 
 
+class _FullParking:
+    """A parking queue without room, until it has had a key replayed."""
+
+    parking = QueueName("lbg-parked/orders/0")
+    counts = (0, 0)
+
+    def __init__(self):
+        self.tries = []
+        self.is_unparked = False
+        self.has_room = False
+
+    def concerns(self, handling):
+        return False
+
+    def judge(self, handling):
+        return Verdict.HANDLE
+
+    def is_replaying(self, handling):
+        return self.is_unparked
+
+    def was_parked(self, handling):
+        return False
+
+    def finished(self, handling):
+        self.is_unparked = False
+
+    async def take(self, handling, report):
+        self.tries.append(asyncio.get_running_loop().time())
+        if not self.has_room:
+            raise ParkingNotReady(self.parking, "full")
+
+
+async def test_a_message_that_cannot_be_parked_after_a_replay_of_its_key_went_first_is_tried_again(rig, delivery):
+    seen, parking = [], _FullParking()
+
+    async def handle(message):
+        seen.append(message.payload)
+        if message.payload == b"1":
+            raise ValueError("never")
+
+    made = rig(handle, failure={"attempts": 3, "then": "park", **BACKOFF})
+    made.dispatcher.park_in(QUEUE, parking)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(20)
+        before = len(parking.tries)
+        parking.is_unparked = True
+        made.dispatcher.dispatch(replace(delivery(2), queue=parking.parking))
+        await asyncio.sleep(20)
+        assert len(parking.tries) > before + 3, "it is still tried, and no runner has died of it"
+        parking.has_room = True
+        await made.until_ended(1)
+    assert seen == [b"1"] * 3 + [b"2"]
+    assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
 # -- stop
 
 
@@ -285,8 +343,6 @@ async def test_a_stopped_queue_starts_nothing_more_finishes_what_runs_and_keeps_
 
 
 async def test_another_queue_goes_on(rig, delivery):
-    from dataclasses import replace
-
     made = rig(_fail, **STOP)
     other = QueueName("orders/1")
     made.dispatcher.attach(other, made._take)

@@ -5,6 +5,7 @@ import asyncio
 from structlog.testing import capture_logs
 
 from lbg_runtime.runtime.dispatch.key_reports import MAX_LINES
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 
 def _told(logs, *events):
@@ -25,7 +26,7 @@ class _Gate:
 async def test_a_key_that_keeps_waiting_is_hot_until_half_of_it_is_gone(rig, delivery):
     gate = _Gate()
     made = rig(gate.handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4})
-    reports = made.dispatcher.reports
+    reports = made.dispatcher.key_reports
     with capture_logs() as logs:
         async with made.running():
             beyond = [made.dispatcher.dispatch(delivery(number, "hot")) for number in range(8)]
@@ -89,15 +90,15 @@ async def test_a_handler_that_takes_long_is_told_of_while_it_runs_and_when_it_ha
     made = rig(handle)
     with capture_logs() as logs:
         async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
             made.dispatcher.dispatch(delivery(1, "slow"))
             for number in range(2, 30):
                 made.dispatcher.dispatch(delivery(number, "quick"))
             await asyncio.sleep(14)
-            assert made.dispatcher.reports.slow == 1
+            assert made.dispatcher.key_reports.slow == 1
             await made.until_ended(29)
             await asyncio.sleep(5)
-            assert made.dispatcher.reports.slow == 0
+            assert made.dispatcher.key_reports.slow == 0
             reporting.cancel()
     assert _told(logs, "handler_slow", "handler_slow_ended") == [
         ("handler_slow", "slow"),
@@ -106,7 +107,7 @@ async def test_a_handler_that_takes_long_is_told_of_while_it_runs_and_when_it_ha
     slow = next(line for line in logs if line["event"] == "handler_slow")
     assert 10_000 <= slow["running_ms"] < 12_600
     assert slow["topic"] == "orders/new"
-    assert made.dispatcher.reports.slow_total == 1
+    assert made.dispatcher.key_reports.slow_total == 1
 
 
 async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and_when_it_moves_again(rig, delivery):
@@ -119,15 +120,15 @@ async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and
     made = rig(handle, failure={"backoff": {"initial": "1s", "maximum": "2s"}})
     with capture_logs() as logs:
         async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
             for number in range(3):
                 made.dispatcher.dispatch(delivery(number, "stuck"))
             await asyncio.sleep(66)
-            assert made.dispatcher.reports.stuck == 1
+            assert made.dispatcher.key_reports.stuck == 1
             broken.clear()
             await made.until_ended(3)
             await asyncio.sleep(5)
-            assert made.dispatcher.reports.stuck == 0
+            assert made.dispatcher.key_reports.stuck == 0
             reporting.cancel()
     assert _told(logs, "key_stuck", "key_moves_again") == [("key_stuck", "stuck"), ("key_moves_again", "stuck")]
     told = next(line for line in logs if line["event"] == "key_stuck")
@@ -143,7 +144,7 @@ async def test_a_hot_key_that_goes_on_is_not_stuck(rig, delivery):
     made = rig(handle)
     with capture_logs() as logs:
         async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
             for number in range(100):
                 made.dispatcher.dispatch(delivery(number, "busy"))
             await made.until_ended(100)
@@ -158,10 +159,62 @@ async def test_many_at_once_are_told_of_in_few_lines(rig, delivery):
     made = rig(handle, dispatch={"stuck_key": "off"})
     with capture_logs() as logs:
         async with made.running():
-            reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
             for number in range(30):
                 made.dispatcher.dispatch(delivery(number, f"k{number}"))
             await asyncio.sleep(20)
             reporting.cancel()
     assert len(_told(logs, "handler_slow")) == MAX_LINES
     assert [line["untold"] for line in logs if line["event"] == "handlers_slow"] == [30 - MAX_LINES]
+
+
+async def test_of_a_kind_the_beginnings_that_are_told_have_their_ends_told_and_the_others_are_counted(rig, delivery):
+    gate = asyncio.Event()
+
+    async def handle(message):
+        await gate.wait()
+
+    count = 30
+    few = {"max_in_flight": 4, "max_waiting_per_key": 1, "runners": 100, "stuck_key": "10s", "slow_handler": "10s"}
+    made = rig(handle, dispatch=few)
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
+            for number in range(4 * count):
+                made.dispatcher.dispatch(delivery(number, f"k{number % count}"))
+            await asyncio.sleep(20)
+            gate.set()
+            await made.until_ended(4 * count)
+            await asyncio.sleep(10)
+            reporting.cancel()
+    kinds = [
+        ("key_hot", "key_cooled", "keys_hot"),
+        ("key_stuck", "key_moves_again", "keys_stuck"),
+        ("handler_slow", "handler_slow_ended", "handlers_slow"),
+    ]
+    for began, ended, others in kinds:
+        told = [key for _, key in _told(logs, began)]
+        assert len(told) == MAX_LINES
+        assert sorted(key for _, key in _told(logs, ended)) == sorted(told)
+        assert [line["untold"] for line in logs if line["event"] == others] == [count - MAX_LINES]
+
+
+async def test_an_attempt_that_waits_for_somebody_is_not_slow_and_counts_from_its_beginning_on(rig, delivery):
+    async def handle(message):
+        handling = CURRENT_HANDLING.get()
+        handling.route.attempts.put_off(handling)
+        await asyncio.sleep(100)
+        handling.route.attempts.begin(handling)
+        await asyncio.sleep(25)
+
+    made = rig(handle, dispatch={"stuck_key": "off"}, options={"timeout": "1h"})
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
+            made.dispatcher.dispatch(delivery(1))
+            await asyncio.sleep(109)
+            assert made.dispatcher.key_reports.slow == 0
+            await made.until_ended(1)
+            reporting.cancel()
+    [slow] = [line for line in logs if line["event"] == "handler_slow"]
+    assert 10_000 <= slow["running_ms"] < 12_600

@@ -114,7 +114,7 @@ async def test_what_waits_behind_a_failed_message_is_told_of_once_by_handle_and_
         assert told.held_up == [(Epoch(1), (2,)), (Epoch(2), (3, 4))]
         assert made.dispatcher.dispatch(delivery(6, "bad"))
         assert not made.dispatcher.dispatch(delivery(7, "good"))
-        assert made.dispatcher.reports.hot_total == 0, "it is stuck and not hot"
+        assert made.dispatcher.key_reports.hot_total == 0, "it is stuck and not hot"
         broken.clear()
         await asyncio.sleep(600)
         assert len(made.ends) == 7
@@ -131,13 +131,13 @@ async def test_nothing_is_told_of_a_key_that_waits_for_a_runner_or_behind_one_th
     made = rig(handle, dispatch={"runners": 1}, failure={"timeout": "1h"})
     told = _Told(made)
     async with made.running():
-        reporting = asyncio.ensure_future(made.dispatcher.reports.run())
+        reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
         for number, key in enumerate(("hangs", "hangs", "waits", "waits")):
             made.dispatcher.dispatch(delivery(number, key))
         await asyncio.sleep(50)
         assert told.held_up == []
         await asyncio.sleep(50)
-        assert made.dispatcher.reports.stuck == 2
+        assert made.dispatcher.key_reports.stuck == 2
         assert told.held_up == [(Epoch(1), (1,))]
         reporting.cancel()
         is_open.set()

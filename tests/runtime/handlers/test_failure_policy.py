@@ -5,6 +5,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lbg_runtime.config.settings import FailureSettings
 from lbg_runtime.model.errors import BatchCutShort, BodyRefused, ConfigError, HandlerError, TerminalFailure
@@ -13,9 +15,17 @@ from lbg_runtime.runtime.handlers.failure_policy import FailureOptions, make_pol
 from lbg_runtime.runtime.handlers.registry import Handlers
 
 
-class _Longest:
+class _Chance:
+    """Chance that always gives this share of the range."""
+
+    def __init__(self, share):
+        self._share = share
+
     def uniform(self, a, b):
-        return b
+        return a + (b - a) * self._share
+
+
+LONGEST = _Chance(1)
 
 
 class OutOfStock(Exception):
@@ -66,8 +76,21 @@ def test_a_terminal_failure_ends_the_attempts_at_once(failure):
 
 def test_a_terminal_failure_that_nothing_follows_is_tried_again_as_seldom_as_can_be():
     policy = _policy(backoff={"initial": "100ms", "maximum": "30s"})
-    assert policy.delay_ms(1, TerminalFailure("never"), _Longest()) == 30_000
-    assert policy.delay_ms(1, ValueError(), _Longest()) == 100
+    assert policy.delay_ms(1, TerminalFailure("never"), LONGEST) == 30_000
+    assert policy.delay_ms(1, ValueError(), LONGEST) == 100
+
+
+def test_the_wait_doubles_up_to_the_maximum():
+    policy = _policy(backoff={"initial": "100ms", "maximum": "1s"})
+    waits = [100, 200, 400, 800, 1_000, 1_000]
+    assert [policy.delay_ms(attempts, ValueError(), LONGEST) for attempts in range(1, 7)] == waits
+    assert [policy.move_delay_ms(tries, LONGEST) for tries in range(1, 7)] == waits
+
+
+@given(failed=st.integers(1, 10**9), share=st.floats(0, 1))
+def test_the_wait_is_never_above_the_maximum_nor_below_half_the_initial(failed, share):
+    policy = _policy(backoff={"initial": "100ms", "maximum": "1s"})
+    assert 50 <= policy.delay_ms(failed, ValueError(), _Chance(share)) <= 1_000
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ async def test_handling_goes_on_without_an_on_assigned_that_fails(hook_trial, de
     assert (line["hook"], line["queue"], line["epoch"], line["log_level"]) == ("on_assigned", "orders/0", 1, "warning")
     reasons = {
         "raises": "no cache today",
-        "hangs": "no end within 5 s",
+        "hangs": "did not finish within 5 s",
         "cancels itself": "CancelledError()",
         "cancels its task": "CancelledError()",
         "its task group fails": "a child failed",

@@ -120,6 +120,19 @@ def test_methods_callable_objects_and_partials_are_handlers():
         assert _registered(function).parameters.body is Order
 
 
+def test_annotations_and_logger_of_a_partial_are_those_of_its_module(monkeypatch):
+    text = """
+from __future__ import annotations
+async def handle(table, order: Order, log: Log) -> None: ...
+"""
+    names = {"__name__": "shop", "Order": Order, "Log": structlog.stdlib.BoundLogger}
+    exec(text, names)  # noqa: S102 - a text, as its annotations are texts there
+    loggers = []
+    monkeypatch.setattr(structlog, "get_logger", loggers.append)
+    assert _registered(partial(names["handle"], "t")).parameters.body is Order
+    assert loggers == ["shop"]
+
+
 async def _logger_of_another_kind(order: Order, log: structlog.stdlib.BoundLogger) -> None: ...
 
 

@@ -146,6 +146,11 @@ def test_an_object_that_modules_share_is_taken_once(module):
     assert len(load_handlers(["shop_shared", name])) == 1
 
 
+def test_an_object_that_has_two_names_in_its_module_is_taken_once(module):
+    name = module("shop_twice", GOOD.format(topic="orders/>") + "app = handlers\n")
+    assert len(load_handlers([name])) == 1
+
+
 def test_two_modules_that_want_one_subscription_are_refused(module):
     names = [module("shop_one", GOOD.format(topic="orders/>")), module("shop_two", GOOD.format(topic="orders/>"))]
     with pytest.raises(HandlerError, match=r"shop_two:handle .* a second handler for 'orders/>'"):

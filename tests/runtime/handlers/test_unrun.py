@@ -116,10 +116,10 @@ def _sync_receipt(make):
 @pytest.mark.parametrize("way", [_plain, _filled, _filled_with_one, _sync, _receipt, _sync_receipt])
 async def test_what_is_returned_and_has_not_run_is_a_terminal_failure(rig, delivery, way, make):
     error = await _ends(rig, delivery, way(make))
-    assert "returned what nobody awaits or reads, and which may not have run: " in error
+    assert "returned something that nobody awaits or reads, so it may never have run: " in error
     assert error.startswith("TerminalFailure: ")
     if make is not _map:
-        assert error.endswith(f" {make.__name__}"), "what it was is named"
+        assert f" {make.__name__} (is an `await` missing?)" in error, "what it was is named"
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
@@ -134,16 +134,16 @@ async def test_so_it_is_of_a_batch(rig, delivery, make, is_sync):
     handlers = Handlers()
     handlers.batch_handler("orders/>", max_count=1, max_wait="1s")(handle_on_thread if is_sync else handle)
     error = await _ends(rig, delivery, handlers=handlers)
-    assert "returned what nobody awaits or reads" in error
+    assert "returned something that nobody awaits or reads" in error
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
 @pytest.mark.parametrize("make", [_coroutine, _async_generator])
 async def test_so_it_is_of_one_that_publishes(rig, delivery, make, is_sync):
     error = await _ends(rig, delivery, (_sync if is_sync else _plain)(make), options={"publishes": True})
-    assert "returned what nobody awaits or reads" in error
+    assert "returned something that nobody awaits or reads" in error
     error = await _ends(rig, delivery, _plain(lambda message: [make(message)]), options={"publishes": True})
-    assert "returned what nobody awaits or reads" in error
+    assert "returned something that nobody awaits or reads" in error
 
 
 def _done_future(message):
@@ -203,7 +203,7 @@ async def test_under_middleware_it_has_failed_for_all_of_them(rig, delivery):
     handlers.middleware(_passing)
     handlers.handler("orders/>")(_plain(_coroutine))
     error = await _ends(rig, delivery, handlers=handlers.assembled())
-    assert "the handler returned what nobody awaits or reads" in error
+    assert "the handler returned something that nobody awaits or reads" in error
     assert seen == ["TerminalFailure"]
 
 
@@ -227,7 +227,7 @@ async def test_a_middleware_that_returns_what_has_not_run_has_failed(rig, delive
 
     error = await _ends(rig, delivery, handlers=handlers.assembled())
     assert "forgetful" in error
-    assert "returned what nobody awaits or reads" in error
+    assert "returned something that nobody awaits or reads" in error
     assert len(handled) == is_called
     assert MiddlewareMisused.__name__ not in error
 
@@ -300,6 +300,10 @@ def _returning_async(function):
     return call
 
 
+NOT_ONE = "a generator function under a decorator that is not one"
+NOT_ASYNC = "an `async def` function under a decorator that is not async"
+
+
 class _DecoratedObject:
     @_returning
     async def __call__(self, message: Message):
@@ -309,14 +313,14 @@ class _DecoratedObject:
 @pytest.mark.parametrize(
     ("function", "options", "found"),
     [
-        (_returning(_generator), {}, "yields under a decorator that does not"),
-        (_returning(_async_generator), {}, "yields under a decorator that does not"),
-        (_returning_async(_async_generator), {}, "yields under a decorator that does not"),
-        (_returning_async(_generator), {"transacted": True}, "yields under a decorator that does not"),
-        (functools.partial(_returning(_generator)), {}, "yields under a decorator that does not"),
-        (_DecoratedObject(), {}, "yields under a decorator that does not"),
-        (_returning(_coroutine), {}, "`async def` under a decorator that is not"),
-        (_returning(_async_generator), {"publishes": True}, "`async def` under a decorator that is not"),
+        (_returning(_generator), {}, NOT_ONE),
+        (_returning(_async_generator), {}, NOT_ONE),
+        (_returning_async(_async_generator), {}, NOT_ONE),
+        (_returning_async(_generator), {"transacted": True}, NOT_ONE),
+        (functools.partial(_returning(_generator)), {}, NOT_ONE),
+        (_DecoratedObject(), {}, NOT_ONE),
+        (_returning(_coroutine), {}, NOT_ASYNC),
+        (_returning(_async_generator), {"publishes": True}, NOT_ASYNC),
         (_Made, {}, "a class"),
     ],
 )

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.flow.events import MessageReceived
 from lbg_runtime.core.parking.records import (
@@ -22,7 +23,6 @@ from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES
 from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN
 
 FENCE_BYTES = 5
 """A memory broker counts payloads alone."""

@@ -8,6 +8,7 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, decode_entry, encode_entry, parking_queue
 from lbg_runtime.model.errors import PublishRefused
@@ -17,7 +18,6 @@ from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES
 from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 SETTINGS = {

@@ -4,6 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.core.flow.events import MessageReceived
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.core.parking.records import (
@@ -21,7 +22,6 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
 from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
 from lbg_runtime.testing.group_context import running
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 SETTINGS = {

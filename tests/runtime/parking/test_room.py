@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.core.parking.records import OwnerFence, ParkedMessage, RoomKept, decode_entry, parking_queue
@@ -16,7 +17,6 @@ from lbg_runtime.runtime.parking.view import QUIET_S, ParkedView
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.failures import LawsBroken
 from lbg_runtime.testing.group_context import running
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 SETTINGS = {

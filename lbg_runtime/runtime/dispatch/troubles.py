@@ -1,0 +1,83 @@
+"""What a dispatcher's troubles are counted as, and told of in the log."""
+
+import structlog
+
+from lbg_runtime.model.errors import BodyRefused, HandlerMissing, LbgError
+from lbg_runtime.model.failure import Then
+from lbg_runtime.runtime.parking.parked_queue import FOLLOWS
+from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
+from lbg_runtime.runtime.runners.failure_report import FailureReport, error_text
+from lbg_runtime.runtime.runners.handling import Handling, facts_of
+
+_log = structlog.get_logger(__name__)
+
+MAX_TOPICS_REMEMBERED = 1_000
+"""Of the topics without a handler: bounds memory, should every message have its own."""
+
+
+class Troubles:
+    """One per dispatcher, which tells it of them; decides nothing."""
+
+    def __init__(self, counts: DispatchCounts) -> None:
+        self._counts = counts
+        self._has_foreign_stamps = False
+        self._unhandled_topics: set[str] = set()
+
+    def foreign_stamp(self, handling: Handling) -> None:
+        """The message has the stamp of another key than its lane. Told of once."""
+        if not self._has_foreign_stamps:
+            self._has_foreign_stamps = True
+            expected = "publishers that take the key by the rule of group.key"
+            effect = "handlers get such messages without a fencing token"
+            _log.error("key_differs_from_stamp", **facts_of(handling), expected=expected, effect=effect)
+
+    def attempt_failed(self, handling: Handling, failure: BaseException, *, with_stack: bool) -> None:
+        """The handler failed, or there is none."""
+        self._counts.failed_attempts += 1
+        if isinstance(failure, HandlerMissing):
+            self._warn_of_topic(handling)
+            return
+        if isinstance(failure, BodyRefused):
+            self._counts.bodies_refused += 1
+        # Errors of ours say all in their facts, unless something else stands behind them.
+        has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
+        facts = {**facts_of(handling), "reason": error_text(failure)}
+        # Once is enough to find the place; the attempts after it say the reason alone.
+        if handling.attempts == 1 and has_stack:
+            try:
+                _log.warning("handling_failed", **facts, exc_info=failure)
+            except Exception as error:  # noqa: BLE001 - the log may be the user's, and know less of errors than ours
+                _log.warning("handling_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
+        else:
+            _log.warning("handling_failed", **facts)
+
+    def queue_stopped(self, handling: Handling, report: FailureReport) -> None:
+        """Nothing more of the flow handle is started."""
+        self._counts.stops += 1
+        _log.error("queue_stopped", **facts_of(handling), reason=report.error, stack_digest=report.stack)
+
+    def moved(self, handling: Handling, report: FailureReport) -> None:
+        """The message lies on the error queue, or is parked."""
+        if report.then is not Then.PARK:
+            self._counts.moved += 1
+            _log.error("message_moved", **facts_of(handling), reason=report.error, stack_digest=report.stack)
+            return
+        self._counts.parked += 1
+        if report is FOLLOWS:
+            _log.debug("message_parked", **facts_of(handling))
+        else:
+            _log.error("key_parked", **facts_of(handling), reason=report.error, stack_digest=report.stack)
+
+    def move_failed(self, handling: Handling, failure: BaseException) -> None:
+        """It does not lie there yet."""
+        self._counts.moves_failed += 1
+        _log.error("move_failed", **facts_of(handling), reason=error_text(failure))
+
+    def handler_ignored_cancellation(self, handling: Handling) -> None:
+        """Its runner is replaced for as long as it goes on."""
+        _log.error("handler_ignored_cancellation", **facts_of(handling))
+
+    def _warn_of_topic(self, handling: Handling) -> None:
+        if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
+            self._unhandled_topics.add(handling.topic)
+            _log.warning("handler_not_found", **facts_of(handling))
