@@ -42,6 +42,17 @@ class HandlerError(UserError):
     """A handler cannot be registered: not async, the topic taken, its module fails to import."""
 
 
+class MemberSuperseded(LbgError):
+    """This process stood aside for another one with its member id, and that one has gone: only a new start helps.
+
+    It has left in order. Whoever supervises processes starts it again for the exit code, which is 1.
+    """
+
+    def __init__(self, member: str) -> None:
+        super().__init__(f"member {member}: another process with this id took its place and has gone; start it again")
+        self.member = member
+
+
 class TerminalFailure(LbgError):
     """Raised by a handler: no further attempt can handle this message, so its attempts end here."""
 
@@ -276,7 +287,7 @@ class GroupMissing(SempError):
 
 
 class SparkUnavailable(LbgError):
-    """Spark cannot run here; commands leave with exit code 3. `remedy` is the one line that mends it."""
+    """Spark cannot run here, or failed; commands leave with exit code 3. `remedy` is the one line that mends it."""
 
     def __init__(self, missing: str, remedy: str) -> None:
         super().__init__(f"{missing}; to mend it: {remedy}")

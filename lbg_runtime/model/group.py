@@ -32,7 +32,7 @@ class GroupShape:
             raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
         if is_reserved(self.hash_prefix):
             # `#share/0/>` is a shared subscription to everything, and `!h/0/>` takes topics away.
-            expected = "a first letter other than # and !, with which a broker means something else"
+            expected = "a first character other than # and !, which are reserved by the broker"
             raise UserError("group.hash_prefix", repr(self.hash_prefix), expected)
         if self.queue_count < 1:
             raise UserError("group.queue_count", str(self.queue_count), "at least 1")

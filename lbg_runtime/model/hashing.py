@@ -15,16 +15,17 @@ class HashFunction(Enum):
     """The functions a group may name. Values are what configuration files say."""
 
     CRC32 = "crc32"
-    """CRC-32 (IEEE 802.3, as zlib) of the key's UTF-8 bytes, unsigned. Raises `UserError` for a lone surrogate."""
+    """CRC-32 (IEEE 802.3, as in zlib) of the key's UTF-8 bytes, unsigned. A lone surrogate is refused (`UserError`)."""
     JAVA_STRING = "java_string"
     """`Math.abs(key.hashCode() % n)` of Java: 31-polynomial over UTF-16 code units in 32-bit arithmetic.
 
-    Not `Math.abs(key.hashCode()) % n`: that is negative where a key hashes to the smallest integer.
+    Not `Math.abs(key.hashCode()) % n`, which is negative for a key that hashes to the smallest integer.
     """
     MODULO = "modulo"
-    """The key is a decimal integer: ASCII digits, a minus before them or not. Its value modulo n, never negative.
+    """The key's value as a decimal integer (ASCII digits, with or without a minus before them) modulo n, never
+    negative.
 
-    Raises `UserError` for any other key.
+    Any other key is refused (`UserError`).
     """
 
 

@@ -3,9 +3,9 @@
 The validator proves the laws from these records alone. A record reaches the operating system before the settlement
 that it describes leaves the process, so that a SIGKILL cannot lose the record of a message that is gone from its queue.
 
-Times named `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock, nanoseconds:
-exact order between processes of one host. The first line of a file is its header, the last its close; a file without
-a close is torn. The header also says `is_whole`: true until a record could not be written.
+Times named `t` and `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock,
+nanoseconds: exact order between processes of one host. The first line of a file is its header, the last its close; a
+file without a close is torn. The header also says `is_whole`: true until a record could not be written.
 """
 
 from dataclasses import dataclass
@@ -101,9 +101,9 @@ class OwnerRecord:
     """Given: who was to have it; None where that was left to the broker. Taken: the member itself."""
     cause: str
     """Given: a `ReleaseCause` value. Taken: `handback`, or `elected` where the broker chose by itself."""
-    decided_by: Literal["offer", "broker", "stop", "cycle", "stand_aside"]
+    decided_by: Literal["offer", "broker", "stop", "cycle", "stand_aside", "restripe"]
     """An offer of `from_member`; the broker, or what broke the connection; the stop of the member; the rebind cycle;
-    the member, which found that another process has its id."""
+    the member, which found that another process has its id; a re-striping, which removes the queue."""
     is_leaving: bool
     """Given: the member was on its way out."""
     drain_ms: int | None

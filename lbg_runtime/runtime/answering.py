@@ -14,7 +14,7 @@ from lbg_runtime.core.group.control_messages import (
     KeyQuestion,
     SeenMember,
 )
-from lbg_runtime.core.group.membership import MembershipMachine, OwnState
+from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.question_gate import QuestionGate
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
@@ -22,8 +22,6 @@ from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
 _log = structlog.get_logger(__name__)
-
-_SPEAKING = frozenset({OwnState.JOINING, OwnState.ACTIVE, OwnState.DRAINING})
 
 
 class Answerer:
@@ -44,7 +42,7 @@ class Answerer:
 
     def hear(self, message: Inquiry) -> None:
         """Answer a question, once; other members' answers are not for us."""
-        if not isinstance(message, GroupQuestion | KeyQuestion) or self._membership.state not in _SPEAKING:
+        if not isinstance(message, GroupQuestion | KeyQuestion) or not self._membership.may_speak:
             return
         if not self._gate.admits(message.question, now_ms()):
             return
@@ -60,7 +58,7 @@ class Answerer:
         try:
             shard, queue = self._keys.place(asked.key)
         except UserError:
-            # By our hash function nobody can publish it. Who asks has another one, and hears nothing of it from us.
+            # By our hash function nobody can publish it. The observer has another one, and hears nothing of it from us.
             return
         flow = self._flow_reports().get(queue)
         sight = self._keys.sight(asked.key)

@@ -13,7 +13,7 @@ import structlog
 import uvloop
 
 from lbg_runtime.admin.stored import load_group_settings, watch_of
-from lbg_runtime.config.broker_names import client_name
+from lbg_runtime.config.broker_names import check_client_name, client_name
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
@@ -67,7 +67,7 @@ class App:
         """
         self.settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
         if not handlers:
-            raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
+            raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         if self.settings.sidecar is not None and companion is None:
             raise ConfigError("sidecar", "set for an App of handlers", "`lbg run`, or `sidecar_app` for the App")
         self._companion = companion
@@ -83,6 +83,8 @@ class App:
             member_count,
             member_id,
         )
+        if session is None:
+            check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None
         self._stop_wanted = False
         self._was_run = False
@@ -96,7 +98,8 @@ class App:
         """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds.
 
         Asked to stop while it connects, it has left cleanly even where it cannot connect. Raises `LifespanFailed` where
-        a lifespan cancels it. Once: raises `InvariantViolated` for a second time.
+        a lifespan cancels it, `MemberSuperseded` where it stood aside for another process with its id, which has gone.
+        Once: raises `InvariantViolated` for a second time.
         """
         if self._was_run:
             raise InvariantViolated("an App is a member once; make another one")
@@ -181,7 +184,7 @@ class App:
             guard.disarm()
 
     def stop(self) -> None:
-        """Drain, unbind and leave; a second call to `stop_now` cuts it short. On the loop's thread."""
+        """Drain, unbind and leave; `stop_now` cuts it short. On the loop's thread."""
         self._stop_wanted = True
         if self._companion is not None:
             self._companion.leave()

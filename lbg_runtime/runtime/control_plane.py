@@ -19,7 +19,6 @@ from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, Life
 from lbg_runtime.core.group.control_plane import (
-    AskFlow,
     ControlInput,
     ControlOutput,
     ControlPlaneMachine,
@@ -28,6 +27,7 @@ from lbg_runtime.core.group.control_plane import (
     HandedOver,
     ProbeAsked,
     QueuesAdded,
+    Superseded,
     Warn,
 )
 from lbg_runtime.core.group.identity import Identity
@@ -48,12 +48,12 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings as Timing
 from lbg_runtime.core.group.rebalance import RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
-from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.errors import ConfigError, LbgError, MemberSuperseded, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
@@ -87,11 +87,12 @@ class ControlPlane:
         runners: Sequence[FlowRunner],
         keys: KeyBook,
         recorder: FlightRecorder,
-        on_refused: Callable[[ConfigError], None],
+        on_refused: Callable[[LbgError], None],
         add_flows: AddFlows,
         pins: Callable[[int], Mapping[QueueName, MemberId]],
     ) -> None:
-        """`on_refused` is called when the group has other settings than this member, which has no queue yet.
+        """`on_refused` is called when the group has other settings than this member, which has no queue yet, or when
+        the process that this one stood aside for has gone.
 
         `add_flows` makes the flows of the queues that a re-striping brings; `pins` says which of so many queues have
         their home by the settings.
@@ -102,7 +103,7 @@ class ControlPlane:
         self._runners = {runner.machine.queue: runner for runner in runners}
         self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._say)
         self._recorder = recorder
-        recorder.listen_to(machine.membership.owner_of)
+        recorder.listen_to(machine.membership.owner_of, machine.rebalance.accepted)
         self._on_refused = on_refused
         self._add_flows = add_flows
         self._pins = pins
@@ -174,7 +175,6 @@ class ControlPlane:
         if isinstance(decoded, Inquiry):
             self._answerer.hear(decoded)
         else:
-            self._recorder.heard(decoded)
             self._post(ControlMessageReceived(decoded))
 
     def _take_inputs(self) -> None:
@@ -195,6 +195,10 @@ class ControlPlane:
             case HandedOver():
                 if self._on_handed_over is not None:
                     self._on_handed_over()
+            case Superseded():
+                # Who was asked to leave does so as it was asked to.
+                if self._on_handed_over is None:
+                    self._on_refused(MemberSuperseded(self.machine.membership.identity.member))
             case ViewChanged(view):
                 _log.info("view_changed", members=[one.member for one in view.members])
             case DuplicateMemberFound(other):
@@ -251,16 +255,16 @@ class ControlPlane:
 def make_control_plane(
     settings: Settings,
     membership: Membership,
+    *,
     incarnation: int,
     session: Session,
     runners: Sequence[FlowRunner],
     chance: RandomSource,
     keys: KeyBook,
     recorder: FlightRecorder,
-    on_refused: Callable[[ConfigError], None],
+    on_refused: Callable[[LbgError], None],
     striping: StripingBook,
     add_flows: AddFlows,
-    *,
     parks: bool = False,
 ) -> ControlPlane:
     """The control plane of one life of a member. On the loop that it will run on.
@@ -272,16 +276,17 @@ def make_control_plane(
     shape, place = group.shape(), membership.place
 
     def pins(queue_total: int) -> dict[QueueName, MemberId]:
+        if place is None:
+            return {}
         # Members that are counted have their queues by number, as long as they are there.
-        indexes = range(queue_total) if place is not None else ()
-        return {shape.queue_name(index): counted_member(index % (place.count if place else 1)) for index in indexes}
+        return {shape.queue_name(index): counted_member(index % place.count) for index in range(queue_total)}
 
     alike = {
         "group.hash_prefix": group.hash_prefix,
         "group.hash_count": str(group.hash_count),
         "group.hash_function": group.hash_function.value,
         "group.key": str(group.key),
-        "membership.count": str(membership.place.count if membership.place else ""),
+        "membership.count": str(place.count if place else ""),
     }
     if parks:
         # A member that does not know what is parked would handle later messages of those keys.

@@ -79,9 +79,6 @@ ALARMING_NOTES = frozenset(
 )
 """Notes of the machine that someone should look at; the others tell of ordinary moves."""
 
-GIVEN_UP_IN_GOOD_ORDER = frozenset({ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP})
-"""Causes for which an active flow drains; by any other it is lost."""
-
 UNANSWERED = "the broker did not answer the unbind"
 
 # Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
@@ -144,6 +141,7 @@ class FlowRunner:
         dispatcher: Dispatcher,
         journal: MemberJournal,
         turns: Turns,
+        *,
         on_settled: OnSettled | None = None,
         on_refused: OnRefused | None = None,
         on_change: OnChange | None = None,
@@ -156,9 +154,10 @@ class FlowRunner:
 
         `on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
 
-        `on_change` is told on the loop of every move of the machine to another state, in order, before what the machine
-        orders is carried out; it reads state, epoch, cause and in_flight of `machine`, and may post, but must not raise
-        or block. A hand-back is given up where DRAINING goes back to ACTIVE in the same epoch.
+        `on_change` is told on the loop of every change of state that a call of the machine ends with, in order, before
+        what the machine orders is carried out; not of a state that it only passes through within one call, such as
+        DRAINING where nothing is in flight. It reads state, epoch, cause, move_id and in_flight of `machine`, and may
+        post, but must not raise or block. A hand-back is given up where DRAINING goes back to ACTIVE in the same epoch.
 
         `on_stripes` is told what the queue says of a re-striping. `on_probe` is asked to `post` `SettlementsReached`
         when the broker is known to have read all that was sent until now; the settlements have been.
@@ -558,7 +557,8 @@ class FlowRunner:
         after = self.machine.state
         if after is before:
             return
-        if before is FlowState.ACTIVE and self.machine.cause in GIVEN_UP_IN_GOOD_ORDER:
+        cause = self.machine.cause
+        if before is FlowState.ACTIVE and cause is not None and cause.is_in_good_order:
             assignment = self._assignments.get(self.machine.epoch)
             if assignment is not None:
                 assignment.drain()
@@ -566,7 +566,7 @@ class FlowRunner:
             # Also where a hand-back was given up: it was said to be draining.
             self._record("active")
         elif after is FlowState.DRAINING:
-            self._record("draining", self.machine.cause)
+            self._record("draining", cause)
         if self._on_change is not None:
             self._on_change(self)
 

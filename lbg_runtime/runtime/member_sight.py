@@ -7,8 +7,7 @@ from itertools import islice
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import FlowReport
-from lbg_runtime.core.group.control_plane import REPORTED, ControlPlaneMachine
+from lbg_runtime.core.group.control_plane import ControlPlaneMachine, report_of
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.restripe.striping import Striping, StripingBook
 from lbg_runtime.metrics.reading import (
@@ -39,6 +38,7 @@ class MemberSight:
         self,
         settings: Settings,
         member: MemberId,
+        *,
         incarnation: int,
         runners: Sequence[FlowRunner],
         control: ControlPlaneMachine | None,
@@ -74,7 +74,7 @@ class MemberSight:
             member=self._member,
             incarnation=self._incarnation,
             state=self._state(),
-            weight=self._settings.membership.weight,
+            weight=self._weight(),
             flows=tuple(_flow_picture(runner, self._dispatcher) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
             changed_settings=self.changed_settings(),
@@ -113,7 +113,7 @@ class MemberSight:
         )
 
     def _keys_reading(self) -> KeysReading:
-        counts, reports = self._dispatcher.counts, self._dispatcher.reports
+        counts, reports = self._dispatcher.counts, self._dispatcher.key_reports
         return KeysReading(
             hot=reports.hot,
             hot_total=reports.hot_total,
@@ -138,13 +138,15 @@ class MemberSight:
         """What is known of a key; raises `UserError` for one that cannot be hashed."""
         shard, queue = self._keys.place(key)
         machine = next((runner.machine for runner in self._runners if runner.machine.queue == queue), None)
-        flow = None
-        if machine is not None and machine.state in REPORTED:
-            flow = FlowReport(REPORTED[machine.state], machine.epoch, machine.in_flight)
+        flow = None if machine is None else report_of(machine)
         owner = self._member if flow is not None and flow.is_owner else None
         if owner is None and self._control is not None:
-            owner = self._control.membership.view.owners.get(queue)
+            owner = self._control.membership.owner_of(queue)
         return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key))
+
+    def _weight(self) -> int:
+        # That of a sidecar without its application is 0 for as long as that is away.
+        return self._settings.membership.weight if self._control is None else self._control.membership.identity.weight
 
     def _state(self) -> OwnState:
         if self._control is not None:
@@ -178,7 +180,7 @@ def _restriping(striping: Striping, hash_count: int) -> RestripingReading | None
     if after is None:
         return None
     moving = sum(shard % before != shard % after for shard in range(hash_count))
-    return RestripingReading(before, after, moving, len(striping.left))
+    return RestripingReading(moving, len(striping.left))
 
 
 def _view_picture(control: ControlPlaneMachine) -> ViewPicture:

@@ -68,9 +68,8 @@ def find_membership(
         )
     if settings.mode is MembershipMode.DISCOVERED:
         if index_given is not None or count_given is not None:
-            raise ConfigError(
-                "membership.mode", "discovered, and a member's index or count is given", "static, or no such number"
-            )
+            found = "discovered, and a member's index or count is given"
+            raise ConfigError("membership.mode", found, "static or ordinal, or no index and no count")
         return Membership(_discovered_id(member_id, settings, environ, host_name, pid), None)
     count = _first(count_given, settings.count)
     if count is None:

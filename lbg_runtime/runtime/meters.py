@@ -11,9 +11,6 @@ from lbg_runtime.metrics.reading import MetersReading
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.runtime.runners.handling import Handling
 
-_IN_GOOD_ORDER = frozenset({ReleaseCause.HANDBACK.value, ReleaseCause.REBIND.value, ReleaseCause.STOP.value})
-"""Causes for which a queue is drained before it is given up."""
-
 
 class MemberMeters:
     """One per life of a member, on its loop."""
@@ -71,7 +68,7 @@ class MemberMeters:
             self._untouched[record.queue] = record.mono_ns
             return
         self._untouched.pop(record.queue, None)
-        if record.drain_ms is not None and record.cause in _IN_GOOD_ORDER:
+        if record.drain_ms is not None and ReleaseCause(record.cause).is_in_good_order:
             self._drains.count(record.drain_ms * 1_000_000)
 
     def read(self) -> MetersReading:

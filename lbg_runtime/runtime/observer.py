@@ -47,15 +47,17 @@ class _Question:
 class Observer:
     """Asks and listens on an open session, and changes nothing in the group. On one event loop.
 
-    Members take no notice of who asks: a question reaches none of their machines.
+    Members take no notice of an observer: a question reaches none of their machines.
     """
 
     def __init__(self, session: Messenger, settings: Settings) -> None:
         """Raises `ConfigError` where the members of the group do not talk to each other."""
         if settings.group.backend is not GroupBackend.EXCLUSIVE:
-            raise ConfigError("group.backend", settings.group.backend.value, "exclusive: others answer no questions")
+            expected = "exclusive: members of a partitioned group answer no questions"
+            raise ConfigError("group.backend", settings.group.backend.value, expected)
         if settings.rebind.mode is not RebindMode.COOPERATIVE:
-            raise ConfigError("rebind.mode", settings.rebind.mode.value, "cooperative: others answer no questions")
+            expected = "cooperative: members in cycle mode answer no questions"
+            raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
         self._session = session
         self._topic = settings.group.control_topic_name
         self._group = GroupName(settings.group.name)

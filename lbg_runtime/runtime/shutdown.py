@@ -71,7 +71,7 @@ class ExitGuard:
 def _tell(exit_code: int, threads: list[str]) -> None:
     _log.error(
         "exit_forced",
-        reason="a handler, a lifespan, a thread of theirs or a function for the exit had not ended in time",
+        reason="a handler, a lifespan, a thread of theirs or an atexit function had not ended in time",
         threads=threads,
         exit_code=exit_code,
     )

@@ -30,7 +30,7 @@ from lbg_runtime.core.restripe.records import record_prefix
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.metrics.tracing import open_spans
-from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
@@ -82,7 +82,7 @@ class StopReport:
     left_behind: int
     """Deliveries that were begun or read and not settled; they come again, to another member or the next life."""
     still_bound: int
-    """Flows that were not unbound in time, or without an answer of the broker."""
+    """Flows that were not unbound in time, or whose unbind the broker did not answer."""
 
     @property
     def is_clean(self) -> bool:
@@ -146,7 +146,7 @@ class Supervisor:
         self._parking_lot: ParkingLot | None = None
         if any(policy.then is Then.PARK for policy in policies):
             if settings.group.backend is GroupBackend.PARTITIONED:
-                expected = "another one with backend: partitioned, whose queue has several owners, and a parking one"
+                expected = "error_queue, dmq or stop: a partitioned queue has several owners, a parking queue has one"
                 raise ConfigError("failure.then", Then.PARK.value, expected)
             self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
         self.runners: list[FlowRunner] = [
@@ -158,20 +158,20 @@ class Supervisor:
             self._control = make_control_plane(
                 settings,
                 membership,
-                journal.incarnation,
-                session,
-                self.runners,
-                chance,
-                self._key_book,
-                self._recorder,
-                self._refuse,
-                striping,
-                self._add_flows,
+                incarnation=journal.incarnation,
+                session=session,
+                runners=self.runners,
+                chance=chance,
+                keys=self._key_book,
+                recorder=self._recorder,
+                on_refused=self._refuse,
+                striping=striping,
+                add_flows=self._add_flows,
                 parks=self._parking_lot is not None,
             )
         self._flows: list[asyncio.Task[None]] = []
         self._flow_tasks: asyncio.TaskGroup | None = None
-        self._refusal: ConfigError | None = None
+        self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
         self._is_running = False
         self._timers: list[asyncio.TimerHandle] = []
@@ -231,15 +231,15 @@ class Supervisor:
         return MemberSight(
             self._settings,
             self._member,
-            self._journal.incarnation,
-            self.runners,
-            self._control.machine if self._control is not None else None,
-            self._key_book,
-            self._recorder,
-            self._dispatcher,
-            self._journal.meters,
-            self._striping,
-            None if self._companion is None else self._companion.reading,
+            incarnation=self._journal.incarnation,
+            runners=self.runners,
+            control=self._control.machine if self._control is not None else None,
+            keys=self._key_book,
+            recorder=self._recorder,
+            dispatcher=self._dispatcher,
+            meters=self._journal.meters,
+            striping=self._striping,
+            sidecar=None if self._companion is None else self._companion.reading,
         )
 
     async def run(self) -> StopReport:
@@ -248,7 +248,8 @@ class Supervisor:
         Cancelled, it does as `stop_now` and then passes the cancellation on.
 
         Raises `ConfigError` where the broker does not know or not allow what the settings say, `HandlerError` where a
-        lifespan fails to begin, or none yields what a handler asks for.
+        lifespan fails to begin, or none yields what a handler asks for, `MemberSuperseded` where another process was
+        this member and has gone.
         """
         if self._error_queue is not None:
             await self._error_queue.prepare()
@@ -278,36 +279,31 @@ class Supervisor:
 
     async def _run(self) -> StopReport:
         _log.info("member_started", member=self._member, group=self._settings.group.name, queues=len(self.runners))
-        try:
-            async with asyncio.TaskGroup() as group:
-                helpers = [
-                    group.create_task(self._dispatcher.run()),
-                    group.create_task(self._dispatcher.reports.run()),
-                    group.create_task(self._report_status()),
-                ]
-                if self._control is not None:
-                    helpers.append(group.create_task(self._control.run()))
-                    self._is_running = True
-                self._flow_tasks = group
-                for runner in self.runners:
-                    self._run_flow(runner)
-                try:
-                    # No bound: a member runs until it is told to leave; leaving has its bounds.
+        async with asyncio.TaskGroup() as group:
+            helpers = [
+                group.create_task(self._dispatcher.run()),
+                group.create_task(self._dispatcher.key_reports.run()),
+                group.create_task(self._report_status()),
+            ]
+            if self._control is not None:
+                helpers.append(group.create_task(self._control.run()))
+                self._is_running = True
+            self._flow_tasks = group
+            for runner in self.runners:
+                self._run_flow(runner)
+            try:
+                # No bound: a member runs until it is told to leave; leaving has its bounds.
+                await self._has_left.wait()
+            except asyncio.CancelledError:
+                self.stop_now()
+                # Bounded by the tail's timer, which ends the wait.
+                with anyio.CancelScope(shield=True):
                     await self._has_left.wait()
-                except asyncio.CancelledError:
-                    self.stop_now()
-                    # Bounded by the tail's timer, which ends the wait.
-                    with anyio.CancelScope(shield=True):
-                        await self._has_left.wait()
-                    raise
-                finally:
-                    unheard = sum(runner.is_unheard for runner in self.runners)
-                    still_bound = unheard + sum(not flow.done() for flow in self._flows)
-                    for task in (*self._flows, *helpers):
-                        task.cancel()
-        finally:
-            for timer in self._timers:
-                timer.cancel()
+                raise
+            finally:
+                still_bound = sum(runner.is_unheard or not runner.machine.is_stopped for runner in self.runners)
+                for task in (*self._flows, *helpers):
+                    task.cancel()
         if self._refusal is not None:
             raise self._refusal
         left_behind = sum(runner.left_behind + runner.unanswered for runner in self.runners)
@@ -317,12 +313,15 @@ class Supervisor:
         # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.
         expected = "queues that exist and may be bound, or group.provision: create_missing"
         if self._settings.group.provision is Provision.CREATE_MISSING:
-            expected = "a queue that stays and may be bound, as what was missing has just been created"
+            expected = (
+                "a queue that this user may bind: those that were missing were created a moment ago, so it was deleted "
+                "since, or it may not be bound"
+            )
         if self._settings.group.backend is GroupBackend.PARTITIONED:
             expected = "a partitioned queue of this name, made beforehand, that may be bound"
         self._refuse(ConfigError("group.name", f"queue {refusal.queue}: {refusal.reason}", expected))
 
-    def _refuse(self, error: ConfigError) -> None:
+    def _refuse(self, error: LbgError) -> None:
         self._refusal = self._refusal or error
         self.stop()
 
@@ -356,11 +355,11 @@ class Supervisor:
             queue,
             place,
             rebind_settings(settings),
-            settings.dispatch.max_in_flight,
-            self._chance,
-            now_ms(),
-            gate,
-            settings.dispatch.held_limit,
+            max_in_flight=settings.dispatch.max_in_flight,
+            random=self._chance,
+            now_ms=now_ms(),
+            gate=gate,
+            max_held=settings.dispatch.held_limit,
         )
         lot = self._parking_lot
         runner = FlowRunner(
@@ -370,13 +369,13 @@ class Supervisor:
             self._dispatcher,
             self._journal,
             self._turns,
-            self._settled,
-            on_refused,
-            self._flow_changed,
-            QueueHooks(self._handlers, queue, settings.failure.timeout_ms),
-            self._stripes_told,
-            self._probe_asked,
-            None if lot is None else lot.make(queue_index, queue),
+            on_settled=self._settled,
+            on_refused=on_refused,
+            on_change=self._flow_changed,
+            hooks=QueueHooks(self._handlers.hooks, queue, settings.failure.timeout_ms),
+            on_stripes=self._stripes_told,
+            on_probe=self._probe_asked,
+            parking=None if lot is None else lot.make(queue_index, queue),
         )
         if lot is not None:
             lot.connect(runner)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Protocol
 
+from lbg_runtime.runtime.clock import now_ms
+
 
 class Taker(Protocol):
     """One who takes events in batches."""
@@ -45,9 +47,9 @@ class Turns:
 
     def _call(self) -> None:
         takers, self._asked = self._asked, []
-        now_ms = round(asyncio.get_running_loop().time() * 1_000)
+        now = now_ms()
         for taker in takers:
-            taker.take(now_ms)
+            taker.take(now)
         try:
             self._write()
         except Exception as error:  # noqa: BLE001 - each of them ends with it

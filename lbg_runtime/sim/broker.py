@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lbg_runtime.broker.engine.answers import BoundQueue, SettledRange
 from lbg_runtime.broker.engine.effects import (
     ActivityChanged,
     ClientEnded,
@@ -14,7 +15,8 @@ from lbg_runtime.broker.engine.effects import (
     FlowId,
     Published,
 )
-from lbg_runtime.broker.engine.engine import DEFAULT_VPN, BoundQueue, Engine, QueueSettings, SettledRange
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, QueueName

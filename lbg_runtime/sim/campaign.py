@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lbg_runtime.sim.chance import SeededChance
-from lbg_runtime.sim.facts import Facts
-from lbg_runtime.sim.figures import Duplicates, count_duplicates
+from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Fault, Mode, SimSettings, draw_faults, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
@@ -120,4 +119,4 @@ def _add(campaign: Campaign, result: SimResult) -> None:
     campaign.published += result.published
     campaign.handled += result.handled
     campaign.faults += result.faults.total()
-    campaign.duplicates += count_duplicates(Facts(result.history))
+    campaign.duplicates += result.duplicates

@@ -9,7 +9,6 @@ from lbg_runtime.core.flow.events import FlowRequest, HandBackRequested, Settlem
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group.control_messages import ControlMessage, Life, MoveMessage
 from lbg_runtime.core.group.control_plane import (
-    AskFlow,
     ControlInput,
     ControlOutput,
     ControlPlaneMachine,
@@ -18,6 +17,7 @@ from lbg_runtime.core.group.control_plane import (
     HandedOver,
     ProbeAsked,
     QueuesAdded,
+    Superseded,
     Warn,
 )
 from lbg_runtime.core.group.identity import Identity
@@ -35,7 +35,7 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
 )
 from lbg_runtime.core.group.rebalance import RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
@@ -70,9 +70,13 @@ class SimControl:
         history: list[Happening],
         ask: Callable[[QueueName, FlowRequest | SettlementsReached], None],
         add_flows: Callable[[int], Sequence[FlowMachine]],
+        on_superseded: Callable[[], None],
         make_rebalance: MakeRebalance,
     ) -> None:
-        """`ask` tells a flow machine what is wanted of it; `add_flows` makes those that a re-striping brings."""
+        """`ask` tells a flow machine what is wanted of it; `add_flows` makes those that a re-striping brings.
+
+        `on_superseded`: whoever this process stood aside for has gone, and nobody has asked it to leave.
+        """
         self.name = name
         nonce = chance.between(0, 1 << 53)
         identity = Identity(GroupName("orders"), MemberId(name), Life(incarnation, nonce), weight=1, settings={})
@@ -96,6 +100,7 @@ class SimControl:
         self._clock = clock
         self._ask = ask
         self._add_flows = add_flows
+        self._on_superseded = on_superseded
         self._inputs: deque[ControlInput] = deque()
         self._armed_ms: int | None = None
         self._on_handed_over: Callable[[], None] | None = None
@@ -198,6 +203,9 @@ class SimControl:
             case HandedOver():
                 if self._on_handed_over is not None:
                     self._on_handed_over()
+            case Superseded():
+                if self._on_handed_over is None:
+                    self._on_superseded()
             case DuplicateMemberFound(other):
                 if other > self.machine.membership.identity.life:
                     self._history.append(StoodAside(self._process.now_ms, self._life))

@@ -111,13 +111,19 @@ def offers_are_patient(facts: Facts, settings: SimSettings) -> Iterator[Violatio
 
 
 def one_process_is_the_member(facts: Facts) -> Iterator[Violation]:
-    """Of several processes with one id all but one stand aside, once they have been left in peace."""
+    """Of several processes with one id all but one stand aside, once they have been left in peace, and nobody stands
+    aside for one that has gone."""
     if facts.calm is None:
         return
-    calm = facts.calm[1]
-    for member, count in Counter(member_of(life) for life, _ in calm.homes).items():
+    began, calm = facts.calm
+    taking_part = Counter(member_of(life) for life, _ in calm.homes)
+    for member, count in taking_part.items():
         if count > 1:
             yield Violation("one_process_is_the_member", calm.at_ms, f"{count} of {member} take part")
+    for life in facts.aside:
+        end = facts.life_ends.get(life)
+        if member_of(life) not in taking_part and (end is None or end[0] > began):
+            yield Violation("one_process_is_the_member", calm.at_ms, f"{life} stands aside for nobody")
 
 
 def only_twins_stand_aside(facts: Facts) -> Iterator[Violation]:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, assert_never
 
+from lbg_runtime.broker.engine.answers import BoundQueue, SettledRange
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, FlowEnded, FlowId
-from lbg_runtime.broker.engine.engine import BoundQueue, SettledRange
 from lbg_runtime.core.flow.events import (
     BindRefused,
     BindSucceeded,
@@ -110,25 +110,32 @@ class SimHandle:
         # A rejection leaves at once. The acceptances before it must leave first, or a crash between the two would bring
         # predecessors of a removed message back (L3).
         if outcome is not Outcome.ACCEPTED or len(self._settled) - self._sent >= MOST_BATCHED:
-            self._flush()
+            self.flush()
         else:
             self._arm_timer()
 
     def flush(self) -> None:
         """Send what is batched."""
-        self._flush()
+        link, flow = self._client.link, self.flow
+        if link is None or flow is None or self.state is not HandleState.BOUND:
+            return
+        ranges = self._settled[self._sent :]
+        if not ranges:
+            return
+        self._sent = len(self._settled)
+        link.send_up(lambda: self._broker.settle(self.name.queue, flow, ranges))
 
     def set_intake(self, *, is_open: bool) -> None:
         """Close or open the window; flushes settlements like the official client."""
         self._intake_open = is_open
-        self._flush()
+        self.flush()
         self._advertise_window()
 
     def unbind(self) -> None:
         """Give the handle up; `UnbindFinished` follows in any case."""
         match self.state:
             case HandleState.BOUND:
-                self._flush()
+                self.flush()
                 self._send_unbind()
             case HandleState.BINDING | HandleState.REBINDING:
                 self._unbind_wanted = True
@@ -220,7 +227,7 @@ class SimHandle:
             self._later(self._settings.bind_lag_ms, BindSucceeded(self.name.epoch))
         if bound.active:
             self._report_activity(active=True)
-        self._flush()
+        self.flush()
         if self._unbind_wanted:
             self._send_unbind()
         else:
@@ -282,16 +289,6 @@ class SimHandle:
         received_up_to = self._last_received or DeliveryId(0)
         link.send_up(lambda: self._broker.open_window(flow, received_up_to, window))
 
-    def _flush(self) -> None:
-        link, flow = self._client.link, self.flow
-        if link is None or flow is None or self.state is not HandleState.BOUND:
-            return
-        ranges = self._settled[self._sent :]
-        if not ranges:
-            return
-        self._sent = len(self._settled)
-        link.send_up(lambda: self._broker.settle(self.name.queue, flow, ranges))
-
     def _arm_timer(self) -> None:
         if not self._timer_armed:
             self._timer_armed = True
@@ -301,8 +298,8 @@ class SimHandle:
         self._timer_armed = False
         if self._process.keeps_settlements:
             # It is the loop that sees to it that they leave in time: see `keeps_settlements` of `LoopHung`.
-            self._process.run(self._flush)
+            self._process.run(self.flush)
         else:
-            self._flush()
+            self.flush()
         if self._received_since_ack:
             self._advertise_window()

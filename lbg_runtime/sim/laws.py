@@ -25,11 +25,6 @@ def check_laws(facts: Facts, settings: SimSettings) -> list[Violation]:
     return violations + control_violations(facts, settings)
 
 
-def duplicate_count(facts: Facts) -> int:
-    """Deliveries that were handled although an earlier delivery of the same message was, too."""
-    return sum(len(deliveries) - 1 for deliveries in _handled_deliveries(facts).values())
-
-
 def run_ends(facts: Facts) -> Iterator[Violation]:
     """Everything comes to its end: the queues get empty, publishers are confirmed, members stop."""
     for position, stalled in facts.stalled:

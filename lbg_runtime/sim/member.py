@@ -110,7 +110,9 @@ class SimMember:
         settings: SimSettings,
         history: list[Happening],
         parts: Parts,
+        on_superseded: Callable[["SimMember"], None],
     ) -> None:
+        """`on_superseded`: this process ends itself, and is to be started again."""
         self.start = start
         self.life = start.life
         self.slow_until_ms = 0
@@ -142,6 +144,7 @@ class SimMember:
         self._shape = broker.shape
         queue_count = broker.configured_count
         self._parts = parts
+        self._on_superseded = on_superseded
         is_cooperative = settings.mode is Mode.COOPERATIVE
         self._places = {
             queue: AWAY if is_cooperative else static_place(queue_index, start.index, settings.planned_members)
@@ -169,6 +172,7 @@ class SimMember:
                 history,
                 self._ask,
                 self._add_flows,
+                self._end_superseded,
                 parts.make_rebalance,
             )
         history.append(LifeStarted(schedule.now_ms, self.life))
@@ -270,6 +274,10 @@ class SimMember:
             self.process.after(drain_timeout_ms // 2, self._stop_flows)
             self.process.after(drain_timeout_ms, self._cut_short)
             self.control.leave(self._stop_flows)
+
+    def _end_superseded(self) -> None:
+        self._request_stop()
+        self._on_superseded(self)
 
     def _stop_flows(self) -> None:
         for flow in self._flows.values():

@@ -1,6 +1,7 @@
 """Re-stripings of a run: the real conductor, slow, now and then killed, and started again with nothing remembered."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lbg_runtime.core.group.control_messages import ControlMessage, Heartbeat, ReportedFlow
 from lbg_runtime.core.restripe.conductor import (
@@ -14,12 +15,10 @@ from lbg_runtime.core.restripe.conductor import (
     Subscribe,
     Unsubscribe,
     Wait,
-    plan_under_way,
 )
+from lbg_runtime.core.restripe.layout import plan_under_way
 from lbg_runtime.core.restripe.records import StripePlan, encode_record
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName
 from lbg_runtime.sim.broker import CONTROL_TOPIC, SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_topic import ControlTopic
@@ -91,7 +90,7 @@ class SimRestriper:
             self._book = StripingBook(self._conductor.plan.from_count, self._broker.shape.hash_count)
             self._book.trust(self._conductor.plan)
             self._is_heard = False
-        step = self._conductor.next_step(self._look())
+        step = self._conductor.next_step(self._look(self._conductor))
         if isinstance(step, Wait):
             self._schedule.after(LOOK_AGAIN_MS, self._take_step)
             if self._chance.happens(self._kill_share / 10):
@@ -116,18 +115,18 @@ class SimRestriper:
         plan = plan_under_way(subscriptions, CONTROL_TOPIC)
         if plan is None:
             plan = StripePlan(self._schedule.now_ms + 1, len(subscriptions), self._targets[0], "s3cr3t")
-        old = GroupShape(GroupName(shape.name), shape.hash_prefix, shape.hash_count, plan.from_count)
-        return Conductor(old, plan, CONTROL_TOPIC)
+        return Conductor(replace(shape, queue_count=plan.from_count), plan, CONTROL_TOPIC)
 
-    def _look(self) -> Sight:
+    def _look(self, conductor: Conductor) -> Sight:
         subscriptions, shape = self._broker.subscriptions(), self._broker.shape
         owned = {queue for flows in self._owners.values() for queue, is_active in flows.items() if is_active}
-        return Sight(
+        sight = Sight(
             subscriptions,
-            {index: self._broker.depth(index) for index in subscriptions},
+            {},
             {index for index in subscriptions if shape.queue_name(index) in owned},
             self._book.now if self._is_heard else None,
         )
+        return replace(sight, depths={index: self._broker.depth(index) for index in conductor.queues_to_measure(sight)})
 
     def _do(self, step: Step, conductor: Conductor) -> None:
         match step:

@@ -9,8 +9,9 @@ from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_noise import RequestKind
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.faults import Misfortune
+from lbg_runtime.sim.figures import Duplicates, count_duplicates
 from lbg_runtime.sim.history import Happening, Life
-from lbg_runtime.sim.laws import check_laws, duplicate_count
+from lbg_runtime.sim.laws import check_laws
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.schedule import SimulationLoops
 from lbg_runtime.sim.settings import Fault, FaultKind, SimSettings, draw_faults, draw_settings
@@ -25,16 +26,21 @@ class SimResult:
     seed: int
     settings: SimSettings
     violations: tuple[Violation, ...]
-    history: Sequence[Happening]
+    facts: Facts
     published: int
     handled: int
-    duplicates: int
+    duplicates: Duplicates
     owners: tuple[Life | None, ...]
     """Who was fed, by queue, when the run had come to rest and before its members stopped."""
     plan: tuple[Fault, ...]
     faults: Counter[FaultKind]
     """Those of the plan that happened."""
     requests: Counter[RequestKind]
+
+    @property
+    def history(self) -> Sequence[Happening]:
+        """All that happened, in order."""
+        return self.facts.history
 
 
 def simulate(
@@ -63,10 +69,10 @@ def simulate(
         seed=seed,
         settings=chosen,
         violations=tuple(violations),
-        history=world.history,
+        facts=facts,
         published=len(facts.confirmed),
         handled=sum(1 for delivery in facts.deliveries.values() if delivery.handlings),
-        duplicates=duplicate_count(facts),
+        duplicates=count_duplicates(facts),
         owners=world.owners,
         plan=plan,
         faults=misfortune.happened,

@@ -11,8 +11,7 @@ from lbg_runtime.core.group.control_plane import LOOKS_MS_PER_THOUSAND
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
-from lbg_runtime.sim.facts import Facts
-from lbg_runtime.sim.figures import Duplicates, count_duplicates, hops, owner_changes, servings, time_to_own_ms
+from lbg_runtime.sim.figures import Duplicates, hops, owner_changes, servings, time_to_own_ms
 from lbg_runtime.sim.settings import ControlSettings, Fault, FaultKind, HandlerSettings, Mode, SimSettings
 from lbg_runtime.sim.simulation import simulate
 from lbg_runtime.sim.violation import Violation
@@ -57,7 +56,6 @@ def tell_story(seed: int, mode: Mode, members: int, queues: int) -> StoryFigures
         Fault(2, KILL_MS + chance.between(0, 10_000), FaultKind.KILL, 1),
     )
     result = simulate(seed, settings, faults=plan)
-    facts = Facts(result.history)
     found = servings(result.history)
     told = [serving for serving in found if STEADY_FROM_MS <= serving.at_ms < END_MS and serving.pause_ms is not None]
     return StoryFigures(
@@ -66,8 +64,8 @@ def tell_story(seed: int, mode: Mode, members: int, queues: int) -> StoryFigures
         steady_changes=owner_changes(found, STEADY_FROM_MS, JOIN_MS),
         move_pauses_ms=tuple(each.pause_ms for each in told if not each.after_loss and each.pause_ms is not None),
         loss_pauses_ms=tuple(each.pause_ms for each in told if each.after_loss and each.pause_ms is not None),
-        hops=hops(facts),
-        duplicates=count_duplicates(facts),
+        hops=hops(result.facts),
+        duplicates=result.duplicates,
         violations=result.violations,
     )
 

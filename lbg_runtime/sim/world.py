@@ -21,6 +21,9 @@ from lbg_runtime.sim.start import Start, member_name
 QUIET_MS = 300_000
 """Time that a run has, after its last fault, to handle everything; what takes longer is stuck."""
 
+RESTART_MS = 1_000
+"""After which a process that ended itself is started again, as runtime/siblings.py does it."""
+
 STOP_MS = 60_000
 """Time that the members have to stop in the end."""
 
@@ -136,8 +139,7 @@ class World:
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
     def _undo_mistakes(self) -> None:
-        """As an operator who reads the logs: where processes throw each other out at the broker only one is left; and
-        where all members stand aside, who do so for good, they are started again."""
+        """As an operator who reads the logs: where processes throw each other out at the broker only one is left."""
         if not self._twins:
             return
         kept: set[str] = set()
@@ -148,13 +150,9 @@ class World:
             member.stop()
             self.when_ended(member, lambda: None)
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
-        # The words of a process that is gone may be under way still, or wait for a loop that has just hung.
+        # Those that stand aside for one that has gone find out, end themselves, and are started again.
         self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
-        if not self._taking_part():
-            for member in self.alive():
-                member.stop()
-                self.start_later(member, 0)
-            self._wait(QUIET_MS, self._is_over, "a member does not stop")
+        self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
     def _time_to_agree_ms(self) -> int:
         # A life below another of its id counts for others when they have forgotten that one.
@@ -177,13 +175,14 @@ class World:
         """The newest life of a planned member; its twins are not meant."""
         return self._lives[index]
 
-    def start(self, index: int) -> None:
-        """Start a planned member that does not run."""
+    def start(self, index: int, client_name: str | None = None) -> None:
+        """Start a planned member that does not run; its client has its name unless another is given."""
         member = self._lives[index]
         if self._is_closing or (member is not None and member.is_alive):
             return
         self._start_count += 1
-        self._lives[index] = self._make(Start(index, self._start_count, self._start_count, member_name(index)))
+        start = Start(index, self._start_count, self._start_count, client_name or member_name(index))
+        self._lives[index] = self._make(start)
 
     def _make(self, start: Start) -> SimMember:
         return SimMember(
@@ -195,7 +194,17 @@ class World:
             self.settings,
             self.history,
             self._parts,
+            self._start_superseded,
         )
+
+    def _start_superseded(self, member: SimMember) -> None:
+        """Where it is a twin whose member runs, there is nothing to be started."""
+
+        def start() -> None:
+            # Where it ran: another process may have the client name that the member was planned with.
+            self.start(member.start.index, member.start.client_name)
+
+        self.when_ended(member, lambda: self._later(RESTART_MS, start))
 
     # -- for faults
 

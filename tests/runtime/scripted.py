@@ -112,7 +112,7 @@ class Trial:
             journal,
             Turns(journal.flush),
             on_change=self._note_change,
-            hooks=None if hooks is None else QueueHooks(hooks, QUEUE, made.failure.timeout_ms),
+            hooks=None if hooks is None else QueueHooks(hooks.hooks, QUEUE, made.failure.timeout_ms),
         )
 
     def _note_change(self, runner):

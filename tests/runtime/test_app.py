@@ -280,6 +280,40 @@ async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial)
     assert report.exit_code == 1
 
 
+@pytest.mark.parametrize(("outage_s", "still_bound"), [(0, 0), (60, 4)])
+async def test_a_handler_of_a_dead_handle_that_never_lets_go_is_left_behind_and_no_flow_of_its_own(
+    trial, outage_s, still_bound
+):
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def stuck(_message):
+        started.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    app = trial.member(work=stuck, rebind={"drain_timeout": "5s"})
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(1)
+        await started.wait()
+        shape = app.settings.group.shape()
+        trial.broker.delete_queue("orders/0")
+        trial.broker.create_queue("orders/0", shape.subscriptions(0))
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.sleep(1)
+        if outage_s:
+            trial.sessions["member-0"].drop_connection(outage_s)
+        app.stop()
+        # Longer than the drain and the tail together.
+        await asyncio.sleep(25)
+        release.set()
+        report = await task
+    assert (report.left_behind, report.still_bound) == (1, still_bound)
+
+
 async def test_queues_that_are_missing_at_the_start_are_one_line_where_members_may_not_create_them(trial):
     app = trial.member(group={"provision": "none"})
     with pytest.raises(
@@ -308,7 +342,7 @@ async def test_queues_that_are_gone_right_after_they_were_made_are_not_told_to_b
         """As a broker that is started anew, empty, before the first bind."""
 
     trial.sessions["member-0"].provision = forget
-    with pytest.raises(ConfigError, match=r"Unknown Queue; expected a queue that stays and may be bound"):
+    with pytest.raises(ConfigError, match=r"Unknown Queue; expected a queue that this user may bind"):
         await app.run()
 
 
@@ -375,5 +409,5 @@ async def test_the_journal_tells_the_whole_life(trial):
 
 
 def test_an_app_without_handlers_is_refused(settings):
-    with pytest.raises(HandlerError, match="no handler at all"):
+    with pytest.raises(HandlerError, match="handlers: none; expected at least one function"):
         App(Handlers(), settings())

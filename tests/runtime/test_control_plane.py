@@ -17,6 +17,7 @@ class _Machine:
     deadline_ms = None
     will_look = False
     membership = SimpleNamespace(owner_of=None)
+    rebalance = SimpleNamespace(accepted=None)
 
     def __init__(self) -> None:
         self.taken: list[ControlInput] = []
@@ -40,7 +41,7 @@ class _Session:
 
 @asynccontextmanager
 async def running(machine: _Machine, queues: int) -> AsyncIterator[ControlPlane]:
-    ignored = cast(Any, SimpleNamespace(listen_to=lambda _: None))
+    ignored = cast(Any, SimpleNamespace(listen_to=lambda *_: None))
     runners = [cast(Any, SimpleNamespace(machine=SimpleNamespace(queue=index))) for index in range(queues)]
     plane = ControlPlane(
         cast(Any, _Session()), "control", cast(Any, machine), runners, ignored, ignored, ignored, ignored, ignored

@@ -11,7 +11,7 @@ from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import Header, Leave, Life, MoveId, Offer
 from lbg_runtime.core.group.placement import Candidate, place
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
-from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.errors import ConfigError, MemberSuperseded, TransportError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -156,6 +156,33 @@ async def test_two_processes_of_one_id_become_one(trial):
             await trial.until(lambda: trial.active_clients() == {"a-1"} and len(trial.active()) == 4, within_s=30)
             await asyncio.sleep(60)
             assert trial.active_clients() == {"a-1"}
+
+
+async def test_who_stood_aside_for_a_process_that_has_left_ends_and_may_be_started_again(trial):
+    async with trial.running(trial.discovered("a")) as [first]:
+        await trial.until(lambda: trial.active_clients() == {"a-0"} and len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        async with trial.running(trial.discovered("a")):
+            await trial.until(lambda: trial.active_clients() == {"a-1"} and len(trial.active()) == 4, within_s=30)
+            await asyncio.sleep(20)
+            assert not first.done()
+        with pytest.raises(MemberSuperseded, match="member a: another process with this id took its place and has"):
+            await asyncio.wait_for(first, 1)
+    async with trial.running(trial.discovered("a")):
+        await publishing
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert in_order_and_once(trial)
+    assert len(trial.handled) == 60 * 10 * 8
+
+
+async def test_who_is_asked_to_leave_while_it_stands_aside_leaves_as_any_member(trial):
+    first = trial.discovered("a")
+    async with trial.running(first) as [task]:
+        await trial.until(lambda: trial.active_clients() == {"a-0"})
+        async with trial.running(trial.discovered("a")):
+            await trial.until(lambda: trial.active_clients() == {"a-1"}, within_s=30)
+            first.stop()
+            assert (await asyncio.wait_for(task, 30)).is_clean
 
 
 async def test_where_the_control_topic_is_dead_members_take_turns(trial):

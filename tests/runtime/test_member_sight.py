@@ -111,6 +111,17 @@ async def test_members_that_are_counted_and_do_not_talk_show_their_places(trial,
             assert (picture.state, lacks(picture)) == (OwnState.ACTIVE, ())
 
 
+async def test_the_weight_is_that_of_the_member_by_now(trial, shown):
+    app = trial.discovered("a", **ON)
+    async with trial.running(app, trial.discovered("b")):
+        await trial.until(lambda: len(trial.active()) == 4)
+        app._be_able(is_able=False)
+        await asyncio.sleep(5)
+        picture = shown["a"].picture()
+        assert picture.weight == 0
+        assert {one.member: one.weight for one in picture.view.group.members} == {"a": 0, "b": 1}
+
+
 async def test_who_leaves_is_not_ready(trial, shown):
     release = asyncio.Event()
 

@@ -180,7 +180,7 @@ def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 1, output
-    assert "a handler, a lifespan, a thread of theirs or a function for the exit had not ended" in output
+    assert "a handler, a lifespan, a thread of theirs or an atexit function had not ended" in output
 
 
 @pytest.mark.parametrize(("code", "expected"), [(7, 7), (0, 1), (2, 1)])

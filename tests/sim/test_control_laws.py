@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import pytest
 
 from lbg_runtime.core.flow.commands import Command
-from lbg_runtime.core.flow.events import MachineEvent, ReleaseCause, StepAsideCancelled
+from lbg_runtime.core.flow.events import HandBackRequested, MachineEvent, ReleaseCause, StepAsideCancelled
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group.control_messages import Offer
 from lbg_runtime.core.group.rebalance import RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import GroupSeen, HandBack, RebalanceCommand, Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
 from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import MemberId, QueueName
@@ -43,7 +43,7 @@ class HandsBackWithoutAnAccept(RebalanceMachine):
     def _offer_what_is_due(self, now_ms: int) -> list[RebalanceCommand]:
         commands = super()._offer_what_is_due(now_ms)
         offers = [each.message for each in commands if isinstance(each, Say) and isinstance(each.message, Offer)]
-        return commands + [HandBack(offer.queue, offer.move_id, offer.to) for offer in offers]
+        return commands + [AskFlow(offer.queue, HandBackRequested(offer.move_id)) for offer in offers]
 
 
 class AcceptsWhateverItIsOffered(RebalanceMachine):

@@ -8,7 +8,7 @@ import pytest
 from lbg_runtime.sim.campaign import Scope, run_seed
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.facts import Facts
-from lbg_runtime.sim.figures import hops
+from lbg_runtime.sim.figures import Duplicates, hops
 from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from tests.sim.old_seeds import as_before, run_old_seed
@@ -30,8 +30,7 @@ class Played:
 
 def play(scope: Scope, seed: int) -> Played:
     result = run_seed(scope, seed)
-    facts = Facts(result.history)
-    return Played(replace(result, history=()), len(facts.hand_backs), hops(facts))
+    return Played(replace(result, facts=Facts(())), len(result.facts.hand_backs), hops(result.facts))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def larger() -> list[Played]:
 
 @pytest.fixture(scope="module")
 def results(larger: list[Played]) -> list[SimResult]:
-    quick = [replace(run_seed(SCOPE, seed), history=()) for seed in range(QUICK_SEEDS)]
+    quick = [replace(run_seed(SCOPE, seed), facts=Facts(())) for seed in range(QUICK_SEEDS)]
     return [*quick, *(played.result for played in larger)]
 
 
@@ -83,7 +82,7 @@ def test_joins_leaves_and_cut_topics_handle_nothing_twice() -> None:
             ),
         )
         result = simulate(seed, calm)
-        assert (result.seed, result.violations, result.duplicates) == (seed, (), 0)
+        assert (result.seed, result.violations, result.duplicates) == (seed, (), Duplicates())
         moves += result.faults[FaultKind.STOP] + result.faults[FaultKind.LEAVE] + result.faults[FaultKind.DEPLOY]
     assert moves > 60
 

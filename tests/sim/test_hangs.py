@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from lbg_runtime.sim.chance import SeededChance
-from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.history import FlowClosed, FlowFed, LifeEnded, LoopHung
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.settings import FaultKind, Mode, SimSettings, draw_settings
@@ -75,7 +74,7 @@ def test_what_was_settled_before_a_hang_leaves_while_it_lasts(results: list[SimR
     """Else it would come again; the law excuses that only where the run says that the client keeps it."""
     late = 0
     for result in results:
-        facts = Facts(result.history)
+        facts = result.facts
         until_ms = {hang.life: hang.until_ms for hang, killed in hangs_of(result) if killed}
         hung_ms = {hang.life: hang.at_ms for hang, killed in hangs_of(result) if killed and not hang.keeps_settlements}
         for delivery in facts.deliveries.values():

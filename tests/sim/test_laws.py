@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.broker.engine.engine import BoundQueue
+from lbg_runtime.broker.engine.answers import BoundQueue
 from lbg_runtime.core.flow.commands import Command, Note, ReturnUnstarted, Settle, StartIntake
 from lbg_runtime.core.flow.events import FlowInactive, HandlingFinished, MachineEvent, ReleaseCause
 from lbg_runtime.core.flow.machine import FlowMachine

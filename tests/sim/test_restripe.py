@@ -161,10 +161,9 @@ def test_a_broken_gate_is_found_out(mutant: type[StripeGate], run: MakeSettings,
 class MarksBeforeItSubscribes(Conductor):
     """What is published in between lies behind the marker in the old queue, and nowhere else."""
 
-    def _move(self, sight: Sight) -> Step:
-        step = super()._move(sight)
+    def _move(self, shard: int, sight: Sight) -> Step:
+        step = super()._move(shard, sight)
         if isinstance(step, Subscribe):
-            [shard] = [shard for shard in range(self.shape.hash_count) if self.shape.subscription(shard) == step.topic]
             marker = ShardMarker(self.plan.generation, shard)
             return step if marker in self._published else Publish(marker)
         return step
@@ -173,11 +172,10 @@ class MarksBeforeItSubscribes(Conductor):
 class UnsubscribesAtTheMarker(Conductor):
     """The finish then comes before the old queues are done."""
 
-    def _move(self, sight: Sight) -> Step:
-        shard = next(shard for shard in self.moving_shards() if not self._is_moved(shard, sight))
+    def _move(self, shard: int, sight: Sight) -> Step:
         if ShardMarker(self.plan.generation, shard) in self._published:
             return Unsubscribe(self.plan.leaves(shard), self.shape.subscription(shard))
-        return super()._move(sight)
+        return super()._move(shard, sight)
 
 
 class SubscribesBeforeThePlan(Conductor):

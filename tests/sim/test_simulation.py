@@ -7,6 +7,8 @@ import pytest
 
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.control_noise import RequestKind
+from lbg_runtime.sim.facts import Facts
+from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
@@ -16,7 +18,7 @@ QUICK_SEEDS = 300
 @pytest.fixture(scope="module")
 def results() -> list[SimResult]:
     # Without the histories, which are long and which no test here reads.
-    return [replace(simulate(seed), history=()) for seed in range(QUICK_SEEDS)]
+    return [replace(simulate(seed), facts=Facts(())) for seed in range(QUICK_SEEDS)]
 
 
 def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
@@ -29,7 +31,7 @@ def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) ->
     assert set(faults) == set(FaultKind)
     assert all(count > QUICK_SEEDS / 2 for count in faults.values())
     assert all(result.published == result.settings.messages * result.settings.publishers for result in results)
-    assert sum(result.duplicates for result in results) > QUICK_SEEDS
+    assert sum(result.duplicates.after_loss for result in results) > QUICK_SEEDS
     requests: Counter[RequestKind] = sum((result.requests for result in results), Counter())
     assert all(requests[kind] > QUICK_SEEDS for kind in RequestKind)
 
@@ -45,7 +47,7 @@ def test_graceful_moves_handle_nothing_twice() -> None:
             faults=(FaultKind.STOP, FaultKind.JOIN, FaultKind.ROLLING_RESTART, FaultKind.CUT_PUBLISHER),
         )
         result = simulate(seed, calm)
-        assert (result.seed, result.violations, result.duplicates) == (seed, (), 0)
+        assert (result.seed, result.violations, result.duplicates) == (seed, (), Duplicates())
         moves += result.faults[FaultKind.STOP] + result.faults[FaultKind.ROLLING_RESTART]
     assert moves > 60
 
@@ -65,7 +67,7 @@ def test_hand_backs_and_other_requests_handle_nothing_twice_however_long_a_handl
             request_gap_ms=100,
         )
         result = simulate(seed, calm)
-        assert (result.seed, result.violations, result.duplicates) == (seed, (), 0)
+        assert (result.seed, result.violations, result.duplicates) == (seed, (), Duplicates())
         moves += result.requests[RequestKind.MOVE]
     assert moves > 60 * 10
 

@@ -116,6 +116,11 @@ class ReleaseCause(Enum):
     DOWN = "down"
     """The handle died."""
 
+    @property
+    def is_in_good_order(self) -> bool:
+        """Whether an active flow drains for it; by any other it is lost."""
+        return self in (ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP)
+
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:

@@ -20,7 +20,7 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
     """What is to be said of an event that comes too late; None for one that must be acted on.
 
     `epoch` is that of the newest handle, which is gone too unless `has_handle`. A delivery that outlived its handle is
-    hereby answered. Raises `InvariantViolated` for an epoch that has not begun.
+    hereby answered. Raises `InvariantViolated` for an epoch that has not begun, and for a second answer in an old one.
     """
     if isinstance(event, FlowRequest):
         return None
@@ -30,6 +30,10 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
     if isinstance(event, HandlingFinished):
         # Deliveries are remembered one by one, so that a second answer is found out in any epoch.
         if not in_flight.has_outlived(event_epoch, event.delivery_id):
+            if event_epoch != epoch:
+                # Its number may be that of a delivery of the newest handle, which must not be settled for it.
+                text = f"delivery {event.delivery_id} of epoch {event_epoch} was answered and is not in flight"
+                raise InvariantViolated(text)
             return None
         in_flight.answer_outlived(event_epoch, event.delivery_id)
         name = "settlement_fenced" if event.outcome else "handling_abandoned"

@@ -16,7 +16,7 @@ A handle is bound with its intake closed, and the intake is opened by a flow tha
 standby, and a flow that steps aside for somebody else, never touch a message or its count of redeliveries.
 
 Availability comes before placement: an active flow keeps its queue, wanted or not, until it is handed back, gives way
-or loses it. When and whether to bind again is the business of `flow_plan`.
+or loses it. When and whether to bind again is the business of core/flow/plan.py.
 
 One file of more than 400 lines, because the table is about all reactions together, and they share one state.
 """
@@ -128,6 +128,11 @@ class FlowMachine:
     def cause(self) -> ReleaseCause | None:
         """Why the handle is being given up; None unless DRAINING or UNBINDING."""
         return self._release.cause if self._release else None
+
+    @property
+    def move_id(self) -> str:
+        """Which request the hand-back follows; empty unless `cause` is one."""
+        return self._release.move_id if self._release else ""
 
     @property
     def is_stopped(self) -> bool:
@@ -487,11 +492,11 @@ class FlowMachine:
         release = self._current_release()
         if not release.is_drained(len(self._in_flight), now_ms):
             return []
-        return self._unbind(release.cause, now_ms)
+        return self._unbind(release.cause, now_ms, release.move_id)
 
-    def _unbind(self, cause: ReleaseCause, now_ms: int) -> list[Command]:
+    def _unbind(self, cause: ReleaseCause, now_ms: int, move_id: str = "") -> list[Command]:
         self.state = FlowState.UNBINDING
-        self._release = Release.waiting(cause, now_ms)
+        self._release = Release.waiting(cause, now_ms, move_id)
         self._plan.begin_unbind()
         return [Unbind(self.epoch, cause)]
 

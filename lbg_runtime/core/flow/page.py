@@ -6,10 +6,10 @@ _HEAD = """# Flow machine
 
 Made from `lbg_runtime/core/flow/table.py`; do not edit. `make docs` writes it anew.
 
-One machine stands for one member's flow on one queue; `lbg_runtime/core/flow/machine.py` has the rules in prose. An
-event that changes no state is in the table only. Events of a handle that is gone are ignored and counted, in every
-state. Anything else that the table does not list cannot happen, and ends the member: better no member than one that
-handles a key out of order.
+One machine represents one member's flow on one queue; `lbg_runtime/core/flow/machine.py` has the rules in prose. The
+diagram shows the events that change the state, the table all of them. In every state, events of a handle that is gone
+are ignored and counted. Any other event that the table does not list for a state cannot happen there; if it does, it
+ends the member: better no member than one that handles a key out of order.
 """
 
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import InvariantViolated
 
 
 @dataclass(frozen=True, slots=True)
 class RebindSettings:
-    """The delays of one group's flows. Raises `UserError` for values that no schedule can be made of."""
+    """The delays of one group's flows. Raises `InvariantViolated` where no schedule can be made of them."""
 
     interval_ms: int
     """Longest time that a flow stays active before it gives way, where its place says that it does."""
@@ -30,22 +30,13 @@ class RebindSettings:
     also the longest pause after a hop."""
 
     def __post_init__(self) -> None:
-        if self.interval_ms < 1:
-            raise UserError("rebind.interval", f"{self.interval_ms} ms", "at least 1 ms")
-        if not 0 <= self.jitter <= 1:
-            raise UserError("rebind.jitter", str(self.jitter), "0 to 1")
-        if self.drain_timeout_ms < 0:
-            raise UserError("rebind.drain_timeout", f"{self.drain_timeout_ms} ms", "0 or more")
-        if not 1 <= self.bind_backoff_min_ms <= self.bind_backoff_max_ms:
-            raise UserError(
-                "rebind.bind_backoff",
-                f"{self.bind_backoff_min_ms} ms to {self.bind_backoff_max_ms} ms",
-                "at least 1 ms, and a longest wait that is not below the first",
-            )
-        if self.quiet_gap_ms < 0:
-            raise UserError("rebind.quiet_gap", f"{self.quiet_gap_ms} ms", "0 or more")
-        if self.rank_delay_ms < 1:
-            raise UserError("rebind.rank_delay", f"{self.rank_delay_ms} ms", "at least 1 ms")
+        if not (
+            min(self.interval_ms, self.bind_backoff_min_ms, self.rank_delay_ms) >= 1
+            and min(self.drain_timeout_ms, self.quiet_gap_ms) >= 0
+            and 0 <= self.jitter <= 1
+            and self.bind_backoff_min_ms <= self.bind_backoff_max_ms
+        ):
+            raise InvariantViolated(f"no schedule can be made of {self}")
 
 
 def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:

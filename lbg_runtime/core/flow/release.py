@@ -40,9 +40,9 @@ class Release:
         return cls(cause, DrainPhase.FINISH, drain_until_ms, now_ms + settings.quiet_gap_ms, move_id)
 
     @classmethod
-    def waiting(cls, cause: ReleaseCause, now_ms: int) -> "Release":
+    def waiting(cls, cause: ReleaseCause, now_ms: int, move_id: str = "") -> "Release":
         """Nothing more is started, and what runs takes the time it takes."""
-        return cls(cause, DrainPhase.WAIT, drain_until_ms=None, quiet_at_ms=now_ms)
+        return cls(cause, DrainPhase.WAIT, drain_until_ms=None, quiet_at_ms=now_ms, move_id=move_id)
 
     def deadline_ms(self, in_flight: int) -> int | None:
         """When there is something to decide next."""
@@ -56,7 +56,7 @@ class Release:
 
     def stop_at(self, drain_until_ms: int) -> None:
         """The member leaves: from now on this release is its own, with a bound on what runs."""
-        self.cause = ReleaseCause.STOP
+        self.cause, self.move_id = ReleaseCause.STOP, ""
         self.drain_until_ms = drain_until_ms
 
     def lose_activity(self) -> bool:
@@ -65,6 +65,6 @@ class Release:
             return False
         self.phase = DrainPhase.WAIT
         if self.cause is not ReleaseCause.STOP:
-            self.cause = ReleaseCause.INACTIVE
+            self.cause, self.move_id = ReleaseCause.INACTIVE, ""
             self.drain_until_ms = None
         return True

@@ -29,22 +29,22 @@ from lbg_runtime.core.flow.events import (
 
 
 class FlowState(Enum):
-    """Where a flow stands. What the broker feeds is ACTIVE or DRAINING; the role of the member is no part of it."""
+    """The state of a flow. A flow that the broker feeds is ACTIVE or DRAINING; the member's role is not part of it."""
 
     # Looked up for every event; that of Enum is computed from the name, in Python.
     __hash__ = object.__hash__
 
     UNBOUND = "unbound"
-    """No handle; waits for its time to bind, or to be wanted on the queue, or has stopped for good."""
+    """No handle: waits until it is time to bind, or until it is wanted on the queue, or has stopped for good."""
     BINDING = "binding"
     STANDBY = "standby"
-    """Bound, its intake closed; the broker has not made it the one it feeds."""
+    """Bound, with its intake closed; the broker does not feed this flow."""
     ACTIVE = "active"
     """Bound; the broker feeds this flow."""
     DRAINING = "draining"
-    """Being given up: what is in flight is waited for, on this handle."""
+    """Being given up: it waits for what is in flight on this handle."""
     UNBINDING = "unbinding"
-    """Nothing is in flight; the handle is on its way out."""
+    """Nothing is in flight; the handle is being unbound."""
 
 
 class EventKind(Enum):
@@ -106,7 +106,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.STEP_ASIDE_CANCELLED: frozenset({_UNBOUND}),
             EventKind.STRIPING_LEARNED: frozenset({_UNBOUND}),
         },
-        # What the flow reports before its bind is known to be done is kept, and handled right after.
+        # Events of the flow that come before the answer to its bind are kept, and handled right after it.
         _BINDING: {
             EventKind.MESSAGE_RECEIVED: frozenset({_BINDING}),
             EventKind.FLOW_ACTIVE: frozenset({_BINDING}),
@@ -182,4 +182,4 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
         },
     }
 )
-"""Event kinds that a state does not list cannot happen there in the current epoch."""
+"""An event kind that a state does not list cannot happen there in the current epoch."""

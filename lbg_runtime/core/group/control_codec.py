@@ -78,7 +78,7 @@ _STAGES = (LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED)
 
 
 class RefusalReason(Enum):
-    """Why bytes are no control message for us. Values are names of counters."""
+    """Why bytes are no control message for us. Values are said in notes."""
 
     TOO_LARGE = "too_large"
     VERSION = "version"

@@ -11,16 +11,14 @@ One file of more than 400 lines, because what each of the machines orders is car
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import assert_never
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (
-    FlowRequest,
     HandBackRequested,
     PlaceChanged,
     SettlementsReached,
-    StepAsideCancelled,
-    StepAsideRequested,
     StripingLearned,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
@@ -46,22 +44,19 @@ from lbg_runtime.core.group.membership_events import (
     StandAside,
     StripingChanged,
     ViewChanged,
+    WinnerGone,
 )
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import (
-    CancelStepAside,
+    AskFlow,
     GroupSeen,
-    HandBack,
-    RebalanceCommand,
     RebalanceEvent,
     Say,
-    SetPlace,
-    StepAside,
 )
 from lbg_runtime.core.group.view import tell_something_else
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 
-REPORTED: Mapping[FlowState, ReportedFlow] = {
+_REPORTED: Mapping[FlowState, ReportedFlow] = {
     FlowState.STANDBY: ReportedFlow.STANDBY,
     FlowState.ACTIVE: ReportedFlow.ACTIVE,
     FlowState.DRAINING: ReportedFlow.DRAINING,
@@ -76,6 +71,9 @@ STAND_ASIDE = "stand-aside"
 
 LOOKS_MS_PER_THOUSAND = 20
 """Least time between two looks at all flows, in ms for each thousand of them: a look at so many takes a member 3 ms."""
+
+MAX_ECHOES = 60
+"""Heartbeats that probes wait for: a minute of them, where our own words do not come back."""
 
 HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
 """States of a flow whose queue nobody else can have yet."""
@@ -105,14 +103,6 @@ class ProbeAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFlow:
-    """Tell the queue's flow machine."""
-
-    queue: QueueName
-    request: FlowRequest | SettlementsReached
-
-
-@dataclass(frozen=True, slots=True)
 class QueuesAdded:
     """The group has more queues than this member has flows: make them, and tell with `FlowsAdded`."""
 
@@ -125,6 +115,11 @@ class HandedOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseded:
+    """The process that this one stands aside for has gone, and this one holds nothing: only a new start is of use."""
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Something about the group is not as it should be; an operator may want to know."""
 
@@ -133,7 +128,16 @@ class Warn:
 
 ControlInput = MembershipEvent | FlowChanged | FlowsAdded | ProbeAsked
 ControlOutput = (
-    Say | AskFlow | QueuesAdded | HandedOver | ViewChanged | DuplicateMemberFound | SettingsDisagree | Warn | Note
+    Say
+    | AskFlow
+    | QueuesAdded
+    | HandedOver
+    | Superseded
+    | ViewChanged
+    | DuplicateMemberFound
+    | SettingsDisagree
+    | Warn
+    | Note
 )
 """What the shell says or asks for, and, from `ViewChanged` on, what it makes known."""
 
@@ -180,6 +184,8 @@ class ControlPlaneMachine:
         self._give_at_ms: int | None = None
         """While it is, and queues are left with us: when we give them up again, where a drain took too long."""
         self._is_handing_over = False
+        self._has_winner_gone = False
+        """Of those that this one stands aside for; until it is told."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -225,10 +231,10 @@ class ControlPlaneMachine:
             self._see_group = False
             outputs += self._tell_rebalance(self._group_seen(now_ms), now_ms)
         if not self._is_aside:
-            outputs += self._obey_rebalance(self.rebalance.on_deadline(now_ms))
+            outputs += self.rebalance.on_deadline(now_ms)
         elif self._give_at_ms is not None and now_ms >= self._give_at_ms:
             outputs += self._give_everything(now_ms)
-        return outputs + self._look_whether_handed_over()
+        return outputs + self._look_whether_handed_over() + self._look_whether_superseded()
 
     # -- what comes in
 
@@ -304,8 +310,8 @@ class ControlPlaneMachine:
 
     # -- what the machines order
 
-    def _tell_rebalance(self, event: RebalanceEvent, now_ms: int) -> list[ControlOutput]:
-        return [] if self._is_aside else self._obey_rebalance(self.rebalance.handle(event, now_ms))
+    def _tell_rebalance(self, event: RebalanceEvent, now_ms: int) -> Sequence[ControlOutput]:
+        return [] if self._is_aside else self.rebalance.handle(event, now_ms)
 
     def _obey_membership(self, commands: Sequence[MembershipCommand], now_ms: int) -> list[ControlOutput]:
         outputs: list[ControlOutput] = []
@@ -316,7 +322,7 @@ class ControlPlaneMachine:
                     is_probing = bool(self._probes or self._echoes)
                     heartbeat = self.membership.heartbeat(self.flow_reports(), self._leap() if is_probing else 0)
                     if is_probing:
-                        self._echoes[heartbeat.header.sequence], self._probes = self._probes, []
+                        self._await_echo(heartbeat.header.sequence)
                     outputs.append(Say(heartbeat))
                     self._see_group = True
                 case StripingChanged():
@@ -339,6 +345,8 @@ class ControlPlaneMachine:
                     self._is_aside = True
                     outputs += [AskFlow(queue, PlaceChanged(AWAY)) for queue in self._flows]
                     outputs += self._give_everything(now_ms)
+                case WinnerGone():
+                    self._has_winner_gone = True
                 case DuplicateMemberFound() | SettingsDisagree():
                     outputs.append(command)
                 case Note():
@@ -347,26 +355,14 @@ class ControlPlaneMachine:
                     assert_never(command)
         return outputs
 
-    def _obey_rebalance(self, commands: Sequence[RebalanceCommand]) -> list[ControlOutput]:
-        outputs: list[ControlOutput] = []
-        for command in commands:
-            match command:
-                case SetPlace(queue, place):
-                    outputs.append(AskFlow(queue, PlaceChanged(place)))
-                case HandBack(queue, move_id, to):
-                    outputs.append(Note("hand_back_started", {"queue": queue, "move_id": move_id, "to": to}))
-                    outputs.append(AskFlow(queue, HandBackRequested(move_id)))
-                case StepAside(queue, until_ms):
-                    outputs.append(AskFlow(queue, StepAsideRequested(until_ms)))
-                case CancelStepAside(queue):
-                    outputs.append(AskFlow(queue, StepAsideCancelled()))
-                case Say() | Note():
-                    outputs.append(command)
-                case _:
-                    assert_never(command)
-        return outputs
-
     # -- re-striping
+
+    def _await_echo(self, sequence: int) -> None:
+        self._echoes[sequence], self._probes = self._probes, []
+        if len(self._echoes) > MAX_ECHOES:
+            oldest, next_oldest = islice(self._echoes, 2)
+            # The later echo proves as much.
+            self._echoes[next_oldest][:0] = self._echoes.pop(oldest)
 
     def _answer_probes(self, message: ControlMessage) -> list[ControlOutput]:
         """Our own word came back on the connection on which we settled: the broker had read the settlements before."""
@@ -437,10 +433,18 @@ class ControlPlaneMachine:
         self._is_handing_over = False
         return [HandedOver()]
 
+    def _look_whether_superseded(self) -> list[ControlOutput]:
+        if not self._has_winner_gone or any(flow.state in HOLDING for flow in self._flows.values()):
+            return []
+        self._has_winner_gone = False
+        return [Superseded()]
+
+
+def report_of(flow: FlowMachine) -> FlowReport | None:
+    """What the group is told of a flow; None where that is nothing."""
+    state = _REPORTED.get(flow.state)
+    return None if state is None else FlowReport(state, flow.epoch, flow.in_flight)
+
 
 def _reports_of(flows: Iterable[FlowMachine]) -> Mapping[QueueName, FlowReport]:
-    return {
-        flow.queue: FlowReport(REPORTED[flow.state], flow.epoch, flow.in_flight)
-        for flow in flows
-        if flow.state in REPORTED
-    }
+    return {flow.queue: report for flow in flows if (report := report_of(flow)) is not None}

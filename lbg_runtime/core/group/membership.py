@@ -10,19 +10,19 @@ for their way. So a living member whose heartbeats take less than that is never 
 `suspect_after_missed` in a row are lost. We ourselves are in our own view until we leave, however silent the topic is.
 
 What is heard counts only if it is newer than everything heard of that member before: a higher life, or a higher
-sequence of the same life. A higher life replaces the lower one at once. All else changes nothing but a counter, and
-makes one note per sender and reason.
+sequence of the same life. A higher life replaces the lower one at once. All else changes nothing, and makes one note
+per sender and reason.
 
 Silence is a fact about members only while we can hear. It is counted anew from the moment the control topic is back, or
 this process has found itself stopped (its deadline long past): until then everybody keeps its standing.
 
-Two processes with one member id: the larger `Life` counts, for each of them and for all others. The loser stands aside
-for good: it says nothing more and is not in its own view, where the winner takes its place.
+Two processes with one member id: the larger `Life` counts, for each of them and for all others. The loser stands aside:
+it says nothing more and is not in its own view, where the winner takes its place. It does not come back; when the
+winner has gone, by its own word or by its silence, that is told (`WinnerGone`), so that somebody can start it anew.
 
 One file of more than 400 lines, because speaking, hearing and silence are about one record of peers.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
@@ -69,6 +69,7 @@ from lbg_runtime.core.group.membership_events import (
     StripingChanged,
     ViewChanged,
     WeightChanged,
+    WinnerGone,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
@@ -90,7 +91,7 @@ class OwnState(Enum):
     ACTIVE = "active"
     DRAINING = "draining"
     ASIDE = "aside"
-    """Another process has our id and a newer life. We listen and say nothing, for good."""
+    """Another process has our id and a newer life. We listen and say nothing, also when it has gone."""
     LEFT = "left"
     """Over: nothing is said, and nothing that is told matters."""
 
@@ -117,8 +118,6 @@ class MembershipMachine:
         self.striping = striping
         """What the group knows of its stripes; told with every heartbeat."""
         self.state = OwnState.JOINING
-        self.disregarded: Counter[str] = Counter()
-        """Messages that counted for nothing, by reason: values of `Disregard` and `RefusalReason`."""
         self._settings = settings
         self._random = random
         self._sequence = 0
@@ -139,7 +138,7 @@ class MembershipMachine:
     def view(self) -> GroupView:
         """The living members as known now."""
         views = [peer.view() for peer in self._peers.values() if peer.is_living]
-        if self.state in _SPOKEN_STATES:
+        if self.may_speak:
             views.append(self._own_view())
         return GroupView(tuple(sorted(views, key=lambda one: one.member)), owners_by_claims(self._living_claims()))
 
@@ -159,6 +158,11 @@ class MembershipMachine:
         return self._peers_heard_ms
 
     @property
+    def may_speak(self) -> bool:
+        """Whether this life is a member to the group: neither gone, nor aside for another process of its id."""
+        return self.state in _SPOKEN_STATES
+
+    @property
     def can_hear(self) -> bool:
         """Whether the control topic is in reach, and this life not over."""
         return self._complete_at_ms is not None
@@ -169,7 +173,7 @@ class MembershipMachine:
         if not self.can_hear:
             return None
         deadlines = [self._peer_deadline_ms(peer) for peer in self._peers.values()]
-        if self.state in _SPOKEN_STATES:
+        if self.may_speak:
             deadlines.append(self._heartbeat_at_ms)
         return min(deadlines, default=None)
 
@@ -198,7 +202,7 @@ class MembershipMachine:
 
         `leap`: see `stamp`.
         """
-        if self.state not in _SPOKEN_STATES:
+        if not self.may_speak:
             raise InvariantViolated(f"a heartbeat in state {self.state.value}")
         header = self.stamp(leap)
         identity = self.identity
@@ -227,8 +231,8 @@ class MembershipMachine:
         shape = self._shape()
         commands = self._resume(self._paused_for_ms(now_ms), now_ms)
         for peer in [peer for peer in self._peers.values() if now_ms >= self._peer_deadline_ms(peer)]:
-            self._pass_judgement(peer, now_ms)
-        if self.state in _SPOKEN_STATES and now_ms >= self._heartbeat_at_ms:
+            commands += self._pass_judgement(peer, now_ms)
+        if self.may_speak and now_ms >= self._heartbeat_at_ms:
             commands += self._beat(now_ms)
         return commands + self._notice_change(shape, now_ms)
 
@@ -258,12 +262,12 @@ class MembershipMachine:
             case StripesTold(queue_index, news):
                 return self._take_stripes(queue_index, news, now_ms)
             case HeartbeatWanted():
-                return self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else []
+                return self._beat_if_heard(now_ms)
             case WeightChanged(weight):
                 self.identity = replace(self.identity, weight=weight)
-                return self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else []
+                return self._beat_if_heard(now_ms)
             case LeaveRequested():
-                says_so = self.state in _SPOKEN_STATES and self.can_hear
+                says_so = self.may_speak and self.can_hear
                 self.state = OwnState.LEFT
                 self._complete_at_ms = None
                 return [SendLeave(Leave(self.stamp()))] if says_so else []
@@ -272,7 +276,7 @@ class MembershipMachine:
 
     def _enter(self, state: OwnState, now_ms: int) -> list[MembershipCommand]:
         self.state = state
-        return self._beat(now_ms) if self.can_hear else []
+        return self._beat_if_heard(now_ms)
 
     def _notice_change(self, before: tuple[object, ...], now_ms: int) -> list[MembershipCommand]:
         if self._shape() == before:
@@ -290,7 +294,7 @@ class MembershipMachine:
 
     def _living_claims(self) -> list[tuple[MemberId, Claims]]:
         claims = [(member, peer.claims) for member, peer in self._peers.items() if peer.is_living]
-        return [*claims, (self.identity.member, self._claims)] if self.state in _SPOKEN_STATES else claims
+        return [*claims, (self.identity.member, self._claims)] if self.may_speak else claims
 
     def _own_view(self) -> MemberView:
         identity = self.identity
@@ -304,10 +308,13 @@ class MembershipMachine:
         self._complete_at_ms = now_ms + self._settings.heartbeat_ms
         for peer in self._peers.values():
             peer.restart_clock(now_ms)
-        if self.state not in _SPOKEN_STATES:
+        if not self.may_speak:
             return []
         # The heartbeat first: a new life becomes known with all there is to know of it.
         return [*self._beat(now_ms), SendStateRequest()]
+
+    def _beat_if_heard(self, now_ms: int) -> list[MembershipCommand]:
+        return self._beat(now_ms) if self.can_hear and self.may_speak else []
 
     def _beat(self, now_ms: int) -> list[MembershipCommand]:
         kept_share = 1 - self._random.uniform(0, self._settings.jitter)
@@ -326,14 +333,18 @@ class MembershipMachine:
     def _hear(self, message: ControlMessage, now_ms: int) -> list[MembershipCommand]:
         header = message.header
         commands: list[MembershipCommand] = []
-        if header.member == self.identity.member and self.state is not OwnState.ASIDE:
-            if header.life <= self.identity.life:
-                return self._hear_own_id(message, now_ms)
+        is_own_id = header.member == self.identity.member
+        if is_own_id and header.life <= self.identity.life:
+            return self._hear_own_id(message, now_ms)
+        if is_own_id and self.state is not OwnState.ASIDE:
             self.state = OwnState.ASIDE
             commands = [DuplicateMemberFound(header.life), StandAside()]
         if reason := self._reason_to_disregard(header):
             return commands + self._disregard(reason.value, header.member)
         if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message)) is not None:
+            if is_own_id and header.member in self._peers:
+                # It counts for nothing, but says that whoever we stand aside for is there.
+                self._peers[header.member].heard_at_ms = now_ms
             return commands + refusal
         self._peers_heard_ms = now_ms
         return commands + self._take(message, self._admit(header, now_ms), now_ms)
@@ -358,7 +369,6 @@ class MembershipMachine:
         return Disregard.OLD_SEQUENCE if header.sequence <= peer.sequence else None
 
     def _disregard(self, reason: str, member: MemberId) -> list[MembershipCommand]:
-        self.disregarded[reason] += 1
         if not self._noted.is_first((reason, member)):
             return []
         return [Note("control_message_disregarded", {"member": member, "reason": reason})]
@@ -371,7 +381,6 @@ class MembershipMachine:
             theirs["group.queue_count"] = str(heartbeat.striping.striping.queue_count)
         if ours == theirs:
             return None
-        self.disregarded[Disregard.SETTINGS.value] += 1
         return [
             SettingsDisagree(member, name, ours.get(name), theirs.get(name))
             for name in sorted({*ours, *theirs})
@@ -403,7 +412,7 @@ class MembershipMachine:
                 return []
             case Leave():
                 peer.go(Standing.LEFT, now_ms)
-                return []
+                return self._note_gone(peer)
             case Taken() | Offer() | Accept() | Reject() if not peer.is_living:
                 return []
             case Taken(_, queue, _, epoch):
@@ -433,7 +442,7 @@ class MembershipMachine:
         if not is_news:
             return []
         # Whoever handles the shard next waits for this word.
-        return [StripingChanged(), *(self._beat(now_ms) if self.can_hear and self.state in _SPOKEN_STATES else [])]
+        return [StripingChanged(), *self._beat_if_heard(now_ms)]
 
     # -- silence
 
@@ -448,17 +457,27 @@ class MembershipMachine:
             case _:
                 assert_never(peer.standing)
 
-    def _pass_judgement(self, peer: Peer, now_ms: int) -> None:
+    def _pass_judgement(self, peer: Peer, now_ms: int) -> list[MembershipCommand]:
         """The peer's deadline has come."""
         match peer.standing:
             case Standing.ALIVE:
                 peer.standing = Standing.SUSPECT
+                return []
             case Standing.SUSPECT:
                 peer.go(Standing.DEAD, now_ms)
-            case Standing.ANNOUNCED | Standing.DEAD | Standing.LEFT:
+                return self._note_gone(peer)
+            case Standing.ANNOUNCED:
                 del self._peers[peer.member]
+                return self._note_gone(peer)
+            case Standing.DEAD | Standing.LEFT:
+                del self._peers[peer.member]
+                return []
             case _:
                 assert_never(peer.standing)
+
+    def _note_gone(self, peer: Peer) -> list[MembershipCommand]:
+        # Only who stands aside has a peer of its own id.
+        return [WinnerGone()] if peer.member == self.identity.member else []
 
     def _paused_for_ms(self, now_ms: int) -> int:
         """How long this process has been stopped, as far as its deadline tells; 0 unless it is worth a word."""

@@ -144,7 +144,12 @@ class DuplicateMemberFound:
 
 @dataclass(frozen=True, slots=True)
 class StandAside:
-    """The other process with our id has the newer life: give up every queue and take none. It is for good."""
+    """The other process with our id has the newer life: give up every queue and take none, as long as we live."""
+
+
+@dataclass(frozen=True, slots=True)
+class WinnerGone:
+    """The process that we stand aside for said good-bye, or was silent for as long as the dead are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,7 @@ MembershipCommand = (
     | StripingChanged
     | DuplicateMemberFound
     | StandAside
+    | WinnerGone
     | SettingsDisagree
     | Note
 )

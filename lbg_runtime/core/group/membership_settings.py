@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import InvariantViolated
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """The delays of a group's control traffic. Raises `UserError` for values that no schedule can be made of."""
+    """The delays of a group's control traffic. Raises `InvariantViolated` where no schedule can be made of them."""
 
     heartbeat_ms: int = 1_000
     """Longest time between two heartbeats of a member."""
@@ -19,18 +19,13 @@ class MembershipSettings:
     """How long nobody must come or go before queues are placed anew."""
 
     def __post_init__(self) -> None:
-        if self.heartbeat_ms < 10:
-            raise UserError("membership.heartbeat", f"{self.heartbeat_ms} ms", "at least 10 ms")
-        if not 0 <= self.jitter <= 0.5:
-            raise UserError("membership.jitter", str(self.jitter), "0 to 0.5")
-        if not 1 <= self.suspect_after_missed < self.dead_after_missed:
-            raise UserError(
-                "membership.suspect_after_missed",
-                f"{self.suspect_after_missed}, with dead_after_missed {self.dead_after_missed}",
-                "at least 1, and dead after more",
-            )
-        if self.settle_ms < 0:
-            raise UserError("membership.settle", f"{self.settle_ms} ms", "0 or more")
+        if not (
+            self.heartbeat_ms >= 10
+            and 0 <= self.jitter <= 0.5
+            and 1 <= self.suspect_after_missed < self.dead_after_missed
+            and self.settle_ms >= 0
+        ):
+            raise InvariantViolated(f"no schedule can be made of {self}")
 
     @property
     def suspect_ms(self) -> int:

@@ -12,7 +12,7 @@ from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
 MAX_NOTED = 1_000
-"""Things to complain about once; whoever floods the control topic fills counters, not the log."""
+"""Things to complain about once; whoever floods the control topic does not fill the log."""
 
 
 class Standing(Enum):
@@ -30,12 +30,11 @@ class Standing(Enum):
 
 
 class Disregard(Enum):
-    """Why a message of our group counts for nothing. Values are names of counters."""
+    """Why a message of our group counts for nothing. Values are said in notes."""
 
     OLD_LIFE = "old_life"
     OLD_SEQUENCE = "old_sequence"
     LEFT = "left"
-    SETTINGS = "settings"
     TOO_MANY_MEMBERS = "too_many_members"
 
 

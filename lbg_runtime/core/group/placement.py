@@ -59,18 +59,10 @@ class Placement:
         ranked = self.ranks[queue]
         return ranked[0] if ranked else None
 
-    def standbys(self, queue: QueueName, count: int) -> tuple[MemberId, ...]:
-        """The first `count` members that bind the queue besides its home, in the order they should bind."""
-        return self.ranks[queue][1 : 1 + count]
-
     def rank(self, queue: QueueName, member: MemberId) -> int | None:
         """0 for the home, 1 for the first standby, and so on; None for a member that is no candidate."""
         ranked = self.ranks[queue]
         return ranked.index(member) if member in ranked else None
-
-    def homes_of(self, member: MemberId) -> tuple[QueueName, ...]:
-        """The queues that the member is at home on, in order of names."""
-        return tuple(queue for queue, ranked in self.ranks.items() if ranked[:1] == (member,))
 
 
 def place(

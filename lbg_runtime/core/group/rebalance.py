@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged, StepAsideCancelled, StepAsideRequested
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
@@ -39,14 +40,11 @@ from lbg_runtime.core.group.control_messages import (
 from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
 from lbg_runtime.core.group.placement import Placement, place
 from lbg_runtime.core.group.rebalance_events import (
-    CancelStepAside,
+    AskFlow,
     GroupSeen,
-    HandBack,
     RebalanceCommand,
     RebalanceEvent,
     Say,
-    SetPlace,
-    StepAside,
 )
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView
@@ -67,6 +65,16 @@ class _Move:
     is_accepted: bool = False
     has_drained: bool = False
     """Our flow has been seen giving way."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedOffer:
+    """A queue that is to be ours next."""
+
+    move_id: MoveId
+    giver: MemberId
+    expires_ms: int
+    """When its drain is over for sure: what comes after that was not given to us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class RebalanceMachine:
         self._tenures: dict[QueueName, _Tenure] = {}
         self._places: dict[QueueName, Place] = dict.fromkeys(self._queues, AWAY)
         self._moves: dict[QueueName, _Move] = {}
-        self._accepted: dict[QueueName, MoveId] = {}
+        self._accepted: dict[QueueName, AcceptedOffer] = {}
         self._backoffs: dict[QueueName, _Backoff] = {}
         self._placed_for: tuple[object, ...] | None = None
         self._move_count = 0
@@ -127,9 +135,10 @@ class RebalanceMachine:
         """Queues whose home is configured."""
         return self._pins
 
-    def place_of(self, queue: QueueName) -> Place:
-        """What this member is to be on the queue now."""
-        return self._places[queue]
+    def accepted(self, queue: QueueName, now_ms: int) -> AcceptedOffer | None:
+        """The offer that the queue comes by, if it comes now; None where the broker alone gives it to us."""
+        offer = self._accepted.get(queue)
+        return offer if offer is not None and now_ms < offer.expires_ms else None
 
     @property
     def deadline_ms(self) -> int | None:
@@ -220,7 +229,7 @@ class RebalanceMachine:
     def _set_places(self, places: Mapping[QueueName, Place]) -> list[RebalanceCommand]:
         changed = [(queue, new) for queue, new in places.items() if new != self._places[queue]]
         self._places.update(changed)
-        return [SetPlace(queue, new) for queue, new in changed]
+        return [AskFlow(queue, PlaceChanged(new)) for queue, new in changed]
 
     # -- our own flows
 
@@ -236,7 +245,9 @@ class RebalanceMachine:
             self._backoffs.pop(queue, None)
         for queue in sorted(owned.keys() - self._tenures.keys()):
             self._tenures[queue] = _Tenure(owned[queue], now_ms)
-            commands.append(Say(Taken(self._stamp(), queue, self._accepted.pop(queue, None), owned[queue])))
+            offer = self.accepted(queue, now_ms)
+            self._accepted.pop(queue, None)
+            commands.append(Say(Taken(self._stamp(), queue, offer.move_id if offer else None, owned[queue])))
         for queue, move in list(self._moves.items()):
             if flows[queue].state is ReportedFlow.DRAINING:
                 self._moves[queue] = replace(move, has_drained=True)
@@ -317,7 +328,8 @@ class RebalanceMachine:
                 if move is None or move.move_id != move_id or move.is_accepted:
                     return []
                 self._moves[queue] = replace(move, expires_ms=now_ms + self._settings.step_aside_ms, is_accepted=True)
-                return [HandBack(queue, move_id, move.to)]
+                started = Note("hand_back_started", {"queue": queue, "move_id": move_id, "to": move.to})
+                return [started, AskFlow(queue, HandBackRequested(move_id))]
             case Reject(_, queue, move_id, reason):
                 move = self._moves.get(queue)
                 if move is None or move.move_id != move_id or move.is_accepted:
@@ -325,7 +337,7 @@ class RebalanceMachine:
                 return self._abandon(queue, move, reason, now_ms)
             case Taken(_, queue):
                 self._accepted.pop(queue, None)
-                return [CancelStepAside(queue)] if queue in self._places else []
+                return [AskFlow(queue, StepAsideCancelled())] if queue in self._places else []
             case Heartbeat() | StateRequest() | Leave():
                 return []
             case _:
@@ -337,11 +349,11 @@ class RebalanceMachine:
             return []
         if offer.to != self._member:
             self._accepted.pop(queue, None)
-            return [StepAside(queue, now_ms + self._settings.step_aside_ms)]
+            return [AskFlow(queue, StepAsideRequested(now_ms + self._settings.step_aside_ms))]
         if reason := self._reason_to_reject(offer):
             return [Say(Reject(self._stamp(), queue, offer.move_id, reason))]
-        self._accepted[queue] = offer.move_id
-        return [CancelStepAside(queue), Say(Accept(self._stamp(), queue, offer.move_id))]
+        self._accepted[queue] = AcceptedOffer(offer.move_id, offer.header.member, now_ms + self._settings.step_aside_ms)
+        return [AskFlow(queue, StepAsideCancelled()), Say(Accept(self._stamp(), queue, offer.move_id))]
 
     def _reason_to_reject(self, offer: Offer) -> str | None:
         flow = self._flows.get(offer.queue)

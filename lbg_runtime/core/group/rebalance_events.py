@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from lbg_runtime.core.flow.commands import Note
-from lbg_runtime.core.group.control_messages import ControlMessage, MoveId
+from lbg_runtime.core.flow.events import FlowRequest, SettlementsReached
+from lbg_runtime.core.group.control_messages import ControlMessage
 from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
 from lbg_runtime.core.group.view import GroupView
-from lbg_runtime.core.roles import Place
-from lbg_runtime.model.ids import MemberId, QueueName
+from lbg_runtime.model.ids import QueueName
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +24,11 @@ RebalanceEvent = GroupSeen | OwnFlowsChanged | ControlMessageReceived | DrainSta
 
 
 @dataclass(frozen=True, slots=True)
-class SetPlace:
-    """Tell the queue's flow machine (`PlaceChanged`)."""
+class AskFlow:
+    """Tell the queue's flow machine."""
 
     queue: QueueName
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class HandBack:
-    """Tell the queue's flow machine (`HandBackRequested`)."""
-
-    queue: QueueName
-    move_id: MoveId
-    to: MemberId
-
-
-@dataclass(frozen=True, slots=True)
-class StepAside:
-    """Tell the queue's flow machine (`StepAsideRequested`)."""
-
-    queue: QueueName
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelStepAside:
-    """Tell the queue's flow machine (`StepAsideCancelled`)."""
-
-    queue: QueueName
+    request: FlowRequest | SettlementsReached
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +38,4 @@ class Say:
     message: ControlMessage
 
 
-RebalanceCommand = SetPlace | HandBack | StepAside | CancelStepAside | Say | Note
+RebalanceCommand = AskFlow | Say | Note

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import InvariantViolated
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
-    """The numbers of one group. Raises `UserError` for values that make no sense."""
+    """The numbers of one group. Raises `InvariantViolated` where they make no sense."""
 
     standbys: int | None = 2
     """Members bound to a queue besides its home; None: all."""
@@ -26,7 +26,5 @@ class RebalanceSettings:
     """Longest wait after drains that took too long; it begins at `step_aside_ms`."""
 
     def __post_init__(self) -> None:
-        if self.standbys is not None and self.standbys < 0:
-            raise UserError("rebind.standbys", str(self.standbys), "0 or more, or all")
-        if self.max_moves < 1:
-            raise UserError("rebind.max_moves", str(self.max_moves), "at least 1")
+        if (self.standbys is not None and self.standbys < 0) or self.max_moves < 1:
+            raise InvariantViolated(f"no queue can be handed over by {self}")

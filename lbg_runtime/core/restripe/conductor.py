@@ -1,8 +1,8 @@
 """The next step of a re-striping, from what the broker and the members say now.
 
-Who conducts keeps no notes: the subscriptions of the queues say how far it has come, and every step may be done twice.
+The conductor keeps no notes: the subscriptions of the queues say how far it has come, and every step may be done twice.
 So a conductor that dies is followed by another that looks, and goes on. Two at once are not allowed; the shell sees to
-that (cli/restripe.py).
+that (runtime/restripe/restriper.py: its client name).
 
 The order of the steps, and why: every queue of both layouts is subscribed to the topic of the records first, the queue
 with index 0 before all others, so that from the first step on it is written down what is under way. The plan is in all
@@ -101,7 +101,7 @@ class Sight:
     subscriptions: Mapping[int, frozenset[str]]
     """Of the group's queues that exist, by index."""
     depths: Mapping[int, int]
-    """Messages in them, the unsettled ones too."""
+    """Messages in those that `Conductor.queues_to_measure` names, the unsettled ones too; others are not looked at."""
     owned: Set[int]
     """Indexes of queues that some member says it is fed."""
     striping: Striping | None
@@ -138,9 +138,21 @@ class Conductor:
         """
         if sight.striping is not None and sight.striping.generation > self.plan.generation:
             self._renew(sight.striping.generation, sight)
-        if all(self._is_moved(shard, sight) for shard in self.moving_shards()):
-            return self._finish(sight)
-        return self._prepare(sight) or self._move(sight)
+        shard = self._next_shard(sight)
+        return self._finish(sight) if shard is None else self._prepare(sight) or self._move(shard, sight)
+
+    def queues_to_measure(self, sight: Sight) -> list[int]:
+        """Indexes of the queues whose depths `next_step` needs, if it sees the rest of this.
+
+        Few, or a re-striping of many queues would take as many requests for every step.
+        """
+        shard = self._next_shard(sight)
+        if shard is not None:
+            old, has_begun = self.plan.leaves(shard), self.shape.subscription(shard) in self._new_home(shard, sight)
+            return [old] if old in sight.subscriptions and self._is_known(sight) and not has_begun else []
+        needless = self._needless(sight)
+        is_told = any(self.topic in sight.subscriptions[index] for index in needless)
+        return [] if is_told or self._is_over(sight) else needless
 
     def moving_shards(self) -> list[int]:
         """The shards that change their queue, in the order of their moves."""
@@ -153,15 +165,19 @@ class Conductor:
 
     # -- the parts
 
+    def _next_shard(self, sight: Sight) -> int | None:
+        """The shard that is on the move, or else moves next; None where all have moved."""
+        return next((shard for shard in self.moving_shards() if not self._is_moved(shard, sight)), None)
+
     def _renew(self, known: int, sight: Sight) -> None:
         """Have a plan that no member takes for old. Not when a shard may have its marker, which belongs to its plan."""
         plan = self.plan
         if any(self.shape.subscription(shard) in self._new_home(shard, sight) for shard in self.moving_shards()):
             raise UserError(
                 "--queues",
-                f"{plan.to_count}, and shards on the move, by a plan (generation {plan.generation}) that members take "
-                f"for old, as they know of a newer one (generation {known})",
-                "members that know of none: all of them stopped before any is started again; then the same command",
+                f"{plan.to_count}, but shards are already moving under plan generation {plan.generation}, which "
+                f"members ignore because they know generation {known}",
+                "all members stopped before any is started again, then the same command",
             )
         # The secret may stay: proofs name the generation.
         self.plan = replace(plan, generation=known + 1)
@@ -191,14 +207,13 @@ class Conductor:
     def _is_known(self, sight: Sight) -> bool:
         return sight.striping is not None and sight.striping.generation == self.plan.generation
 
-    def _move(self, sight: Sight) -> Step:
-        shard = next(shard for shard in self.moving_shards() if not self._is_moved(shard, sight))
+    def _move(self, shard: int, sight: Sight) -> Step:
         topic, old, new = self.shape.subscription(shard), self.plan.leaves(shard), self.plan.goes_to(shard)
         if topic not in sight.subscriptions[old]:
             found = f"neither {self.shape.queue_name(old)} nor {self.shape.queue_name(new)} subscribes to it"
             raise UserError(topic, found, "one of the two")
         if topic not in sight.subscriptions[new]:
-            if sight.depths.get(old, 0) > MAX_BACKLOG:
+            if sight.depths[old] > MAX_BACKLOG:
                 return Wait(f"queue {self.shape.queue_name(old)} to have fewer than {MAX_BACKLOG} messages")
             return Subscribe(new, topic)
         if sight.striping is not None and shard in sight.striping.left:
@@ -221,20 +236,23 @@ class Conductor:
     def _finish(self, sight: Sight) -> Step:
         plan = self.plan
         informed = {index for index, topics in sight.subscriptions.items() if self.topic in topics}
-        needless = sorted(index for index in sight.subscriptions if index >= plan.to_count)
-        # Who conducts may be another than the one who began to clean up.
+        needless = self._needless(sight)
+        # Another conductor may have begun to clean up.
         if informed.issuperset(range(plan.to_count)):
             if len(informed) == plan.queue_total and not self._has_finished(sight):
                 return self._once(StripeFinish(plan.generation, plan.from_count, plan.to_count), "the finish", sight)
             if still_informed := informed.intersection(needless):
                 return Unsubscribe(max(still_informed), self.topic)
             if not self._is_over(sight):
-                if full := [index for index in needless if sight.depths.get(index)]:
+                if full := [index for index in needless if sight.depths[index]]:
                     return Wait(f"queue {self.shape.queue_name(full[0])} to be empty")
                 return self._once(StripeEnd(plan.generation, plan.to_count), "the end", sight)
         if needless:
             return self._delete(needless[-1])
         return Unsubscribe(max(informed), self.topic) if informed else Done()
+
+    def _needless(self, sight: Sight) -> list[int]:
+        return sorted(index for index in sight.subscriptions if index >= self.plan.to_count)
 
     def _delete(self, index: int) -> Step:
         end = StripeEnd(self.plan.generation, self.plan.to_count)
@@ -254,7 +272,7 @@ class Conductor:
         return sight.striping is not None and self._is_known(sight) and sight.striping.target is None
 
     def _once(self, record: StripeRecord, name: str, sight: Sight) -> Step:
-        # Who conducted before may have published it, and it may be over.
+        # An earlier conductor may have published it, and it may be over.
         if sight.striping is None:
             return Wait("the members to say how far they are")
         if record in self._published and record == self._waited_for and self._looks < LOOKS_PER_RECORD:
@@ -263,14 +281,3 @@ class Conductor:
         # Again, where the only member who knew of it has died before it told anybody.
         self._waited_for, self._looks = record, 0
         return Publish(record)
-
-
-def plan_under_way(subscriptions: Mapping[int, frozenset[str]], control_topic: str) -> StripePlan | None:
-    """The re-striping that the queues' subscriptions tell of: the newest plan of it."""
-    topics = {topic for of_queue in subscriptions.values() for topic in of_queue}
-    plans = {plan for topic in topics if (plan := plan_of_topic(control_topic, topic)) is not None}
-    in_order = sorted(plans, key=lambda plan: plan.generation)
-    if len({(plan.from_count, plan.to_count) for plan in plans}) > 1:
-        named = " and ".join(f"{plan.from_count} to {plan.to_count}" for plan in in_order)
-        raise UserError(control_topic, f"re-stripings {named} at once", "one, which `lbg group restripe` can end")
-    return in_order[-1] if in_order else None

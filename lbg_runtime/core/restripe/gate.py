@@ -108,7 +108,7 @@ class StripeGate:
         """Records that nobody can read, or that make no sense, and what came behind them."""
         self.kept_count = 0
         """Messages that wait here: they count for `max_held` alone, so that other shards come past them. Records do not
-        count: they may be more than a flow has in flight."""
+        count, as they may be more than a flow has in flight; but those that the queue is stuck behind do."""
         self._probes: dict[int, StripesNews] = {}
         self._ended_generation = 0
         """Of the re-striping whose records were settled on this handle."""
@@ -220,7 +220,7 @@ class StripeGate:
 
     def _renews(self, plan: StripePlan) -> bool:
         """Whether it is the plan that we have, under a newer name. Until a marker is there, it says the same of every
-        message as the old one, so who conducts may put it in the place of one that members take for outdated."""
+        message as the old one, so a conductor may put it in the place of one that members take for outdated."""
         old = self._plan
         return (
             old is not None

@@ -1,11 +1,12 @@
 """Where the shards lie, by the queues' subscriptions: in a layout, on the way of a plan, or as no step leaves it.
 
-A re-striping is broken off at any point, and a request of who conducted it may arrive late: where others have gone
+A re-striping is broken off at any point, and a request of its conductor may arrive late: where others have gone
 elsewhere meanwhile. What then lies on the queues looks like a plan under way. To go on with it would tell the members
 things that are not true, so a plan is gone on with only where the shards lie as its own steps leave them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lbg_runtime.core.restripe.records import StripePlan, plan_of_topic, record_topic
 from lbg_runtime.model.errors import UserError
@@ -21,7 +22,7 @@ def layout_of(shape: GroupShape, subscriptions: Subscriptions) -> int:
     count = sum(map(bool, with_shards.values()))
     if not 0 < count <= shape.hash_count:
         raise UserError("group.name", f"{count} queues of {shape.name} with shards", "queues of the group")
-    layout = GroupShape(shape.name, shape.hash_prefix, shape.hash_count, count)
+    layout = replace(shape, queue_count=count)
     for index in range(count):
         found, expected = with_shards.get(index, frozenset()), frozenset(layout.subscriptions(index))
         if found != expected:
@@ -147,6 +148,16 @@ def plans_on(subscriptions: Subscriptions, control_topic: str) -> set[StripePlan
     """Every plan that a queue's subscriptions name."""
     topics = {topic for of_queue in subscriptions.values() for topic in of_queue}
     return {plan for topic in topics if (plan := plan_of_topic(control_topic, topic)) is not None}
+
+
+def plan_under_way(subscriptions: Subscriptions, control_topic: str) -> StripePlan | None:
+    """The re-striping that the queues' subscriptions tell of: the newest plan of it. Raises `UserError` where they tell
+    of two."""
+    in_order = sorted(plans_on(subscriptions, control_topic), key=lambda plan: plan.generation)
+    if len({(plan.from_count, plan.to_count) for plan in in_order}) > 1:
+        named = " and ".join(f"{plan.from_count} to {plan.to_count}" for plan in in_order)
+        raise UserError(control_topic, f"re-stripings {named} at once", "one, which `lbg group restripe` can end")
+    return in_order[-1] if in_order else None
 
 
 def is_unmoved(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> bool:

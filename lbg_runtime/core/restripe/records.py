@@ -63,11 +63,6 @@ class StripeFinish:
     from_count: int
     to_count: int
 
-    @property
-    def queue_total(self) -> int:
-        """Queues that existed while it lasted."""
-        return max(self.from_count, self.to_count)
-
 
 @dataclass(frozen=True, slots=True)
 class StripeEnd:

@@ -5,7 +5,7 @@ heartbeat. What is known of a generation only grows, so reports may come late, t
 
 That a shard has left its old queue lets the new one's owner handle it, and so does that a queue is done with all that
 the old layout had in it. Such words are believed only with a proof by the secret that the plan in the queues carries:
-who can only talk on the control topic cannot make them up. All else here places queues, and decides no order.
+a client that can only talk on the control topic cannot make them up. All else here places queues, and decides no order.
 """
 
 import hmac

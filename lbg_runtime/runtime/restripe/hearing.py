@@ -1,4 +1,4 @@
-"""What who conducts a re-striping hears: the members, and that its connection is gone."""
+"""What the conductor of a re-striping hears: the members, and that its connection is gone."""
 
 import asyncio
 import secrets
@@ -60,7 +60,7 @@ class Hearing:
 
     def insist_on_connection(self) -> None:
         """Raises `ConnectFailed` where it is gone: what is sent over SEMP nobody refuses, so it must not be sent beside
-        who may have replaced us."""
+        a conductor that may have replaced us."""
         if self._is_cut_off:
             reason = "the connection was lost, or another one conducts; start again to go on"
             raise ConnectFailed("the broker", reason)

@@ -6,7 +6,7 @@ one conduct; and it gives up with its connection, so that one which was replaced
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,6 @@ from lbg_runtime.core.restripe.conductor import (
     Subscribe,
     Unsubscribe,
     Wait,
-    plan_under_way,
 )
 from lbg_runtime.core.restripe.layout import (
     ensure_informed,
@@ -39,6 +38,7 @@ from lbg_runtime.core.restripe.layout import (
     is_unmoved,
     layout_of,
     leftover_plans,
+    plan_under_way,
     plans_on,
 )
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
@@ -51,7 +51,6 @@ from lbg_runtime.model.errors import (
     UserError,
 )
 from lbg_runtime.model.failure import Then
-from lbg_runtime.model.group import GroupShape
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.restripe.hearing import Hearing
 from lbg_runtime.runtime.restripe.secrets import facts_of, secret_of, without
@@ -60,8 +59,8 @@ from lbg_runtime.runtime.session import Session, open_session
 _log = structlog.get_logger(__name__)
 
 HELD_S = 20.0
-"""How late a request may arrive that who conducted before has sent: it gives up after 10 s, and what stands between may
-hold it on. SEMP has nothing to refuse it by, so it must come while it changes nothing any more."""
+"""How late a request of an earlier conductor may arrive: it gives up after 10 s, and what stands between may hold the
+request for longer. SEMP has nothing to refuse it by, so it must come while it changes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +95,8 @@ class Restriper:
         self._on_progress = on_progress
         self._store_count = store_count
         self._quiet_from_s = 0.0
-        """When nothing of who conducted before can arrive any more, by the loop's clock."""
+        """When nothing of an earlier conductor can arrive any more, by the loop's clock."""
         self._subscriptions: dict[int, frozenset[str]] = {}
-        self._depths: dict[int, int] = {}
-        """Forgotten with every step, as it may change them."""
         self._hearing = Hearing(self._shape, self._topic, session)
 
     async def run(self, queue_count: int) -> Progress | None:
@@ -115,7 +112,7 @@ class Restriper:
         await self._hearing.begin()
         await self._read_subscriptions(queue_count)
         if plans_on(self._subscriptions, self._topic):
-            # Somebody has conducted before, and was killed or replaced.
+            # There was a conductor, which was killed or replaced.
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         await self._clear_leftovers(queue_count)
         conductor = self._conductor(queue_count)
@@ -195,7 +192,7 @@ class Restriper:
             if found is not None:
                 read[index] = found
             index += 1
-        self._subscriptions, self._depths = read, {}
+        self._subscriptions = read
 
     async def _clear_leftovers(self, queue_count: int) -> None:
         """Take away what is left of plans that never began, or are over; nobody could end them."""
@@ -226,7 +223,7 @@ class Restriper:
         before, plan = self._subscriptions, conductor.plan
         await self._read_subscriptions(plan.queue_total)
         try:
-            ensure_layout(self._of_count(plan.from_count), self._subscriptions)
+            ensure_layout(replace(self._shape, queue_count=plan.from_count), self._subscriptions)
             await self._insist_on_no_parking()
         except UserError:
             if not is_maybe_known:
@@ -236,9 +233,9 @@ class Restriper:
 
     async def _look_at_the_end(self, plan: StripePlan) -> None:
         await self._read_subscriptions(plan.queue_total)
-        # Who has replaced us may be on the way to another layout.
+        # One that has replaced us may be on the way to another layout.
         self._hearing.insist_on_connection()
-        ensure_layout(self._of_count(plan.to_count), self._subscriptions)
+        ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
 
     async def _insist_on_no_parking(self) -> None:
         """What is parked belongs to a queue, and would stay behind when its shard moves. Raises `UserError`."""
@@ -269,23 +266,19 @@ class Restriper:
             )
         ensure_on_the_way(plan, self._shape, self._subscriptions)
         ensure_informed(plan, self._shape, self._subscriptions, self._topic)
-        return Conductor(self._of_count(plan.from_count), plan, self._topic)
-
-    def _of_count(self, queue_count: int) -> GroupShape:
-        shape = self._shape
-        return GroupShape(shape.name, shape.hash_prefix, shape.hash_count, queue_count)
+        return Conductor(replace(self._shape, queue_count=plan.from_count), plan, self._topic)
 
     async def _look(self, conductor: Conductor) -> Sight:
-        if not self._depths:
-            self._depths = {
-                index: await self._queues.depth(self._shape.queue_name(index)) for index in self._subscriptions
-            }
         owned = self._hearing.picture.owners
-        return Sight(
+        sight = Sight(
             self._subscriptions,
-            self._depths,
+            {},
             {index for index in range(conductor.plan.queue_total) if self._shape.queue_name(index) in owned},
             self._hearing.book.now if self._hearing.is_heard else None,
+        )
+        to_measure = conductor.queues_to_measure(sight)
+        return replace(
+            sight, depths={index: await self._queues.depth(self._shape.queue_name(index)) for index in to_measure}
         )
 
     # -- what is done
@@ -296,7 +289,6 @@ class Restriper:
             is_done = await self._do(step, conductor)
         except (SempRefused, SempUnreachable, PublishFailed) as error:
             raise without(secret_of(step, conductor), error) from None
-        self._depths = {}
         if is_done:
             conductor.did(step)
             _log.info("restripe_step_done", step=type(step).__name__, **facts_of(step, self._topic))
@@ -337,10 +329,10 @@ class Restriper:
         return True
 
     async def _wait_for_quiet(self, progress: Progress) -> None:
-        """Wait until a request of who conducted before has arrived, or never will."""
+        """Wait until a request of an earlier conductor has arrived, or never will."""
         while asyncio.get_running_loop().time() < self._quiet_from_s:
             self._hearing.insist_on_connection()
-            self._on_progress(replace(progress, waiting_for="late requests of who conducted before"))
+            self._on_progress(replace(progress, waiting_for="late requests of an earlier run of this command"))
             await self._hearing.wait()
 
 
@@ -351,22 +343,17 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     Raises `ConfigError` where the settings do not allow it, or nobody answers.
     """
     group = settings.group
-    refusals: Mapping[str, tuple[str, str]] = {}
     if group.backend is not GroupBackend.EXCLUSIVE:
-        refusals = {"group.backend": (group.backend.value, "exclusive: the partitions are a setting of the queue")}
-    elif settings.rebind.mode is not RebindMode.COOPERATIVE:
-        refusals = {"rebind.mode": (settings.rebind.mode.value, "cooperative: other members do not talk to each other")}
-    elif group.provision is not Provision.NONE:
-        refusals = {
-            "group.provision": (
-                group.provision.value,
-                "none: a member that makes queues by old settings would make the old layout again",
-            )
-        }
-    for where, (found, expected) in refusals.items():
-        raise ConfigError(where, found, expected)
+        expected = "exclusive: how many partitions a partitioned queue has is a setting of the queue"
+        raise ConfigError("group.backend", group.backend.value, expected)
+    if settings.rebind.mode is not RebindMode.COOPERATIVE:
+        expected = "cooperative: other members do not talk to each other"
+        raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
+    if group.provision is not Provision.NONE:
+        expected = "none: a member that makes queues by old settings would make the old layout again"
+        raise ConfigError("group.provision", group.provision.value, expected)
     name = f"lbg-restriper-{group.name}"
-    # Who was replaced must not come back and replace the other in its turn: both would give up.
+    # One that was replaced must not come back and replace the other in its turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_queue_admin(settings) as queues, opening as session:
         yield Restriper(settings, queues, session, on_progress, partial(store_queue_count, settings))

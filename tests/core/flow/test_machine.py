@@ -626,6 +626,26 @@ def test_a_hand_back_handles_what_has_arrived_and_unbinds_after_a_quiet_gap() ->
     assert machine.on_deadline(130) == [Unbind(Epoch(1), ReleaseCause.HANDBACK)]
 
 
+def test_a_hand_back_has_the_name_of_its_request_until_the_handle_is_gone() -> None:
+    machine = active(new_machine(STANDBY))
+    machine.handle(HandBackRequested("m"), 100)
+    assert (machine.state, machine.move_id) == (FlowState.DRAINING, "m")
+    machine.on_deadline(machine.deadline_ms or 0)
+    assert (machine.state, machine.move_id) == (FlowState.UNBINDING, "m")
+    machine.handle(UnbindFinished(Epoch(1)), 1_000)
+    assert machine.move_id == ""
+
+
+@pytest.mark.parametrize("event", [StopRequested(), FlowInactive(Epoch(1)), FlowDown(Epoch(1), "gone")])
+def test_what_ends_a_hand_back_otherwise_takes_its_name(event: MachineEvent) -> None:
+    machine = active(new_machine(STANDBY))
+    machine.handle(received(1), 1)
+    machine.handle(HandBackRequested("m"), 100)
+    machine.handle(event, 101)
+    assert machine.cause is not ReleaseCause.HANDBACK
+    assert machine.move_id == ""
+
+
 @pytest.mark.parametrize(("rank", "bind_at_ms"), [(0, 1_100), (1, 1_100), (2, 1_200), (None, None)])
 def test_after_a_hand_back_the_flow_stands_by_where_it_is_wanted(rank: int | None, bind_at_ms: int | None) -> None:
     machine = active(new_machine(HOME))
@@ -802,6 +822,17 @@ def test_a_second_answer_for_a_delivery_of_a_dead_handle_is_impossible() -> None
     machine.handle(finished(1), 2)
     with pytest.raises(InvariantViolated):
         machine.handle(finished(1), 3)
+
+
+def test_a_second_answer_for_a_dead_handle_settles_nothing_of_the_next_one() -> None:
+    machine = active(new_machine())
+    machine.handle(received(7), 0)
+    machine.handle(FlowDown(Epoch(1), "gone"), 1)
+    machine.handle(finished(7), 2)
+    active(machine, 100_000).handle(received(7, epoch=2), 100_000)
+    with pytest.raises(InvariantViolated, match="delivery 7 of epoch 1 was answered"):
+        machine.handle(finished(7), 100_001)
+    assert machine.in_flight == 1
 
 
 def test_a_delivery_that_arrives_twice_on_one_handle_is_impossible() -> None:

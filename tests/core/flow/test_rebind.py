@@ -10,7 +10,7 @@ from lbg_runtime.core.flow.rebind import (
     rebind_delay_ms,
     rebind_pause_ms,
 )
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import InvariantViolated
 
 SETTINGS = RebindSettings(
     interval_ms=30_000,
@@ -82,5 +82,5 @@ def test_the_pause_after_a_hop_is_never_longer_than_the_delay_between_two_ranks(
     ],
 )
 def test_settings_that_no_schedule_can_be_made_of_are_refused(change: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="rebind"):
+    with pytest.raises(InvariantViolated, match="no schedule"):
         replace(SETTINGS, **change)

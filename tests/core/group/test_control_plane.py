@@ -11,6 +11,7 @@ from lbg_runtime.core.flow.events import (
     HandBackRequested,
     PlaceChanged,
     StepAsideRequested,
+    UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
@@ -30,11 +31,11 @@ from lbg_runtime.core.group.control_messages import (
     StateRequest,
 )
 from lbg_runtime.core.group.control_plane import (
-    AskFlow,
     ControlOutput,
     ControlPlaneMachine,
     FlowChanged,
     HandedOver,
+    Superseded,
     Warn,
 )
 from lbg_runtime.core.group.identity import Identity
@@ -51,7 +52,7 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.core.roles import Place
@@ -287,6 +288,31 @@ def heard_of_a_newer_life(plane: Plane, now_ms: int) -> list[ControlOutput]:
     other = Header(GroupName("orders"), A, Life(2, 1), 1)
     beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
     return plane.take(now_ms, ControlMessageReceived(beat))
+
+
+def test_when_the_newer_life_has_gone_and_nothing_is_held_only_a_new_start_helps() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    heard_of_a_newer_life(plane, 4_200)
+    gone = ControlMessageReceived(Leave(Header(GroupName("orders"), A, Life(2, 1), 2)))
+    assert Superseded() not in plane.take(4_210, gone), "two queues drain"
+    for flow in plane.flows.values():
+        flow.on_deadline(4_220)
+        assert flow.state is FlowState.UNBINDING
+        assert Superseded() not in plane.take(4_220, FlowChanged())
+        flow.handle(UnbindFinished(flow.epoch), 4_230)
+    assert Superseded() in plane.take(4_230, FlowChanged())
+    later = [each for now_ms in range(4_240, 90_000, 100) for each in plane.take(now_ms, FlowChanged())]
+    assert Superseded() not in later, "told once"
+
+
+def test_while_the_newer_life_is_there_who_stands_aside_waits() -> None:
+    plane = Plane()
+    plane.take(0, ControlConnected(), JoinDone())
+    for now_ms in range(1_000, 90_000, 1_000):
+        other = Header(GroupName("orders"), A, Life(2, 1), now_ms)
+        beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
+        assert Superseded() not in plane.take(now_ms, ControlMessageReceived(beat))
 
 
 def test_who_stands_aside_waits_for_nothing_that_was_due_before() -> None:

@@ -20,7 +20,6 @@ from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import ControlMessage, Header, Heartbeat, Leave, Life, MemberState
 from lbg_runtime.core.group.control_plane import (
     QUEUE_GONE,
-    AskFlow,
     ControlOutput,
     ControlPlaneMachine,
     FlowChanged,
@@ -41,7 +40,7 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished
 from lbg_runtime.core.restripe.records import StripePlan
@@ -165,6 +164,16 @@ class TestProbes:
         plane.take(10, probe(Q0, 1))
         [later] = beats(plane.take(20, probe(Q1, 1)))
         assert asked(plane.take(30, ControlMessageReceived(later))) == [reached(Q0, 1, 1), reached(Q1, 1, 1)]
+
+    def test_where_our_words_do_not_come_back_only_the_newest_are_waited_for(self, plane: Plane) -> None:
+        [first] = beats(plane.take(10, probe(Q0, 1)))
+        [second] = beats(plane.take(20, probe(Q1, 1)))
+        last = second
+        for now_ms in range(1_020, 200_000, 1_000):
+            [last] = beats(plane.take(now_ms))
+        for old in (first, second):
+            assert asked(plane.take(200_000, ControlMessageReceived(old))) == []
+        assert asked(plane.take(200_010, ControlMessageReceived(last))) == [reached(Q0, 1, 1), reached(Q1, 1, 1)]
 
     @pytest.mark.parametrize(("member", "life"), [(B, Life(1, 1)), (A, Life(0, 1)), (A, Life(1, 0))])
     def test_what_others_say_answers_nothing(self, plane: Plane, member: MemberId, life: Life) -> None:

@@ -25,6 +25,7 @@ from lbg_runtime.core.group.membership_events import (
     SendLeave,
     SendStateRequest,
     ViewChanged,
+    WinnerGone,
 )
 from lbg_runtime.core.group.membership_settings import MembershipSettings
 from lbg_runtime.core.restripe.striping import StripingBook
@@ -51,6 +52,7 @@ class Process:
     heard: list[tuple[int, bytes]] = field(default_factory=list)
     """What reached it, and when."""
     view_changes: int = 0
+    has_winner_gone: bool = False
 
     @property
     def member(self) -> MemberId:
@@ -153,6 +155,9 @@ class MembershipLaws(RuleBasedStateMachine):
                 case ViewChanged(view):
                     process.view_changes += 1
                     assert view == process.machine.view
+                case WinnerGone():
+                    assert process.machine.state is OwnState.ASIDE
+                    process.has_winner_gone = True
                 case _:
                     pass
 
@@ -320,6 +325,9 @@ class MembershipLaws(RuleBasedStateMachine):
         hearing = [process for process in self.processes.values() if process.machine.state is not OwnState.LEFT]
         speaking = [process for process in hearing if process.speaks]
         expected = {process.member: process.life for process in speaking}
+        for process in hearing:
+            if process.machine.state is OwnState.ASIDE and process.member not in expected:
+                assert process.has_winner_gone, "nobody stands aside for ever where nobody is the member"
         assert len(expected) == len(speaking), "one process per member id is left, the others stand aside"
         for process in hearing:
             assert process.lives() == expected

@@ -6,6 +6,7 @@ from itertools import count
 import pytest
 
 from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged, StepAsideCancelled, StepAsideRequested
 from lbg_runtime.core.group.control_messages import (
     Accept,
     FlowReport,
@@ -19,20 +20,12 @@ from lbg_runtime.core.group.control_messages import (
     Taken,
 )
 from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
-from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import (
-    CancelStepAside,
-    GroupSeen,
-    HandBack,
-    RebalanceCommand,
-    Say,
-    SetPlace,
-    StepAside,
-)
+from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.core.roles import Place
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
@@ -76,6 +69,11 @@ def said(commands: list[RebalanceCommand]) -> list[object]:
     return [command.message for command in commands if isinstance(command, Say)]
 
 
+def places(commands: list[RebalanceCommand]) -> dict[QueueName, Place]:
+    asked = [command for command in commands if isinstance(command, AskFlow)]
+    return {each.queue: each.request.place for each in asked if isinstance(each.request, PlaceChanged)}
+
+
 @pytest.fixture
 def owner() -> RebalanceMachine:
     """Member a owns both queues since 0 ms; q1 should be b's, which is bound to it."""
@@ -99,9 +97,8 @@ class TestPlaces:
     def test_nothing_is_bound_before_the_group_was_seen_long_enough(self) -> None:
         machine = machine_of(A, {})
         assert machine.handle(seen(member(A), is_stable=False), 0) == []
-        assert machine.place_of(Q0) == AWAY
-        places = machine.handle(seen(member(A)), 1)
-        assert places == [SetPlace(Q0, Place(0, gives_way=False)), SetPlace(Q1, Place(0, gives_way=False))]
+        home = PlaceChanged(Place(0, gives_way=False))
+        assert machine.handle(seen(member(A)), 1) == [AskFlow(Q0, home), AskFlow(Q1, home)]
 
     def test_places_are_told_when_they_change_and_only_then(self) -> None:
         machine = machine_of(A, {Q0: A, Q1: A})
@@ -110,25 +107,24 @@ class TestPlaces:
 
     def test_members_beyond_the_standbys_stay_away(self) -> None:
         machine = machine_of(A, {Q0: B}, RebalanceSettings(standbys=0))
-        machine.handle(seen(member(A), member(B)), 0)
-        assert machine.place_of(Q0) == AWAY
+        assert Q0 not in places(machine.handle(seen(member(A), member(B)), 0))
 
     def test_all_stand_by_where_the_group_wants_it(self) -> None:
         machine = machine_of(A, {Q0: B}, RebalanceSettings(standbys=None))
-        machine.handle(seen(*(member(MemberId(name)) for name in "abcdefg")), 0)
-        assert machine.place_of(Q0).is_wanted
+        commands = machine.handle(seen(*(member(MemberId(name)) for name in "abcdefg")), 0)
+        assert places(commands)[Q0].is_wanted
 
     def test_a_member_that_leaves_changes_places_at_once(self) -> None:
         machine = machine_of(A, {})
-        machine.handle(seen(member(A), member(B, state=MemberState.DRAINING), is_stable=False), 0)
-        assert (machine.place_of(Q0).rank, machine.place_of(Q1).rank) == (0, 0)
+        leaves = seen(member(A), member(B, state=MemberState.DRAINING), is_stable=False)
+        assert places(machine.handle(leaves, 0)) == dict.fromkeys((Q0, Q1), Place(0, gives_way=False))
 
     def test_in_silence_everybody_stands_by_everywhere_and_gives_way(self) -> None:
         machine = machine_of(A, {Q0: A})
-        assert machine.handle(seen(member(A), is_silent=True), 0) == [
-            SetPlace(Q0, Place(0, gives_way=False)),
-            SetPlace(Q1, Place(1, gives_way=True)),
-        ]
+        assert places(machine.handle(seen(member(A), is_silent=True), 0)) == {
+            Q0: Place(0, gives_way=False),
+            Q1: Place(1, gives_way=True),
+        }
 
 
 class TestGiving:
@@ -151,7 +147,10 @@ class TestGiving:
     def test_an_accepted_offer_is_handed_back_once(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
         accept = ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id))
-        assert owner.handle(accept, 101) == [HandBack(Q1, offer.move_id, B)]
+        assert owner.handle(accept, 101) == [
+            Note("hand_back_started", {"queue": Q1, "move_id": offer.move_id, "to": B}),
+            AskFlow(Q1, HandBackRequested(offer.move_id)),
+        ]
         assert owner.handle(accept, 102) == []
 
     def test_an_answer_to_another_offer_counts_for_nothing(self, owner: RebalanceMachine) -> None:
@@ -270,13 +269,24 @@ class TestTaking:
     def test_the_home_accepts_and_says_when_it_has_taken_the_queue(self) -> None:
         machine = self.taker()
         cancel, say = machine.handle(self.offer(), 1)
-        assert cancel == CancelStepAside(Q1)
+        assert cancel == AskFlow(Q1, StepAsideCancelled())
         assert isinstance(say, Say)
         assert isinstance(say.message, Accept)
         assert say.message.move_id == "move"
         [taken] = said(machine.handle(OwnFlowsChanged({Q1: report(ACTIVE, 3)}), 2))
         assert isinstance(taken, Taken)
         assert (taken.queue, taken.move_id, taken.epoch) == (Q1, "move", Epoch(3))
+
+    def test_a_queue_that_comes_when_the_drain_of_its_offer_is_over_for_sure_comes_by_itself(self) -> None:
+        for after_ms, name in ((SETTINGS.step_aside_ms - 1, "move"), (SETTINGS.step_aside_ms, None)):
+            machine = self.taker()
+            machine.handle(self.offer(), 1)
+            offer = machine.accepted(Q1, 1 + after_ms)
+            assert (offer.move_id if offer else None) == name
+            [taken] = said(machine.handle(OwnFlowsChanged({Q1: report(ACTIVE, 3)}), 1 + after_ms))
+            assert isinstance(taken, Taken)
+            assert taken.move_id == name
+            assert machine.accepted(Q1, 1 + after_ms) is None, "it has come"
 
     def test_a_repeated_offer_has_the_same_answer(self) -> None:
         machine = self.taker()
@@ -315,9 +325,10 @@ class TestTaking:
 
     def test_an_offer_to_somebody_else_makes_us_step_aside_until_it_is_taken(self) -> None:
         machine = self.taker()
-        assert machine.handle(self.offer(to=C), 5) == [StepAside(Q1, 5 + SETTINGS.step_aside_ms)]
+        asked = StepAsideRequested(5 + SETTINGS.step_aside_ms)
+        assert machine.handle(self.offer(to=C), 5) == [AskFlow(Q1, asked)]
         taken = ControlMessageReceived(Taken(header_of(C), Q1, MoveId("move"), Epoch(1)))
-        assert machine.handle(taken, 6) == [CancelStepAside(Q1)]
+        assert machine.handle(taken, 6) == [AskFlow(Q1, StepAsideCancelled())]
 
     def test_a_queue_that_the_broker_gave_us_is_taken_without_a_move(self) -> None:
         [taken] = said(self.taker().handle(OwnFlowsChanged({Q1: report(ACTIVE)}), 1))
@@ -334,5 +345,5 @@ class TestTaking:
 
 @pytest.mark.parametrize("numbers", [{"standbys": -1}, {"max_moves": 0}])
 def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="rebind"):
+    with pytest.raises(InvariantViolated, match="RebalanceSettings"):
         RebalanceSettings(**numbers)

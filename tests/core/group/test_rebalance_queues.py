@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import count
 
+from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged
 from lbg_runtime.core.group.control_messages import (
     Accept,
     FlowReport,
@@ -15,8 +16,8 @@ from lbg_runtime.core.group.control_messages import (
     Taken,
 )
 from lbg_runtime.core.group.membership_events import ControlMessageReceived, OwnFlowsChanged
-from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import GroupSeen, RebalanceCommand, Say, SetPlace
+from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.core.roles import Place
@@ -70,8 +71,7 @@ def test_a_queue_that_comes_gets_its_place_with_the_next_look_at_the_group() -> 
     machine = placed()
     machine.set_queues([Q0, Q1, Q2], {Q0: A, Q1: B, Q2: A})
     assert list(machine.queues) == [Q0, Q1, Q2]
-    assert [machine.place_of(queue) for queue in (Q0, Q1, Q2)] == [HOME, STANDBY, AWAY]
-    assert machine.handle(seen([Q0, Q1], [Q1]), 10) == [SetPlace(Q2, HOME)]
+    assert machine.handle(seen([Q0, Q1], [Q1]), 10) == [AskFlow(Q2, PlaceChanged(HOME))]
 
 
 def test_a_placement_that_there_was_is_made_for_the_new_queues_at_once() -> None:
@@ -86,14 +86,16 @@ def test_a_placement_that_there_was_is_made_for_the_new_queues_at_once() -> None
 def test_before_the_group_was_seen_there_are_only_the_queues() -> None:
     machine = RebalanceMachine(A, [Q0], {}, SETTINGS, lambda: header_of(A))
     machine.set_queues([Q0, Q1], {})
-    assert (machine.placement, machine.place_of(Q1)) == (None, AWAY)
+    assert machine.placement is None
+    assert list(machine.queues) == [Q0, Q1]
 
 
 def test_new_pins_count_for_the_queues_that_stay_too() -> None:
     machine = placed()
     machine.set_queues([Q0, Q1], {Q0: B, Q1: A})
     assert machine.pins == {Q0: B, Q1: A}
-    assert machine.handle(seen([Q0, Q1], [Q1]), 10) == [SetPlace(Q0, STANDBY), SetPlace(Q1, HOME)]
+    placed_anew = [AskFlow(Q0, PlaceChanged(STANDBY)), AskFlow(Q1, PlaceChanged(HOME))]
+    assert machine.handle(seen([Q0, Q1], [Q1]), 10) == placed_anew
 
 
 def test_a_queue_that_stays_keeps_its_tenure_and_its_move() -> None:
@@ -102,7 +104,7 @@ def test_a_queue_that_stays_keeps_its_tenure_and_its_move() -> None:
     offer = offer_of(machine)
     machine.set_queues([Q0, Q1], {Q0: A, Q1: B})
     accept = Accept(header_of(B), Q1, offer.move_id)
-    assert len(machine.handle(ControlMessageReceived(accept), 110)) == 1
+    assert AskFlow(Q1, HandBackRequested(offer.move_id)) in machine.handle(ControlMessageReceived(accept), 110)
 
 
 def test_of_a_queue_that_is_gone_nothing_is_offered_or_handed_over() -> None:
@@ -133,8 +135,8 @@ def test_a_queue_that_comes_back_begins_anew() -> None:
     machine.set_queues([Q0], {Q0: A})
     machine.handle(owns(Q0), 10)
     machine.set_queues([Q0, Q1], {Q0: A, Q1: B})
-    assert machine.place_of(Q1) == AWAY
     [taken] = said(machine.handle(owns(Q0, Q1), 1_000))
     assert isinstance(taken, Taken)
-    machine.handle(seen([Q0, Q1], [Q1]), 1_000)
+    places = machine.handle(seen([Q0, Q1], [Q1]), 1_000)
+    assert places == [AskFlow(Q1, PlaceChanged(STANDBY))], "it was away until then"
     assert machine.deadline_ms == 1_100, "and has its tenure"

@@ -1,6 +1,7 @@
 """A broker's queues and the members on them, as a conductor sees them; every step that it takes is checked."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from lbg_runtime.core.restripe.conductor import (
     Conductor,
@@ -13,8 +14,8 @@ from lbg_runtime.core.restripe.conductor import (
     Subscribe,
     Unsubscribe,
     Wait,
-    plan_under_way,
 )
+from lbg_runtime.core.restripe.layout import plan_under_way
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeEnd,
@@ -186,10 +187,15 @@ class Group:
         }
 
 
+def measured(sight: Sight, conductor: Conductor) -> Sight:
+    """With the depths that the conductor asks for, and no others."""
+    return replace(sight, depths={index: sight.depths[index] for index in conductor.queues_to_measure(sight)})
+
+
 def conduct(group: Group, conductor: Conductor) -> Iterator[Step]:
     """One conductor's steps, each done when the next is asked for. The members look while it waits."""
     for _ in range(MOST_STEPS):
-        step = conductor.next_step(group.sight())
+        step = conductor.next_step(measured(group.sight(), conductor))
         group.follow(conductor)
         if isinstance(step, Done):
             group.check_done()

@@ -17,8 +17,8 @@ from lbg_runtime.core.restripe.conductor import (
     Subscribe,
     Unsubscribe,
     Wait,
-    plan_under_way,
 )
+from lbg_runtime.core.restripe.layout import plan_under_way
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeEnd,
@@ -28,7 +28,7 @@ from lbg_runtime.core.restripe.records import (
 )
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.model.errors import UserError
-from tests.core.restripe.conductor_world import CONTROL_TOPIC, GENERATION, MOST_STEPS, Group, at, conduct
+from tests.core.restripe.conductor_world import CONTROL_TOPIC, GENERATION, MOST_STEPS, Group, at, conduct, measured
 
 WAYS = [(8, 12), (12, 6), (1, 5), (5, 1), (3, 4), (2, 1)]
 
@@ -72,7 +72,7 @@ class TestAllTheWay:
         group = Group(from_count, to_count)
         for _ in range(MOST_STEPS):
             conductor = group.conductor()
-            step = conductor.next_step(group.sight())
+            step = conductor.next_step(measured(group.sight(), conductor))
             if isinstance(step, Done):
                 break
             if not isinstance(step, Wait):
@@ -99,7 +99,7 @@ def test_it_ends_whoever_dies_whenever(way: tuple[int, int], mishaps: list[str])
                 group.forget()
             case _:
                 pass
-        step = conductor.next_step(group.sight())
+        step = conductor.next_step(measured(group.sight(), conductor))
         if isinstance(step, Done):
             break
         if isinstance(step, Wait):
@@ -229,6 +229,25 @@ class TestWaiting:
         full = seen(group.sight(), dict.fromkeys(range(3), MAX_BACKLOG + 1))
         assert conductor.next_step(full) == Publish(ShardMarker(GENERATION, 2))
 
+    def test_of_all_queues_only_the_one_that_the_next_shard_leaves_is_measured(self, group: Group) -> None:
+        conductor = at(group, Publish(group.plan))
+        group.look()
+        assert conductor.queues_to_measure(group.sight()) == [0]
+        conductor = at(group, Subscribe(2, "lbg/2/>"))
+        assert conductor.queues_to_measure(group.sight()) == [], "its move has begun"
+        conductor = at(group, Unsubscribe(0, "lbg/2/>"))
+        assert conductor.queues_to_measure(group.sight()) == [1], "the next one is shard 3"
+
+    def test_in_the_end_queues_that_are_not_needed_are_measured_until_it_is_over(self) -> None:
+        group = Group(3, 1, hash_count=6)
+        conductor = at(group, Unsubscribe(2, group.topic))
+        assert conductor.queues_to_measure(group.sight()) == [], "one still has the topic of the records"
+        conductor = at(group, Unsubscribe(1, group.topic))
+        assert conductor.queues_to_measure(group.sight()) == [1, 2]
+        conductor = at(group, Publish(StripeEnd(GENERATION, 1)))
+        group.look()
+        assert conductor.queues_to_measure(group.sight()) == []
+
     def test_a_shard_is_unsubscribed_when_its_old_queue_is_done_with_it(self, group: Group) -> None:
         conductor = at(group, Publish(ShardMarker(GENERATION, 2)))
         assert waits_for(conductor, group.sight()) == "shard 2 to be handled up to its marker"
@@ -329,7 +348,7 @@ class TestAPlanThatMembersTakeForOld:
         group = Group(2, 3, hash_count=3)
         conductor = at(group, last)
         group.said = Striping(GENERATION + 5, 2)
-        with pytest.raises(UserError, match=r"take for old.* all of them stopped before any is started again"):
+        with pytest.raises(UserError, match=r"members ignore .* all members stopped before any is started again"):
             conductor.next_step(group.sight())
 
     def test_there_is_a_largest_name(self, group: Group) -> None:

@@ -165,4 +165,4 @@ def test_a_plan_says_where_a_shard_lies_before_and_after() -> None:
         (12, 4, 0),
         (24, 0, 0),
     ]
-    assert plan.queue_total == StripeFinish(1, 8, 12).queue_total == StripeFinish(1, 12, 8).queue_total == 12
+    assert plan.queue_total == 12

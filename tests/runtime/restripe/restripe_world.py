@@ -18,6 +18,8 @@ class EngineQueues:
         self._topics = {}
         self.unfit = None
         self.stored_count = None
+        self.measured = []
+        """Queues whose depth was asked for, one after another."""
         self.calls_left = None
         """Changes until the next one is done and its answer lost."""
 
@@ -56,6 +58,7 @@ class EngineQueues:
     async def depth(self, queue):
         if queue not in self._topics:
             raise QueueMissing(queue)
+        self.measured.append(queue)
         return self._engine.queue_depth("default", queue)
 
     async def delete_queue(self, queue):

@@ -50,6 +50,18 @@ async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled
     assert in_order_and_once(trial)
 
 
+async def test_the_depth_of_a_queue_is_asked_for_when_a_step_depends_on_it_and_of_no_other(
+    trial, settings, queues
+) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        done = await restripe(trial, settings, queues, 6)
+        assert len(queues.measured) < 5 * done.moving
+        queues.measured.clear()
+        done = await restripe(trial, settings, queues, 2)
+        assert len(queues.measured) < 5 * done.moving
+
+
 async def test_slow_handlers_finish_in_the_old_queue_before_the_new_one_goes_on(trial, settings, queues) -> None:
     running: set[str] = set()
 

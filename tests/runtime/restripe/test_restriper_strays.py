@@ -260,7 +260,7 @@ async def test_a_plan_that_may_be_published_is_looked_at_again_while_no_shard_ha
 async def test_a_late_request_takes_its_topic_from_no_queue_that_is_to_have_the_plan(
     trial, settings, queues, held_s: float
 ) -> None:
-    """Who conducted before gave up as parking came, and its last request is held on."""
+    """An earlier conductor gave up as parking came, and its last request is held on."""
     subscribe, unsubscribe = queues.subscribe, queues.unsubscribe
     loop = asyncio.get_running_loop()
     late: list[asyncio.Task[None]] = []
