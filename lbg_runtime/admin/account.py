@@ -34,11 +34,15 @@ def _tls(settings: TlsSettings) -> ssl.SSLContext | bool:
         return True
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     store = Path(settings.trust_store)
+    where, expected = "semp.tls.trust_store", "a file with certificates in PEM, or a directory of such files alone"
     try:
-        for file in [store] if store.is_file() else sorted(store.iterdir()):
+        # Directories lie in it too where it is a mounted Secret or ConfigMap of Kubernetes.
+        files = [store] if store.is_file() else sorted(each for each in store.iterdir() if each.is_file())
+        for file in files:
             context.load_verify_locations(file)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or str(error)
-        expected = "a file with certificates in PEM, or a directory with nothing else in it"
-        raise ConfigError("semp.tls.trust_store", f"{settings.trust_store}: {reason}", expected) from None
+        raise ConfigError(where, f"{settings.trust_store}: {reason}", expected) from None
+    if not files:
+        raise ConfigError(where, f"{settings.trust_store}: no certificate in it", expected)
     return context

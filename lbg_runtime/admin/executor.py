@@ -45,8 +45,4 @@ class Executor:
             case Change(ref, attributes):
                 await self._client.update(ref.path(self._vpn), attributes)
             case Delete(ref):
-                try:
-                    await self._client.delete(ref.path(self._vpn))
-                except SempRefused as refused:
-                    if refused.code != SempCode.NOT_FOUND:
-                        raise
+                await self._client.delete(ref.path(self._vpn))

@@ -193,12 +193,8 @@ class GroupAdmin:
         """Messages and bound flows of those of the queues that exist."""
         fills = {}
         for queue in queues:
-            try:
-                seen = await self._client.get(SempApi.MONITOR, Ref(ObjectKind.QUEUE, queue).path(self._vpn))
-            except SempRefused as refused:
-                if not _is_gone(refused):
-                    raise
-            else:
+            seen = await self._client.find(SempApi.MONITOR, Ref(ObjectKind.QUEUE, queue).path(self._vpn))
+            if seen is not None:
                 fills[queue] = (seen.count("msgs"), seen.count("txFlows"))
         return fills
 
@@ -319,9 +315,9 @@ def _refuse(problems: tuple[UserError, ...]) -> None:
         raise GroupRefused(problems)
 
 
-def _is_gone(error: BaseException) -> bool:
+def _is_gone(refused: SempRefused) -> bool:
     """Whether it says that what was looked at before is not there any more."""
-    return isinstance(error, SempRefused) and error.code == SempCode.NOT_FOUND
+    return refused.code == SempCode.NOT_FOUND
 
 
 def _may_be_ours(refused: SempRefused) -> bool:

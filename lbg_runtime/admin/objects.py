@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_runtime.admin.queues import KEEPS_ALL, Permission, QueueAccess, attributes_of_new_queue
+from lbg_runtime.admin.queues import KEEPS_ALL, QueueAccess, attributes_of_new_queue
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
@@ -129,7 +129,7 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     state: dict[Ref, Attributes] = {}
     for role in spec.logins:
         state |= _account(spec, role)
-    access = QueueAccess(spec.username, Permission.NO_ACCESS if spec.has_account else Permission.CONSUME)
+    access = QueueAccess(spec.username, others_consume=not spec.has_account)
     subscriptions = {queue: spec.shape.subscriptions(index) for index, queue in enumerate(spec.shape.queue_names())}
     subscriptions |= {queue: (queue,) for queue in spec.aside}
     for queue, topics in subscriptions.items():

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from lbg_runtime.admin.account import open_semp, semp_missing
@@ -52,22 +51,13 @@ class QueueAdmin(Protocol):
         ...
 
 
-class Permission(Enum):
-    """What client usernames that do not own a queue may do with it."""
-
-    NO_ACCESS = "no-access"
-    READ_ONLY = "read-only"
-    CONSUME = "consume"
-    MODIFY_TOPIC = "modify-topic"
-    DELETE = "delete"
-
-
 @dataclass(frozen=True, slots=True)
 class QueueAccess:
     """Whose a new queue is; the owner may do everything."""
 
     owner: str
-    permission: Permission = Permission.CONSUME
+    others_consume: bool = True
+    """Whether client usernames that do not own it may take its messages; else they may do nothing with it."""
 
 
 KEEPS_ALL: Mapping[str, Json] = {
@@ -105,12 +95,9 @@ class SempQueueAdmin:
         return frozenset(each.text("subscriptionTopic") for each in found)
 
     async def ensure_fit(self, queue: QueueName) -> None:
-        try:
-            found = await self._client.get(SempApi.CONFIG, self._path(queue), select=tuple(_FIT))
-        except SempRefused as refused:
-            if refused.code == SempCode.NOT_FOUND:
-                raise QueueMissing(queue) from None
-            raise
+        found = await self._client.find(SempApi.CONFIG, self._path(queue), select=tuple(_FIT))
+        if found is None:
+            raise QueueMissing(queue)
         for name, fit in _FIT.items():
             # One that a broker does not have it does not act on.
             if found.attributes.get(name, fit) != fit:
@@ -135,7 +122,7 @@ class SempQueueAdmin:
                 raise
 
     async def unsubscribe(self, queue: QueueName, topic: str) -> None:
-        await self._delete(self._path(queue, "subscriptions", topic))
+        await self._client.delete(self._path(queue, "subscriptions", topic))
 
     async def depth(self, queue: QueueName) -> int:
         seen = await self._monitor(queue)
@@ -155,7 +142,7 @@ class SempQueueAdmin:
             await self._set_enabled(queue, enabled=True)
             raise
         if free:
-            await self._delete(self._path(queue))
+            await self._client.delete(self._path(queue))
 
     # -- parts
 
@@ -184,19 +171,7 @@ class SempQueueAdmin:
         return True
 
     async def _monitor(self, queue: QueueName) -> SempObject | None:
-        try:
-            return await self._client.get(SempApi.MONITOR, self._path(queue))
-        except SempRefused as refused:
-            if refused.code == SempCode.NOT_FOUND:
-                return None
-            raise
-
-    async def _delete(self, path: tuple[Segment, ...]) -> None:
-        try:
-            await self._client.delete(path)
-        except SempRefused as refused:
-            if refused.code != SempCode.NOT_FOUND:
-                raise
+        return await self._client.find(SempApi.MONITOR, self._path(queue))
 
 
 def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Json]:
@@ -204,7 +179,7 @@ def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Jso
     return {
         "accessType": "exclusive",
         "owner": access.owner,
-        "permission": access.permission.value,
+        "permission": "consume" if access.others_consume else "no-access",
         "rejectMsgToSenderOnDiscardBehavior": "always",
         "ingressEnabled": True,
         "egressEnabled": True,
@@ -224,17 +199,12 @@ async def open_queue_admin(settings: Settings) -> AsyncIterator[SempQueueAdmin]:
     if settings.semp is None:
         raise semp_missing()
     async with open_semp(settings) as client:
-        access = QueueAccess(owner, await _permission_of_others(client, vpn, owner))
+        access = QueueAccess(owner, await _others_consume(client, vpn, owner))
         yield SempQueueAdmin(client, vpn, access, settings.semp.queue_spool_mb)
 
 
-async def _permission_of_others(client: SempClient, vpn: str, owner: str) -> Permission:
+async def _others_consume(client: SempClient, vpn: str, owner: str) -> bool:
     if owner == SHARED_USERNAME:
-        return Permission.CONSUME
-    try:
-        await client.get(SempApi.CONFIG, ("msgVpns", vpn, "clientUsernames", owner), select=("clientUsername",))
-    except SempRefused as refused:
-        if refused.code != SempCode.NOT_FOUND:
-            raise
-        return Permission.CONSUME
-    return Permission.NO_ACCESS
+        return True
+    path = ("msgVpns", vpn, "clientUsernames", owner)
+    return await client.find(SempApi.CONFIG, path, select=("clientUsername",)) is None

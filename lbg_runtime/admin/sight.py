@@ -1,12 +1,14 @@
 """What the broker sees of a group's queues and members."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lbg_runtime.admin.asking import ask_each
 from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
+from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
 
 
@@ -21,21 +23,29 @@ class QueueSight:
     """Name of the client whose flow the queue feeds; None where nothing is bound."""
 
 
-async def read_sights(client: SempClient, vpn: str, queues: Iterable[QueueName]) -> dict[QueueName, QueueSight]:
-    """Queues that exist, one after the other, so not of one moment; raises `SempError`."""
-    sights: dict[QueueName, QueueSight] = {}
-    for queue in queues:
-        path = ("msgVpns", vpn, "queues", queue)
+async def read_sights(
+    client: SempClient, vpn: str, queues: Mapping[QueueName, SempObject]
+) -> dict[QueueName, QueueSight]:
+    """Queues as `find_shard_queues` has them, in their order, but for those that are gone by now; not of one moment.
+
+    Asks once for each that has flows. Raises `SempError`.
+    """
+
+    async def look(found: tuple[QueueName, SempObject]) -> QueueSight | None:
+        queue, seen = found
+        if not seen.count("txFlows"):
+            return QueueSight(seen.count("msgs"), 0, None)
         try:
-            seen = await client.get(SempApi.MONITOR, path)
-            flows = await client.find_all(SempApi.MONITOR, (*path, "txFlows"))
+            flows = await client.find_all(SempApi.MONITOR, ("msgVpns", vpn, "queues", queue, "txFlows"))
         except SempRefused as refused:
             if refused.code != SempCode.NOT_FOUND:
                 raise
-            continue
+            return None
         fed = [flow.text("clientName") for flow in flows if flow.text("activityState") == "active-consumer"]
-        sights[queue] = QueueSight(seen.count("msgs"), seen.count("txFlows"), fed[0] if fed else None)
-    return sights
+        return QueueSight(seen.count("msgs"), seen.count("txFlows"), fed[0] if fed else None)
+
+    sights = zip(queues, await ask_each(queues.items(), look), strict=True)
+    return {queue: sight for queue, sight in sights if sight is not None}
 
 
 async def disconnect(client: SempClient, vpn: str, group: str, member: str) -> list[str]:

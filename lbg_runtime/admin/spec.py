@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant_of
+from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_TOPIC_BYTES, LARGEST_USERNAME_BYTES
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -23,9 +24,6 @@ SHARED_USERNAME = "default"
 """The client username that every VPN has; a group that uses it has no account of its own."""
 
 _LARGEST_PROFILE_NAME = 32
-_LARGEST_QUEUE_NAME = 200
-_LARGEST_USERNAME = 189
-_LARGEST_TOPIC = 250
 
 _USERNAME_SETTINGS = {
     Role.MEMBER: "connection.username",
@@ -68,13 +66,13 @@ class GroupSpec:
         if name.startswith("#") or "" in name.split("/"):
             raise ConfigError("group.name", repr(name), "levels that are not empty, and no # at the beginning")
         longest = self.shape.queue_name(self.shape.queue_count - 1)
-        if len(longest) > _LARGEST_QUEUE_NAME:
-            raise ConfigError("group.name", f"{len(longest)} characters in {longest}", f"at most {_LARGEST_QUEUE_NAME}")
+        if len(longest) > LARGEST_QUEUE_NAME:
+            raise ConfigError("group.name", f"{len(longest)} characters in {longest}", f"at most {LARGEST_QUEUE_NAME}")
         self._check_usernames()
         for topic in self.grant(Role.MEMBER).publish if self.has_account else ():
-            if len(topic) > _LARGEST_TOPIC:
-                found = f"{len(topic)} characters in {topic}"
-                raise ConfigError("a topic of the group", found, f"at most {_LARGEST_TOPIC}")
+            if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:
+                found = f"{size} bytes in {topic}"
+                raise ConfigError("a topic of the group", found, f"at most {LARGEST_TOPIC_BYTES}")
         if len(marker := self.marker()) > LARGEST_MARKER:
             raise UserError(
                 "the settings of the group",
@@ -86,8 +84,8 @@ class GroupSpec:
         taken: set[str] = set()
         for role, login in (*self._others(), (Role.MEMBER, Login(self.username, self.password))):
             where, name = _USERNAME_SETTINGS[role], login.username
-            if len(name) > _LARGEST_USERNAME or any(c in name for c in "*?"):
-                raise ConfigError(where, repr(name), f"at most {_LARGEST_USERNAME} characters, none of * ?")
+            if len(name.encode()) > LARGEST_USERNAME_BYTES or any(c in name for c in "*?"):
+                raise ConfigError(where, repr(name), f"at most {LARGEST_USERNAME_BYTES} bytes, none of * ?")
             if name in taken or (self._others() and name == SHARED_USERNAME):
                 raise ConfigError(where, repr(name), "a name of its own, as others of the group have one")
             taken.add(name)

@@ -13,10 +13,8 @@ from lbg_runtime.admin.objects import (
 from lbg_runtime.admin.problems import Rights
 from lbg_runtime.admin.spec import MARKER_PREFIX, GroupSpec, StoredGroup, read_marker
 from lbg_runtime.core.parking.records import PARKING_PREFIX
-from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
@@ -66,24 +64,15 @@ async def read_stored(client: SempClient, vpn: str, group: str) -> str | None:
 async def read_rights(client: SempClient, vpn: str) -> Rights:
     """What the administrator may do in the VPN and in the broker; raises `SempError`."""
     user = await client.get(SempApi.CONFIG, ("about", "user"))
-    try:
-        level = (await client.get(SempApi.CONFIG, ("about", "user", "msgVpns", vpn))).text("accessLevel")
-    except SempRefused as refused:
-        if refused.code != SempCode.NOT_FOUND:
-            raise
-        level = "none"
+    in_vpn = await client.find(SempApi.CONFIG, ("about", "user", "msgVpns", vpn))
+    level = "none" if in_vpn is None else in_vpn.text("accessLevel")
     may_write_broker = user.text("globalAccessLevel") in ("read-write", "admin")
     return Rights(user.text("username"), may_write_broker or level == "read-write", may_write_broker)
 
 
 async def read_object(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
     """One object as it is configured; None where it does not exist. Raises `SempError`."""
-    try:
-        return await client.get(SempApi.CONFIG, ref.path(vpn))
-    except SempRefused as refused:
-        if refused.code == SempCode.NOT_FOUND:
-            return None
-        raise
+    return await client.find(SempApi.CONFIG, ref.path(vpn))
 
 
 async def _rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attributes]:

@@ -23,6 +23,9 @@ from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable
 LOOK_S = 30.0
 """Between two looks at the stored settings, half of it more or less."""
 
+_FAILURES_TO_WARN_OF = 2
+"""In a row; once. A single look that fails is common, and where all do, the log need not fill with warnings."""
+
 _LARGEST_CACHE_BYTES = 64 * 1024
 """Many times what the name of a group, that of a VPN and a marker can take."""
 
@@ -139,16 +142,21 @@ class StoredGroupWatch:
         self._on_changed = on_changed
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled. A look that fails ends nothing, whether the broker, a file or the account is why."""
+        failures = 0
         while True:
             # Not all members at once.
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_S)
             try:
                 found = differences(self._group, await self._read())
-            except SempError as error:
+            # Each look opens the administrator's session anew, and reads semp.tls.trust_store for it.
+            except (SempError, ConfigError) as error:
                 # What was found before still holds, as far as anybody knows.
-                _log.info("group_settings_not_read", reason=str(error))
+                failures += 1
+                say = _log.warning if failures == _FAILURES_TO_WARN_OF else _log.info
+                say("group_settings_not_read", reason=str(error), looks=failures)
                 continue
+            failures = 0
             if found != self.found:
                 self.found = found
                 self._tell()

@@ -1,30 +1,21 @@
 """Messages a second, from what members have handled by the times when they were asked."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
 import orjson
 
 from lbg_runtime.model.ids import MemberId
+from lbg_runtime.status.picture import HandledPicture
 
 FRESH_MS = 4_000
 """A member that has told nothing for longer handles nothing, as far as is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handled:
-    """What one member has handled in this life, by index of the queue."""
-
-    member: MemberId
-    incarnation: int
-    counts: Mapping[int, int]
-
-
 @dataclass(slots=True)
 class _Told:
     at_ms: int
-    handled: Handled
+    picture: HandledPicture
     rates: dict[int, float]
 
 
@@ -34,20 +25,20 @@ class HandlingRates:
     def __init__(self) -> None:
         self._told: dict[MemberId, _Told] = {}
 
-    def take(self, handled: Handled, now_ms: int) -> None:
+    def take(self, picture: HandledPicture, now_ms: int) -> None:
         """A member's answer. The first one of a life makes no rate, as nobody knows since when it counts."""
-        last = self._told.get(handled.member)
+        last = self._told.get(picture.member)
         if last is not None and now_ms <= last.at_ms:
             return
         rates: dict[int, float] = {}
-        if last is not None and last.handled.incarnation == handled.incarnation:
-            seconds = (now_ms - last.at_ms) / 1_000
+        if last is not None and last.picture.incarnation == picture.incarnation:
+            seconds, before = (now_ms - last.at_ms) / 1_000, last.picture.handled
             rates = {
-                index: (count - last.handled.counts.get(index, 0)) / seconds
-                for index, count in handled.counts.items()
-                if count > last.handled.counts.get(index, 0)
+                index: (count - before.get(index, 0)) / seconds
+                for index, count in picture.handled.items()
+                if count > before.get(index, 0)
             }
-        self._told[handled.member] = _Told(now_ms, handled, rates)
+        self._told[picture.member] = _Told(now_ms, picture, rates)
 
     def by_queue(self, now_ms: int) -> dict[int, float]:
         """Messages a second now, by index of the queue; a queue with none is left out."""
@@ -64,15 +55,18 @@ class HandlingRates:
         return bool(self._told)
 
 
-async def read_handled(client: httpx.AsyncClient) -> Handled | None:
-    """What the member behind this client's address has handled; None where it does not tell."""
+async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
+    """What the member behind this client's address has handled; None where it does not tell.
+
+    It tells it as `status.objects.handled_as_object` has it.
+    """
     try:
         response = await client.get("/v1/handled")
         if response.status_code != httpx.codes.OK:
             return None
         told = orjson.loads(response.content)
         counts = {int(index): int(count) for index, count in told["handled"].items()}
-        return Handled(MemberId(str(told["member"])), int(told["incarnation"]), counts)
+        return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
         # It may be away, or another program may have its port: there is just no rate then.
         return None

@@ -16,14 +16,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.core.group.control_messages import KeyAnswer
 from lbg_runtime.dashboard.watch import GroupWatch
 from lbg_runtime.model.errors import ConfigError, SempError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.status.access import NOT_KEPT, Access, as_json
-from lbg_runtime.status.objects import sight_as_object
+from lbg_runtime.status.objects import found_as_object
 from lbg_runtime.status.routes import refuse, refuse_value
 
 PAGE = Path(__file__).parent / "page"
@@ -107,7 +106,9 @@ class DashboardRoutes:
             answers = await self._watch.why(key)
         finally:
             self._searches -= 1
-        return as_json(self._found(key, shard, answers), headers=HEADERS)
+        found = found_as_object(key, shard, answers, self._shape)
+        disagree = sorted({answer.header.member for answer in answers if answer.shard != shard})
+        return as_json({**found, "disagree": disagree}, headers=HEADERS)
 
     async def _autoscale(self, _: Request) -> Response:
         try:
@@ -127,20 +128,6 @@ class DashboardRoutes:
                 "max_members": self._watch.queue_count,
             }
         )
-
-    def _found(self, key: str, shard: int, answers: list[KeyAnswer]) -> dict[str, object]:
-        """As `lbg why --json` has it."""
-        holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
-        # Members know of a re-striping, and these settings may not.
-        placed = [answer.queue for answer in (*holders, *answers)]
-        return {
-            "key": key,
-            "shard": shard,
-            "queue": placed[0] if placed else self._shape.queue_name(self._shape.queue_index_of_shard(shard)),
-            "known": any(answer.sight.head or answer.sight.last or answer.sight.parked for answer in holders),
-            "disagree": sorted({answer.header.member for answer in answers if answer.shard != shard}),
-            "answers": [sight_as_object(answer.header.member, answer.flow, answer.sight) for answer in answers],
-        }
 
 
 class _FeedResponse(StreamingResponse):

@@ -1,12 +1,6 @@
 """The server of the live page, on the loop of its watch: a process that shows a group does nothing else."""
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
-
-import uvicorn
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.dashboard.routes import DashboardRoutes
@@ -15,7 +9,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.status.connections import BoundedConnection
-from lbg_runtime.status.server import listen
+from lbg_runtime.status.serving import LoopServer, QuietServer
 
 LAST_ANSWERS_S = 1
 
@@ -27,7 +21,7 @@ def check_address(address: ListenAddress, token: str | None) -> None:
         raise UserError("--listen", str(address), expected)
 
 
-class DashboardServer:
+class DashboardServer(LoopServer):
     """Shows the page while its context lasts. Made and used on one event loop."""
 
     def __init__(
@@ -38,51 +32,19 @@ class DashboardServer:
         address: ListenAddress,
         token: str | None,
     ) -> None:
-        """Raises `UserError` as `check_address` does."""
+        """Raises `UserError` as `check_address` does; so does its context where the address cannot be had."""
         check_address(address, token)
-        self.address = address
-        """Where it listens; from the beginning of the context on with the port that the system chose."""
+        app = DashboardRoutes(watch, shape, hash_function).application(address, token)
+        super().__init__(QuietServer(app, BoundedConnection, last_answers_s=LAST_ANSWERS_S), address, "--listen")
         self._watch = watch
-        self._server = _Server(
-            uvicorn.Config(
-                DashboardRoutes(watch, shape, hash_function).application(address, token),
-                http=BoundedConnection,
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=LAST_ANSWERS_S,
-            )
-        )
-        self._serving: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         """What to open in a browser."""
         return f"http://{self.address}/"
 
-    async def __aenter__(self) -> Self:
-        """Raises `UserError` where the address cannot be had."""
-        listener = listen(self.address, "--listen")
-        self.address = ListenAddress(self.address.host, listener.getsockname()[1])
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.end_feeds()
-        self._server.should_exit = True
-        if self._serving is not None:
-            await self._serving
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the process that it is part of."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+        await super().__aexit__(kind, error, trace)

@@ -2,7 +2,7 @@
 
 It listens on the control topic, where members speak about once a second and at each change, and asks nothing but once
 at its beginning, and after keys that viewers look for. Members' status APIs and the broker's administration are asked
-while there is a viewer, and not otherwise.
+while there is a viewer, and the latter when an autoscaler asks; not otherwise.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import httpx
 import structlog
 
 from lbg_runtime.admin.account import open_semp, semp_missing
-from lbg_runtime.admin.backlog import Backlog, read_backlog
+from lbg_runtime.admin.backlog import Backlog, find_shard_queues, read_backlog
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, KeyAnswer
@@ -23,7 +23,6 @@ from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.dashboard.board import GroupBoard, Presence
-from lbg_runtime.dashboard.depths import read_depths
 from lbg_runtime.dashboard.feed import Feed, Sight
 from lbg_runtime.dashboard.rates import HandlingRates, read_handled
 from lbg_runtime.model.errors import SempError
@@ -254,7 +253,8 @@ class GroupWatch:
                 await self._has_viewers.wait()
                 began_s = asyncio.get_running_loop().time()
                 try:
-                    depths = await read_depths(client, self._settings.connection.vpn, self._settings.group.name)
+                    found = await find_shard_queues(client, self._settings.connection.vpn, self._settings.group.name)
+                    depths = {name: queue.count("msgs") for name, queue in found.items()}
                     has_failed = False
                 except SempError as error:
                     depths = None

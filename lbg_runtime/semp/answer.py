@@ -70,7 +70,10 @@ class SempAnswer:
 
 
 def read_answer(url: str, body: bytes) -> SempAnswer | None:
-    """The answer in a body, or None where it is not SEMP's; raises `SempUnreachable` where it leads nowhere."""
+    """The answer in a body, or None where it is not SEMP's.
+
+    Raises `SempUnreachable` where its next page has no usable address.
+    """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -13,6 +13,7 @@ import httpx
 import orjson
 
 from lbg_runtime.model.errors import SempRefused, SempUnreachable
+from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import Segment, SempApi, path_of
 from lbg_runtime.semp.answer import Json, SempAnswer, SempObject, read_answer
 
@@ -94,6 +95,15 @@ class SempClient:
         """One object, with the selected attributes or all."""
         return self._only(await self._request("GET", api, path, query=_query(select=select)))
 
+    async def find(self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = ()) -> SempObject | None:
+        """One object as `get` has it; None where it does not exist."""
+        try:
+            return await self.get(api, path, select=select)
+        except SempRefused as refused:
+            if refused.code == SempCode.NOT_FOUND:
+                return None
+            raise
+
     async def find_all(
         self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = (), where: Sequence[str] = ()
     ) -> tuple[SempObject, ...]:
@@ -123,17 +133,17 @@ class SempClient:
         """Change what is given and nothing else."""
         return self._only(await self._request("PATCH", SempApi.CONFIG, path, body=attributes))
 
-    async def replace(self, path: Sequence[Segment], attributes: Mapping[str, Json]) -> SempObject:
-        """Change what is given and set the rest to its defaults."""
-        return self._only(await self._request("PUT", SempApi.CONFIG, path, body=attributes))
-
     async def delete(self, path: Sequence[Segment]) -> None:
-        """Delete an object with what is below it."""
-        await self._request("DELETE", SempApi.CONFIG, path)
+        """Delete an object with what is below it; done where it does not exist."""
+        try:
+            await self._request("DELETE", SempApi.CONFIG, path)
+        except SempRefused as refused:
+            if refused.code != SempCode.NOT_FOUND:
+                raise
 
-    async def act(self, path: Sequence[Segment], attributes: Mapping[str, Json] | None = None) -> None:
+    async def act(self, path: Sequence[Segment]) -> None:
         """Have something done, once: the last part of the path says what."""
-        await self._request("PUT", SempApi.ACTION, path, body=attributes or {})
+        await self._request("PUT", SempApi.ACTION, path, body={})
 
     # -- parts
 

@@ -38,7 +38,7 @@ class SidecarAccess:
         if self._is_loopback and not names_loopback(headers.getlist("host")):
             status, reason = 421, "the Host header must name a loopback address or localhost"
         elif "origin" in headers:
-            status, reason = 403, "a page in a browser may not ask"
+            status, reason = 403, "requests with an Origin header (browser pages) are refused"
         elif not (scope["path"] in OPEN_PATHS or self._shows_token(headers)):
             status, reason = 401, "a token is needed"
         else:

@@ -35,24 +35,27 @@ NO_ROUTE = Answer(Status.DROP, "HTTP 404")
 
 
 def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answer:
-    """The answer to one event; `body` is None where it was longer than any answer.
+    """The answer to one event; `body` is None where it was too long to be read.
 
     2xx: what the `status` of the JSON object in the body says; nothing, another JSON value, or an object without a
     status is a success. So is a text that is no JSON, where the answer says that it is one (`text/*`, the "OK" of many
-    frameworks). Everything else that cannot be read is tried again. 404: dropped. Any other code: tried again.
+    frameworks). Everything else that cannot be read is tried again, whatever is too long included: it may say so. 404:
+    dropped. Any other code: tried again.
     """
     if http_status == 404:
         return NO_ROUTE
     if not 200 <= http_status <= 299:
         return Answer(Status.RETRY, f"HTTP {http_status}")
-    if body is not None and not body.strip():
+    if body is None:
+        return _too_long(http_status)
+    if not body.strip():
         return SUCCESS
     try:
-        told = _parsed(body)
-    except ValueError:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
         if content_type.strip().lower().startswith("text/"):
             return SUCCESS
-        kind = "no JSON" if is_json_type(content_type) else f"no answer of type {_shown(content_type)}"
+        kind = "no JSON" if is_json_type(content_type) else f"neither empty nor JSON (type {_shown(content_type)})"
         return Answer(Status.RETRY, f"HTTP {http_status} with a body that is {kind}")
     if not isinstance(told, dict):
         return SUCCESS
@@ -66,9 +69,11 @@ def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[s
         return dict.fromkeys(entry_ids, NO_ROUTE)
     if not 200 <= http_status <= 299:
         return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status}"))
+    if body is None:
+        return dict.fromkeys(entry_ids, _too_long(http_status))
     try:
-        told = _parsed(body)
-    except ValueError:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
         return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status} with a body that is no JSON"))
     found: dict[str, Answer] = {}
     statuses = told.get("statuses") if isinstance(told, dict) else None
@@ -95,10 +100,8 @@ def read_status(status: object) -> Answer:
             return Answer(Status.RETRY, f"unknown status {_shown(status)}")
 
 
-def _parsed(body: bytes | None) -> object:
-    if body is None:
-        raise ValueError("too long")
-    return orjson.loads(body)
+def _too_long(http_status: int) -> Answer:
+    return Answer(Status.RETRY, f"HTTP {http_status} with a body of more than 1 MB")
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,7 @@ from lbg_runtime.model.message import Message
 
 ATTRIBUTE_PREFIX = "ce_"
 CONTENT_TYPE_ATTRIBUTE = "datacontenttype"
+KEY_ATTRIBUTE = "partitionkey"
 
 STRUCTURED_TYPE = "application/cloudevents+json"
 BYTES_TYPE = "application/octet-stream"
@@ -165,13 +166,15 @@ def _attributes(event: Event, pubsub_name: str) -> dict[str, object]:
     }
     if message.sent_at_ms is not None and (time := _time_text(message.sent_at_ms)) is not None:
         told["time"] = time
-    if event.key:
-        told["partitionkey"] = event.key
     for name, value in message.properties.items():
         if name.startswith(ATTRIBUTE_PREFIX) and isinstance(value, str | int):
             attribute = name.removeprefix(ATTRIBUTE_PREFIX)
             if is_attribute(attribute):
                 told[attribute] = value
+    # Whatever its publisher wrote there: an application may book by it, and this key alone is kept in order.
+    told.pop(KEY_ATTRIBUTE, None)
+    if event.key:
+        told[KEY_ATTRIBUTE] = event.key
     return told
 
 

@@ -29,9 +29,10 @@ class Gate:
     gone, others may be further on with their key by the time that the application is back.
     """
 
-    def __init__(self, on_able: Callable[[bool], None]) -> None:
-        """`on_able`: see `Companion.attend`."""
+    def __init__(self, on_able: Callable[[bool], None], on_open: Callable[[], None]) -> None:
+        """`on_able`: see `Companion.attend`. `on_open` is called whenever the application is found to be there."""
         self._on_able = on_able
+        self._on_open = on_open
         self._is_open = False
         self._waiting: dict[asyncio.Future[None], Handle] = {}
         """What waits for the application in one way or another, and may go back."""
@@ -66,14 +67,14 @@ class Gate:
         self._waiting[turn] = (event.queue, event.epoch)
         handling = CURRENT_HANDLING.get(None)
         if handling is not None:
-            handling.is_put_off = True
+            handling.route.attempts.put_off(handling)
         self._look()
         try:
             yield
         finally:
             del self._waiting[turn]
             if handling is not None:
-                handling.is_put_off = False
+                handling.route.attempts.begin(handling)
 
     def open(self) -> None:
         """The application is there. Idempotent."""
@@ -89,6 +90,7 @@ class Gate:
         for turn in self._passing:
             if not turn.done():
                 turn.set_result(None)
+        self._on_open()
 
     def close(self) -> None:
         """It is away. Idempotent."""

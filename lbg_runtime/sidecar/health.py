@@ -18,7 +18,7 @@ class ApplicationState(Enum):
 
 
 class ApplicationHealth:
-    """Fed by the one task that probes. Each method returns whether the state is another one now."""
+    """Fed by the one task that probes, and by deliveries."""
 
     def __init__(self, interval_ms: int, now_ms: int) -> None:
         self.state = ApplicationState.AWAY
@@ -32,25 +32,25 @@ class ApplicationHealth:
         """Whether it may have been started anew since it was last seen to be there."""
         return self.state is ApplicationState.AWAY or self._failures > 0
 
-    def probe_passed(self, now_ms: int) -> bool:
+    def probe_passed(self, now_ms: int) -> None:
         """It answered well."""
         self._failures = 0
-        return self._become(ApplicationState.READY, now_ms)
+        self._become(ApplicationState.READY, now_ms)
 
-    def probe_failed(self, now_ms: int) -> bool:
+    def probe_failed(self, now_ms: int) -> None:
         """It did not."""
         self._failures += 1
-        if self.state is ApplicationState.READY and self._failures <= FAILURES_ALLOWED:
-            return self._become(ApplicationState.READY, now_ms)
-        return self._become(ApplicationState.AWAY, now_ms)
+        is_excused = self.state is ApplicationState.READY and self._failures <= FAILURES_ALLOWED
+        self._become(ApplicationState.READY if is_excused else ApplicationState.AWAY, now_ms)
 
     def not_reached(self, now_ms: int) -> bool:
-        """A delivery found nobody listening, which says more than a probe that was late."""
-        return self.state is ApplicationState.READY and self._become(ApplicationState.AWAY, now_ms)
+        """A delivery found nobody listening, which says more than a probe that was late. Returns whether it is news."""
+        is_news = self.state is ApplicationState.READY
+        if is_news:
+            self._become(ApplicationState.AWAY, now_ms)
+        return is_news
 
-    def _become(self, state: ApplicationState, now_ms: int) -> bool:
+    def _become(self, state: ApplicationState, now_ms: int) -> None:
         is_away = state is ApplicationState.AWAY
         self.deadline_ms = now_ms + (min(AWAY_INTERVAL_MS, self._interval_ms) if is_away else self._interval_ms)
-        is_change = state is not self.state
         self.state = state
-        return is_change

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.sidecar.event import (
     CONTENT_TYPE_ATTRIBUTE,
+    KEY_ATTRIBUTE,
     KEY_HEADER,
     STRUCTURED_TYPE,
     attribute_properties,
@@ -22,7 +23,6 @@ DAPR_KEY_PARAMETER = "metadata.partitionKey"
 RAW_PARAMETER = "metadata.rawPayload"
 
 _BINARY_PREFIX = "ce-"
-_KEY_ATTRIBUTE = "partitionkey"
 
 _TEXT_EXPECTED = "text in UTF-8, percent-encoded"
 _TOKEN = re.compile(r"[^\s,:]")
@@ -70,6 +70,20 @@ def _check_attribute(name: str, value: object) -> None:
 
 
 def _key(headers: Mapping[str, str], query: Mapping[str, str], attributes: Mapping[str, object]) -> str | None:
+    """The key that is given; raises `UserError` where the event itself names another one."""
+    named = attributes.get(KEY_ATTRIBUTE)
+    if not (named is None or isinstance(named, str)):
+        raise UserError(f"attribute {KEY_ATTRIBUTE}", "no text", "the key, as a text")
+    given = _key_beside(headers, query)
+    if not named:
+        return given
+    if given is not None and given != named:
+        # Members are told the key that the message is kept in order by: the event would come out as another one.
+        raise UserError(f"attribute {KEY_ATTRIBUTE}", ascii(named)[:80], "the same key as is given beside the event")
+    return named
+
+
+def _key_beside(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
     said = headers.get(KEY_HEADER)
     if said is not None:
         return _header_text(KEY_HEADER, said)
@@ -79,8 +93,7 @@ def _key(headers: Mapping[str, str], query: Mapping[str, str], attributes: Mappi
             if "\ufffd" in query[parameter]:
                 raise UserError(parameter, "bytes that are no text", _TEXT_EXPECTED)
             return query[parameter]
-    key = attributes.get(_KEY_ATTRIBUTE)
-    return key if isinstance(key, str) and key else None
+    return None
 
 
 def _header_text(name: str, value: str) -> str:

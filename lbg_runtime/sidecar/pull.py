@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 
 import orjson
@@ -26,14 +26,10 @@ QUIET_S = 10.0
 class PulledEvents:
     """A `Receiver`, and what the routes for pulling and settling call; all on the member's loop."""
 
-    def __init__(self, timeout_ms: int, gate: Gate, on_ready: Callable[[], None]) -> None:
-        """`timeout_ms`: within it the application settles what it was given. `gate` is open while there is a stream.
-
-        `on_ready` is called at every stream.
-        """
+    def __init__(self, timeout_ms: int, gate: Gate) -> None:
+        """`timeout_ms`: within it the application settles what it was given. `gate` is open while there is a stream."""
         self._gate = gate
         self._timeout_ms = timeout_ms
-        self._on_ready = on_ready
         self._streams = Streams(secrets.token_hex(4))
         self._outboxes: dict[int, _Outbox] = {}
         """By stream."""
@@ -44,11 +40,6 @@ class PulledEvents:
         """Set when the sidecar ends."""
 
     # -- Receiver
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there is a stream."""
-        return len(self._streams) > 0
 
     async def deliver(self, event: Event) -> Answer:
         """See `Receiver.deliver`."""
@@ -82,7 +73,6 @@ class PulledEvents:
             outbox.end()
         else:
             self._gate.open()
-            self._on_ready()
             _log.info("pull_started", stream=stream.number, capacity=capacity)
         self._wake()
         try:
@@ -149,7 +139,7 @@ class PulledEvents:
     def _end(self, stream: Stream) -> None:
         del self._outboxes[stream.number]
         lost = self._streams.close(stream)
-        if not self.is_ready:
+        if not self._outboxes:
             self._gate.close()
         for event_id in lost:
             answer = self._answers.get(event_id)

@@ -37,9 +37,6 @@ class Streams:
         self._owners: dict[str, Stream] = {}
         self._opened = 0
 
-    def __len__(self) -> int:
-        return len(self._streams)
-
     @property
     def has_room(self) -> bool:
         """Whether `give` will find a stream."""

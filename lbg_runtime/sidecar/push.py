@@ -1,13 +1,12 @@
 """Events for an application that listens: posted to the routes it has named, as long as it is there."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 
 from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
-from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.errors import InvariantViolated, LbgError
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, read_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
@@ -17,6 +16,7 @@ from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.health import ApplicationHealth, ApplicationState
 from lbg_runtime.sidecar.receiver import EventUnwanted
 from lbg_runtime.sidecar.subscriptions import (
+    Bulk,
     Subscription,
     Subscriptions,
     SubscriptionsRefused,
@@ -33,13 +33,9 @@ ASKED_AGAIN_EVERY_MS = 100
 class PushedEvents:
     """A `Receiver`; its `run` watches the application's health and opens and closes the gate."""
 
-    def __init__(
-        self, application: Application, settings: SidecarSettings, gate: Gate, on_ready: Callable[[], None]
-    ) -> None:
-        """`gate` is opened and closed. `on_ready` is called whenever the application is found to be there."""
+    def __init__(self, application: Application, settings: SidecarSettings, gate: Gate) -> None:
         self._application = application
         self._settings = settings
-        self._on_ready = on_ready
         self._health = ApplicationHealth(settings.health.interval_ms, now_ms())
         self._gate = gate
         self._look = asyncio.Event()
@@ -55,11 +51,6 @@ class PushedEvents:
         """The last kind of reason why the application is away, which is said once."""
 
     # -- Receiver
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether events are sent."""
-        return self._gate.is_open
 
     async def deliver(self, event: Event) -> Answer:
         """See `Receiver.deliver`.
@@ -111,7 +102,7 @@ class PushedEvents:
 
     async def _send(self, event: Event, subscription: Subscription) -> Answer:
         if subscription.bulk is not None:
-            return await self._bulk_sender(subscription).deliver(event)
+            return await self._bulk_sender(subscription, subscription.bulk).deliver(event)
         if subscription.content_mode is ContentMode.BINARY:
             headers, body = binary(event, subscription.pubsub_name)
             headers |= facts(event)
@@ -122,12 +113,12 @@ class PushedEvents:
         response = await self._application.post(subscription.route, headers, body)
         return read_answer(response.status, response.content_type, response.body)
 
-    def _bulk_sender(self, subscription: Subscription) -> BulkSender:
+    def _bulk_sender(self, subscription: Subscription, bulk: Bulk) -> BulkSender:
         sender = self._bulk_senders.get(subscription)
         if sender is None:
-            if subscription.bulk is None or self._tasks is None:
-                raise ApplicationUnreachable("the sidecar is not running")
-            sender = BulkSender(self._application, subscription, subscription.bulk, self._tasks.create_task)
+            if self._tasks is None:
+                raise InvariantViolated("the gate was opened before the application was watched")
+            sender = BulkSender(self._application, subscription, bulk, self._tasks.create_task)
             self._bulk_senders[subscription] = sender
         return sender
 
@@ -198,7 +189,6 @@ class PushedEvents:
                 _log.info("application_ready")
             self._told = None
             self._gate.open()
-            self._on_ready()
             return
         self._gate.close()
         if error is not None and self._told is not type(error):

@@ -26,8 +26,3 @@ class Receiver(Protocol):
         takes the event back.
         """
         ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is there now."""
-        ...

@@ -18,10 +18,10 @@ from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefu
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.sidecar.counts import Counts
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.publication import read_publication
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.pulling import read_settlements
-from lbg_runtime.sidecar.receiver import Receiver
 from lbg_runtime.status.access import as_json
 
 BODY_WITHIN_S = 30.0
@@ -44,9 +44,13 @@ _log = structlog.get_logger(__name__)
 class SidecarRoutes:
     """Answers on the member's loop."""
 
-    def __init__(self, publisher: HashedPublisher, receiver: Receiver, counts: Counts, max_body_bytes: int) -> None:
+    def __init__(
+        self, publisher: HashedPublisher, gate: Gate, pulled: PulledEvents | None, counts: Counts, max_body_bytes: int
+    ) -> None:
+        """`pulled` is None where events are posted to the application."""
         self._publisher = publisher
-        self._receiver = receiver
+        self._gate = gate
+        self._pulled_events = pulled
         self._counts = counts
         self._max_body_bytes = max_body_bytes
 
@@ -123,14 +127,14 @@ class SidecarRoutes:
         return as_json({"settled": len(answers) - len(late), "late": late})
 
     def _pulled(self) -> PulledEvents:
-        if not isinstance(self._receiver, PulledEvents):
+        if self._pulled_events is None:
             raise HTTPException(409, "events are posted to sidecar.application; leave it out to pull them")
-        return self._receiver
+        return self._pulled_events
 
     # -- facts
 
     async def _sidecar(self, _: Request) -> Response:
-        return as_json({"application": "ready" if self._receiver.is_ready else "away", **asdict(self._counts)})
+        return as_json({"application": "ready" if self._gate.is_open else "away", **asdict(self._counts)})
 
     async def _body(self, request: Request) -> bytes:
         """The whole body; raises `HTTPException` where it is too large, or does not come."""

@@ -95,7 +95,7 @@ class Sidecar:
         publisher = HashedPublisher(
             session, group.shape(), group.hash_function, publisher_id=new_publisher_id(), key_source=group.key
         )
-        self._gate = gate = Gate(on_able)
+        self._gate = gate = Gate(on_able, self._may_begin.set)
         async with AsyncExitStack() as stack:
             stack.callback(gate.end)
             stack.push_async_callback(publisher.close, LAST_CONFIRMS_MS)
@@ -104,14 +104,14 @@ class Sidecar:
                 application = HttpApplication(self._sidecar.application, self._sidecar, timeout_ms)
                 stack.push_async_callback(application.close)
             if application is None:
-                pulled = PulledEvents(timeout_ms, gate, self._may_begin.set)
-                await self._serve(stack, publisher, pulled)
+                self._receiver = pulled = PulledEvents(timeout_ms, gate)
+                await self._serve(stack, publisher, gate, pulled)
                 # Before the server ends, which waits for its requests.
                 stack.callback(pulled.close)
                 yield
             else:
-                pushed = PushedEvents(application, self._sidecar, gate, self._may_begin.set)
-                await self._serve(stack, publisher, pushed)
+                self._receiver = pushed = PushedEvents(application, self._sidecar, gate)
+                await self._serve(stack, publisher, gate, None)
                 try:
                     async with asyncio.TaskGroup() as tasks:
                         watching = tasks.create_task(pushed.run())
@@ -125,7 +125,7 @@ class Sidecar:
 
     def reading(self) -> SidecarReading:
         """See `Companion.reading`."""
-        is_ready = self._receiver is not None and self._receiver.is_ready
+        is_ready = self._gate is not None and self._gate.is_open
         return SidecarReading(is_ready=is_ready, **asdict(self.counts))
 
     async def until_ready(self) -> None:
@@ -141,12 +141,13 @@ class Sidecar:
         """See `Companion.leave`."""
         self._may_begin.set()
 
-    async def _serve(self, stack: AsyncExitStack, publisher: HashedPublisher, receiver: Receiver) -> None:
-        self._receiver = receiver
+    async def _serve(
+        self, stack: AsyncExitStack, publisher: HashedPublisher, gate: Gate, pulled: PulledEvents | None
+    ) -> None:
         address, token = self._sidecar.listen, self._sidecar.token
         if address is None:
             return
-        routes = SidecarRoutes(publisher, receiver, self.counts, self._sidecar.max_body_kb * 1024)
+        routes = SidecarRoutes(publisher, gate, pulled, self.counts, self._sidecar.max_body_kb * 1024)
         secret = None if token is None else token.get_secret_value()
         app = SidecarAccess(routes.application(), address, secret, self.counts)
         await stack.enter_async_context(SidecarServer(app, address))

@@ -57,9 +57,6 @@ class Subscriptions:
         self.subscriptions = tuple(subscriptions)
         self._found: dict[str, Subscription | None] = {}
 
-    def __len__(self) -> int:
-        return len(self.subscriptions)
-
     def find(self, topic: str) -> Subscription | None:
         """The subscription of an original topic."""
         if topic not in self._found:

@@ -31,6 +31,8 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Wait for a request, and let another one give way if there are too many."""
         super().connection_made(transport)
+        # Here, as the setting of that name is made for the whole process.
+        self.access_log = False
         self._await_request()
         if len(self.connections) > MAX_CONNECTIONS:
             others = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self]

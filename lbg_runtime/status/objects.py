@@ -6,7 +6,8 @@ Keys are stable; more may be added.
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from lbg_runtime.core.group.control_messages import FlowReport, KeySight
+from lbg_runtime.core.group.control_messages import FlowReport, KeyAnswer, KeySight
+from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.status.health import Lack
@@ -79,6 +80,20 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "owner": picture.owner,
         "parked": picture.sight.parked,
         "answers": [sight_as_object(picture.member, picture.flow, picture.sight)],
+    }
+
+
+def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: GroupShape) -> dict[str, object]:
+    """What members answered about a key; `shard` and `shape` are as of the settings of who asked."""
+    holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
+    # Members know of a re-striping, and these settings may not.
+    placed = [answer.queue for answer in (*holders, *answers)]
+    return {
+        "key": key,
+        "shard": shard,
+        "queue": placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard)),
+        "known": any(answer.sight.head or answer.sight.last or answer.sight.parked for answer in holders),
+        "answers": [sight_as_object(answer.header.member, answer.flow, answer.sight) for answer in answers],
     }
 
 

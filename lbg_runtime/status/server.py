@@ -6,27 +6,24 @@ handling. All that is told of the member is looked up on the member's loop (`sta
 
 import asyncio
 import contextlib
-import os
 import socket
 import threading
 from types import TracebackType
 from typing import Self
 
 import structlog
-import uvicorn
-from starlette.types import ASGIApp
 
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.status.connections import BoundedConnection
 from lbg_runtime.status.member_loop import MemberLoop
 from lbg_runtime.status.routes import StatusRoutes
+from lbg_runtime.status.serving import QuietServer, listen
 from lbg_runtime.status.source import StatusSource
 
 _log = structlog.get_logger(__name__)
 
 LAST_ANSWERS_S = 1
-"""For answers under way when the member leaves, whose clients may read slowly or not at all."""
+"""For answers under way when the member leaves."""
 END_WITHIN_S = 3.0
 """The last answers, two looks of the server at whether it is to end, and a busy machine."""
 
@@ -39,9 +36,8 @@ class StatusServer:
         """Where it listens; from the beginning of the context on with the port that the system chose."""
         self._source: StatusSource | None = None
         self._member_loop = asyncio.get_running_loop()
-        self._server = _make_server(
-            StatusRoutes(MemberLoop(self._member_loop), lambda: self._source).application(address, token)
-        )
+        app = StatusRoutes(MemberLoop(self._member_loop), lambda: self._source).application(address, token)
+        self._server = QuietServer(app, BoundedConnection, last_answers_s=LAST_ANSWERS_S)
         self._thread: threading.Thread | None = None
         self._has_ended = asyncio.Event()
 
@@ -78,7 +74,7 @@ class StatusServer:
                 self._thread.join()
 
     def _serve(self, listener: socket.socket) -> None:
-        """The thread. Off the main one, the server takes no signals."""
+        """The thread."""
         try:
             with listener, asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 runner.run(self._server.serve(sockets=[listener]))
@@ -86,32 +82,3 @@ class StatusServer:
             # Nobody waits any more where the loop is closed.
             with contextlib.suppress(RuntimeError):
                 self._member_loop.call_soon_threadsafe(self._has_ended.set)
-
-
-def _make_server(app: ASGIApp) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=BoundedConnection,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            # Its loggers are those of the whole process, which may serve something else with the same library.
-            log_config=None,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=LAST_ANSWERS_S,
-        )
-    )
-
-
-def listen(address: ListenAddress, where: str) -> socket.socket:
-    """A socket that listens there; raises `ConfigError` that names `where` the address stands."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        # The number says it in fewer words than the text; a name that has no address has no number either.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-        expected = "an address of this machine with a free port"
-        raise ConfigError(where, f"{address}: {reason}", expected) from None

@@ -16,7 +16,7 @@ from lbg_runtime.admin.roles import Role, Topics
 from lbg_runtime.admin.spec import GroupSpec, read_marker
 from lbg_runtime.admin.state import read_rights, read_state
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
-from lbg_runtime.broker.engine.engine import QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import (

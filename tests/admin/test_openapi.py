@@ -13,12 +13,11 @@ from urllib.parse import parse_qsl, unquote
 import httpx
 import pytest
 
-from lbg_runtime.admin.backlog import read_backlog
+from lbg_runtime.admin.backlog import find_shard_queues, read_backlog
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.queues import QueueAccess, SempQueueAdmin
 from lbg_runtime.admin.sight import disconnect, read_sights
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.dashboard.depths import read_depths
 from lbg_runtime.model.errors import QueueInUse
 from lbg_runtime.model.ids import QueueName
 from tests.admin.conftest import Broker
@@ -139,8 +138,7 @@ async def test_the_documents_accept_every_request(broker: Broker, recorder: Reco
     broker.engine.publish(flow, 1, Published("orders-hash/3/new", 1, 1, spooled_at_s=1_000))
     member = log_in(broker, name="orders/ann/host/1")
     broker.engine.bind(member, queue)
-    await read_sights(client, "default", SPEC.shape.queue_names())
-    await read_depths(client, "default", "orders")
+    await read_sights(client, "default", await find_shard_queues(client, "default", "orders"))
     await read_backlog(client, "default", "orders")
     assert await disconnect(client, "default", "orders", "ann") == ["orders/ann/host/1"]
     # What a re-striping does to queues.

@@ -1,11 +1,10 @@
 import httpx
 import pytest
 
-from lbg_runtime.admin.queues import Permission, QueueAccess, SempQueueAdmin, open_queue_admin
+from lbg_runtime.admin.queues import QueueAccess, SempQueueAdmin, open_queue_admin
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.broker.engine.engine import AccessType, Engine, QueueSettings
-from lbg_runtime.broker.engine.settings import Permission as EnginePermission
-from lbg_runtime.broker.engine.settings import RejectOnDiscard
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, QueueInUse, QueueMissing, QueueUnfit, SempRefused
@@ -49,7 +48,7 @@ async def test_a_new_queue_is_ready_for_a_group(broker, admin):
     await admin.create_queue(QUEUE)
     settings = broker.engine.queue_status("default", QUEUE).settings
     assert settings.access_type is AccessType.EXCLUSIVE
-    assert (settings.owner, settings.permission) == ("members", EnginePermission.CONSUME)
+    assert (settings.owner, settings.permission) == ("members", Permission.CONSUME)
     assert settings.ingress_enabled
     assert settings.egress_enabled
     assert settings.reject_on_discard is RejectOnDiscard.ALWAYS
@@ -62,9 +61,9 @@ async def test_a_new_queue_is_as_large_as_the_settings_say(client):
 
 
 async def test_a_queue_can_be_closed_to_everybody_but_its_owner(broker, client):
-    admin = SempQueueAdmin(client, "default", QueueAccess("members", Permission.NO_ACCESS), 100)
+    admin = SempQueueAdmin(client, "default", QueueAccess("members", others_consume=False), 100)
     await admin.create_queue(QUEUE)
-    assert broker.engine.queue_status("default", QUEUE).settings.permission is EnginePermission.NO_ACCESS
+    assert broker.engine.queue_status("default", QUEUE).settings.permission is Permission.NO_ACCESS
 
 
 async def test_a_queue_that_is_there_keeps_its_settings_and_is_enabled(broker, admin):
@@ -227,9 +226,9 @@ async def test_other_refusals_are_passed_on(broker):
 @pytest.mark.parametrize(
     ("username", "permission"),
     [
-        ("default", EnginePermission.CONSUME),
-        ("members", EnginePermission.NO_ACCESS),
-        ("stranger", EnginePermission.CONSUME),
+        ("default", Permission.CONSUME),
+        ("members", Permission.NO_ACCESS),
+        ("stranger", Permission.CONSUME),
     ],
 )
 async def test_it_is_made_from_settings(username, permission):

@@ -1,10 +1,12 @@
-"""What the broker's side of a group's members is asked to do."""
+"""What the broker sees of a group's queues, and what its side of members is asked to do."""
 
 import pytest
 
-from lbg_runtime.admin.sight import disconnect
+from lbg_runtime.admin.backlog import find_shard_queues
+from lbg_runtime.admin.sight import QueueSight, disconnect, read_sights
 from lbg_runtime.broker.engine.effects import ClientEnded
 from lbg_runtime.config.broker_names import client_name
+from lbg_runtime.model.ids import QueueName
 
 NAMES = (
     "shop/eu/host/17",
@@ -37,3 +39,41 @@ async def test_who_has_the_name_of_the_settings_is_found(broker, client):
     name = client_name("shop", "eu")
     broker.engine.connect("default", "default", "", name)
     assert await disconnect(client, "default", "shop", "eu") == [name]
+
+
+async def make_queues(client, *names):
+    for name in names:
+        queue = {"queueName": name, "permission": "consume", "ingressEnabled": True, "egressEnabled": True}
+        await client.create(("msgVpns", "default", "queues"), queue)
+
+
+async def test_queues_are_seen_with_whom_they_feed_and_those_without_flows_are_not_asked_for(broker, client):
+    await make_queues(client, *(f"orders/{index}" for index in range(120)))
+    for name in ("first", "second"):
+        member, _ = broker.engine.connect("default", "default", "", name)
+        broker.engine.bind(member, QueueName("orders/7"))
+    asked = []
+    handle = broker.transport.handle_async_request
+
+    async def counted(request):
+        asked.append(request.url.path)
+        return await handle(request)
+
+    broker.transport.handle_async_request = counted
+    found = await find_shard_queues(client, "default", "orders")
+    sights = await read_sights(client, "default", found)
+    assert list(sights) == list(found)
+    assert sights.pop(QueueName("orders/7")) == QueueSight(0, 2, "first")
+    assert set(sights.values()) == {QueueSight(0, 0, None)}
+    # Two pages of queues, and the flows of one of them.
+    assert len(asked) == 3
+
+
+async def test_a_queue_that_is_gone_meanwhile_is_left_out(broker, client):
+    await make_queues(client, "orders/0", "orders/1", "orders/2")
+    member, _ = broker.engine.connect("default", "default", "", "member")
+    broker.engine.bind(member, QueueName("orders/1"))
+    found = await find_shard_queues(client, "default", "orders")
+    broker.engine.disconnect(member)
+    await client.delete(("msgVpns", "default", "queues", "orders/1"))
+    assert list(await read_sights(client, "default", found)) == ["orders/0", "orders/2"]

@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 
 import pytest
 
+from lbg_runtime.admin.roles import Topics
 from lbg_runtime.admin.spec import GroupSpec, profile_name_of, read_marker
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
@@ -35,7 +37,7 @@ def test_what_is_stored_says_everything_but_the_password():
 
 def test_what_is_stored_fits_200_characters_or_is_refused_before_anything_is_done():
     room = 200 - len(make_spec(username="").marker())
-    assert len(make_spec(username="ü" * room).marker()) == 200
+    assert len(make_spec(username="ü" + "u" * (room - 1)).marker()) == 200
     with pytest.raises(UserError, match="201 characters"):
         make_spec(username="u" * (room + 1))
 
@@ -96,8 +98,15 @@ def test_names_that_differ_only_in_what_profiles_cannot_say_get_different_profil
         {"name": "x" * 199},
         {"username": "u*"},
         {"username": "u" * 190},
+        {"username": "ü" * 95},
     ],
 )
 def test_names_that_no_broker_takes_are_refused(settings):
     with pytest.raises(UserError):
         make_spec(**settings)
+
+
+def test_the_topics_of_a_group_are_measured_in_bytes():
+    replace(make_spec(), topics=Topics("orders/control", more=("ä" * 124 + "/>",)))
+    with pytest.raises(UserError, match=r"a topic of the group: 252 bytes in ä+/>; expected at most 250"):
+        replace(make_spec(), topics=Topics("orders/control", more=("ä" * 125 + "/>",)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.group import GroupAdmin, spec_of
@@ -182,7 +183,7 @@ async def test_what_cannot_be_read_is_one_line() -> None:
             {"group": {"name": "o", "from": "semp", "hash_count": 8}},
             "group.hash_count: given with from: semp; expected",
         ),
-        ({"semp": None}, "semp: not set, with group.from: semp; expected who may read"),
+        ({"semp": None}, "semp: not set, with group.from: semp; expected an account that may read"),
         ({"group": {"name": "o", "from": "else", **GROUP}}, "group.from: 'else'; expected one of file or semp"),
         ({"group": {"from": "semp"}}, "group.name: not set"),
         ({"dispatch": {"runners": 0}}, "dispatch.runners: 0; expected at least 1"),
@@ -259,6 +260,32 @@ async def test_a_change_is_told_once_and_so_is_its_end() -> None:
     assert told == [["16"], ["32"], []]
     assert [round((look - began) / LOOK_S) for look in looks] == [1, 2, 3, 4, 5, 6]
     assert watch.found == ()
+
+
+async def test_a_look_that_fails_for_whatever_reason_ends_nothing_and_is_warned_of_once() -> None:
+    unreadable = ConfigError("semp.tls.trust_store", "/trust: no certificate in it", "a file")
+    answers: list[StoredGroup | Exception] = [unreadable, unreadable, SempUnreachable("u", "away"), marker(HC=16)]
+    told: list[int] = []
+
+    async def read() -> StoredGroup | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    ended = asyncio.Event()
+
+    def note(found: tuple[Difference, ...]) -> None:
+        told.append(len(found))
+        ended.set()
+
+    looking = asyncio.create_task(StoredGroupWatch(settings_in_file().group, read, Middle(), note).run())
+    with structlog.testing.capture_logs() as lines:
+        await ended.wait()
+    looking.cancel()
+    assert told == [1]
+    levels = [each["log_level"] for each in lines if each["event"] == "group_settings_not_read"]
+    assert levels == ["info", "warning", "info"]
 
 
 async def test_settings_of_a_file_are_not_watched() -> None:

@@ -92,6 +92,30 @@ async def test_a_page_that_is_shown_for_long_keeps_no_more_moves_than_it_shows(s
         assert browser.errors == []
 
 
+MOVES_OF_TWO_SERVERS = """(async () => {
+  const { take } = await import(document.scripts[0].src);
+  const reader = (await fetch('v1/feed')).body.getReader();
+  const told = new TextDecoder().decode((await reader.read()).value);
+  await reader.cancel();
+  const whole = JSON.parse(told.split('\\n\\n')[0].slice('data: '.length));
+  return [0, 1].map((queue) => {
+    take({ ...whole, moves: [[1, whole.now, queue, 0, 0, 'stop', 5]] });
+    return [...document.querySelectorAll('#moves li b')].map((one) => one.textContent);
+  });
+})()"""
+
+
+async def test_a_server_that_was_started_anew_has_its_own_moves_listed(stage, browser):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        (first,), (second,) = await browser.evaluate(MOVES_OF_TWO_SERVERS)
+        assert (first.split()[0], second.split()[0]) == ("orders/0", "orders/1")
+        assert browser.errors == []
+
+
 async def test_a_kill_is_seen_within_a_second(stage, browser, tmp_path):
     async with stage() as group:
         await group.start("a", "b")

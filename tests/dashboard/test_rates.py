@@ -3,12 +3,13 @@
 import httpx
 import pytest
 
-from lbg_runtime.dashboard.rates import FRESH_MS, Handled, HandlingRates, read_handled
+from lbg_runtime.dashboard.rates import FRESH_MS, HandlingRates, read_handled
 from lbg_runtime.model.ids import MemberId
+from lbg_runtime.status.picture import HandledPicture
 
 
 def told(member, counts, incarnation=1):
-    return Handled(MemberId(member), incarnation, counts)
+    return HandledPicture(MemberId(member), incarnation, counts)
 
 
 def test_a_rate_is_what_came_between_two_answers() -> None:

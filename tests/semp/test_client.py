@@ -71,18 +71,16 @@ async def test_a_name_of_dots_is_no_step_back():
 
 
 async def test_verbs_and_bodies():
-    broker = Broker(ok({"n": 1}), ok({"n": 2}), ok({"n": 3}), ok(None), ok(None))
+    broker = Broker(ok({"n": 1}), ok({"n": 2}), ok(None), ok(None))
     async with broker.client() as client:
         await client.create(QUEUES, {"queueName": "q"})
         await client.update((*QUEUES, "q"), {"maxTtl": 1})
-        await client.replace((*QUEUES, "q"), {"maxTtl": 2})
         await client.delete((*QUEUES, "q"))
         await client.act((*QUEUES, "q", "deleteMsgs"))
     asked = [(each.method, each.url.path, each.content) for each in broker.requests]
     assert asked == [
         ("POST", "/SEMP/v2/config/msgVpns/default/queues", b'{"queueName":"q"}'),
         ("PATCH", "/SEMP/v2/config/msgVpns/default/queues/q", b'{"maxTtl":1}'),
-        ("PUT", "/SEMP/v2/config/msgVpns/default/queues/q", b'{"maxTtl":2}'),
         ("DELETE", "/SEMP/v2/config/msgVpns/default/queues/q", b""),
         ("PUT", "/SEMP/v2/action/msgVpns/default/queues/q/deleteMsgs", b"{}"),
     ]
@@ -154,11 +152,24 @@ async def test_the_code_of_an_error_counts_and_not_the_http_status():
     async with Broker(refusal(6), refusal(6, status=404)).client() as client:
         for status in (400, 404):
             with pytest.raises(SempRefused) as caught:
-                await client.delete((*QUEUES, "a/b"))
+                await client.get(SempApi.CONFIG, (*QUEUES, "a/b"))
             error = caught.value
             assert (error.code, error.status, error.description) == (6, "SOME", "because of it")
             assert error.http_status == status
-            assert error.request == "DELETE /SEMP/v2/config/msgVpns/default/queues/a%2Fb"
+            assert error.request == "GET /SEMP/v2/config/msgVpns/default/queues/a%2Fb"
+
+
+async def test_what_does_not_exist_is_found_to_be_none_and_is_deleted_already():
+    async with Broker(refusal(6), refusal(6), refusal(72), refusal(72), ok({"n": 1})).client() as client:
+        assert await client.find(SempApi.MONITOR, (*QUEUES, "q")) is None
+        await client.delete((*QUEUES, "q"))
+        with pytest.raises(SempRefused, match="because of it"):
+            await client.find(SempApi.MONITOR, (*QUEUES, "q"))
+        with pytest.raises(SempRefused, match="because of it"):
+            await client.delete((*QUEUES, "q"))
+        found = await client.find(SempApi.MONITOR, (*QUEUES, "q"))
+    assert found is not None
+    assert found.number("n") == 1
 
 
 async def test_a_wrong_password_is_a_refusal_of_its_own():

@@ -1,5 +1,6 @@
 """The administrator's client and HTTPS: who cannot prove who it is gets no password and no token."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -43,6 +44,19 @@ async def test_the_broker_is_asked_over_tls(certificates: Certificates, store: s
         async with open_semp(settings_for(server, tls=tls)) as client:
             found = await client.get(SempApi.CONFIG, VPN)
             assert found.text("msgVpnName") == "default"
+
+
+async def test_a_mounted_secret_is_a_trust_store(certificates: Certificates, tmp_path: Path) -> None:
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..2026" / "ca.crt").write_bytes(certificates.authority_file.read_bytes())
+    (tmp_path / "..data").symlink_to("..2026")
+    (tmp_path / "ca.crt").symlink_to("..data/ca.crt")
+    async with serve(certificates) as server:
+        async with open_semp(settings_for(server, tls={"trust_store": str(tmp_path)})) as client:
+            await client.get(SempApi.CONFIG, VPN)
+        (tmp_path / "ca.crt").unlink()
+        with pytest.raises(ConfigError, match=rf"semp\.tls\.trust_store: {tmp_path}: no certificate in it; "):
+            open_semp(settings_for(server, tls={"trust_store": str(tmp_path)}))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Events for tests."""
+"""Events for tests, and a gate for them."""
+
+from collections.abc import Callable
 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import (
@@ -8,6 +10,7 @@ from lbg_runtime.model.message import (
     Message,
 )
 from lbg_runtime.sidecar.event import Event
+from lbg_runtime.sidecar.gate import Gate
 
 
 def make_event(payload: bytes = b'{"a": 1}', *, key: str | None = "k", topic: str = "orders/new", **given) -> Event:
@@ -31,3 +34,8 @@ def make_event(payload: bytes = b'{"a": 1}', *, key: str | None = "k", topic: st
 def stamps(key: str, number: int) -> dict[str, str | int]:
     """As the hashed publisher puts them on a message."""
     return {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+
+
+def make_gate(on_open: Callable[[], None] = lambda: None) -> Gate:
+    """A gate of no member."""
+    return Gate(lambda _: None, on_open)

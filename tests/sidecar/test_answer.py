@@ -28,7 +28,7 @@ def test_what_says_nothing_else_is_a_success(body):
         (b'{"status": 1}', Status.RETRY, "unknown status 1"),
         (b"{broken", Status.RETRY, "HTTP 200 with a body that is no JSON"),
         (b"\xff\xfe", Status.RETRY, "HTTP 200 with a body that is no JSON"),
-        (None, Status.RETRY, "HTTP 200 with a body that is no JSON"),
+        (None, Status.RETRY, "HTTP 200 with a body of more than 1 MB"),
     ],
 )
 def test_a_status_is_followed_and_what_cannot_be_read_is_tried_again(body, status, reason):
@@ -37,13 +37,19 @@ def test_a_status_is_followed_and_what_cannot_be_read_is_tried_again(body, statu
 
 def test_a_text_that_says_that_it_is_one_is_a_success():
     assert read_answer(200, "text/plain; charset=utf-8", b"OK").status is Status.SUCCESS
-    assert read_answer(200, "text/html", None).status is Status.SUCCESS
     assert read_answer(200, "text/html", b'{"status": "RETRY"}').status is Status.RETRY
 
 
 def test_bytes_that_do_not_say_what_they_are_are_tried_again():
     answer = read_answer(200, "", b"OK")
-    assert answer == Answer(Status.RETRY, "HTTP 200 with a body that is no answer of type ''")
+    assert answer == Answer(Status.RETRY, "HTTP 200 with a body that is neither empty nor JSON (type '')")
+
+
+@pytest.mark.parametrize("kind", ["text/html", JSON, ""])
+def test_what_is_too_long_to_be_read_is_no_success(kind):
+    too_long = Answer(Status.RETRY, "HTTP 200 with a body of more than 1 MB")
+    assert read_answer(200, kind, None) == too_long
+    assert read_bulk_answer(200, None, ["1"]) == {"1": too_long}
 
 
 @pytest.mark.parametrize("code", [301, 400, 401, 403, 405, 413, 429, 500, 503])

@@ -31,10 +31,19 @@ def test_a_message_that_says_nothing_of_itself_is_an_event_as_applications_for_d
 
 
 def test_what_the_publisher_said_of_the_event_wins():
-    properties = {"ce_type": "order.created", "ce_source": "/shop", "ce_id": "7", "ce_custom": 5, "other": "x"}
-    event = told(make_event(properties=properties))
-    assert (event["type"], event["source"], event["id"], event["custom"]) == ("order.created", "/shop", "7", 5)
+    said = {"type": "order.created", "source": "/shop", "id": "7", "time": "2026-01-01T00:00:00Z", "custom": 5}
+    properties = {**{f"ce_{name}": value for name, value in said.items()}, "other": "x"}
+    event = told(make_event(properties=properties, sent_at_ms=1))
+    assert event.items() >= said.items()
     assert "other" not in event
+
+
+@pytest.mark.parametrize("key", ["acct-7", None])
+def test_no_event_names_another_key_than_the_one_that_is_kept_in_order(key):
+    event = make_event(key=key, properties={"ce_partitionkey": "acct-1"})
+    entry = bulk_entry(event, "pubsub", "5", is_raw=False)["event"]
+    assert told(event).get("partitionkey") == entry.get("partitionkey") == key
+    assert binary(event, "pubsub")[0].get("ce-partitionkey") == key
 
 
 @pytest.mark.parametrize(

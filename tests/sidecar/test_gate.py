@@ -16,7 +16,7 @@ QUEUE, EPOCH = QueueName("orders/1"), Epoch(2)
 
 def _gate():
     told = []
-    return Gate(told.append), told
+    return Gate(told.append, lambda: None), told
 
 
 async def test_events_wait_while_it_is_closed_and_go_on_when_it_opens():

@@ -33,6 +33,7 @@ def test_data_without_a_type_is_bytes():
         ({}, {"metadata.partitionKey": "c"}, "c"),
         ({"ce-partitionkey": "d%20e"}, {}, "d e"),
         ({"ce-partitionkey": ""}, {}, None),
+        ({"ce-partitionkey": "e", "lbg-key": "e"}, {"key": "f"}, "e"),
     ],
 )
 def test_a_key_may_be_given_in_several_places(headers, query, key):
@@ -54,6 +55,22 @@ def test_a_key_may_be_given_in_several_places(headers, query, key):
 def test_what_cannot_be_decoded_is_refused_and_no_key_of_many(headers, query):
     with pytest.raises(UserError):
         read_publication(headers, query, b"x")
+
+
+@pytest.mark.parametrize(
+    ("named", "headers", "query"),
+    [
+        ("acct-1", {"lbg-key": "acct-7"}, {}),
+        ("acct-1", {}, {"key": "acct-7"}),
+        ("acct-1", {}, {"metadata.partitionKey": ""}),
+        (4711, {}, {}),
+        (True, {"lbg-key": "k"}, {}),
+        (["k"], {"lbg-key": "k"}, {}),
+    ],
+)
+def test_an_event_that_names_another_key_than_it_is_published_with_is_refused(named, headers, query):
+    with pytest.raises(UserError, match="attribute partitionkey"):
+        read_publication({**STRUCTURED, **headers}, query, event(partitionkey=named))
 
 
 def test_a_structured_event_is_taken_apart():

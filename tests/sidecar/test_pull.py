@@ -7,10 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.sidecar.answer import Answer, Status
-from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
-from tests.sidecar.events import make_event
+from tests.sidecar.events import make_event, make_gate
 
 SUCCESS = Answer(Status.SUCCESS)
 
@@ -50,12 +49,11 @@ def pulling(trial: SidecarTrial):
     def make(**sections):
         # The port is not opened: `listen` is needed for the setting to make sense, and served by nobody here.
         app = trial.app(None, sidecar={"listen": "127.0.0.1:0"}, **sections)
-        sidecar = app._companion
 
-        async def serve_nothing(_stack, _publisher, receiver):
-            sidecar._receiver = receiver
+        async def serve_nothing(*_):
+            pass
 
-        sidecar._serve = serve_nothing
+        app._companion._serve = serve_nothing
         return app
 
     return make
@@ -273,7 +271,7 @@ async def test_a_reader_that_stands_still_is_not_sent_what_was_taken_back(trial,
 
 
 async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
-    pulled = PulledEvents(10_000, Gate(lambda _: None), lambda: None)
+    pulled = PulledEvents(10_000, make_gate())
     first, second = (asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab")
     await asyncio.sleep(0.1)
     stream = pulled.stream(1)
@@ -289,7 +287,7 @@ async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
 
 
 async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
-    lives = [PulledEvents(10_000, Gate(lambda _: None), lambda: None) for _ in range(2)]
+    lives = [PulledEvents(10_000, make_gate()) for _ in range(2)]
     streams = [pulled.stream(1) for pulled in lives]
     readings = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await asyncio.sleep(0)
@@ -304,7 +302,7 @@ async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
 
 
 async def test_what_waits_for_room_can_be_cancelled_together_with_what_is_open():
-    pulled = PulledEvents(10_000, Gate(lambda _: None), lambda: None)
+    pulled = PulledEvents(10_000, make_gate())
     stream = pulled.stream(1)
     reading = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)

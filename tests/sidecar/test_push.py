@@ -144,7 +144,7 @@ async def test_drop_ends_the_event_with_a_line_in_the_log(trial, answer, reason)
     [
         (Response(200, "application/json", b"{gar\xff"), "HTTP 200 with a body that is no JSON"),
         (Response(200, "application/json", b'{"status": "DONE"}'), "unknown status 'DONE'"),
-        (Response(200, "application/json", None), "HTTP 200 with a body that is no JSON"),
+        (Response(200, "application/json", None), "HTTP 200 with a body of more than 1 MB"),
         (Response(500, "text/plain", b"oops"), "HTTP 500"),
         (Response(401, "", b""), "HTTP 401"),
         (Response(413, "", b""), "HTTP 413"),

@@ -16,10 +16,10 @@ from lbg_runtime.model.keys import KeySource
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.counts import Counts
-from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, EventStream, SidecarRoutes
 from lbg_runtime.sidecar.server import LAST_ANSWERS_S
+from tests.sidecar.events import make_gate
 
 SHAPE = GroupShape(GroupName("orders"), "h", 8, 2)
 
@@ -45,14 +45,15 @@ class Broker:
 class Rig:
     """The routes behind the rules of access, and a client."""
 
-    def __init__(self, listen="127.0.0.1:3500", token=None, pulled=None, max_body_bytes=1_000):
+    def __init__(self, listen="127.0.0.1:3500", token=None, pulls=True, max_body_bytes=1_000):
         self.broker = Broker()
         self.counts = Counts()
         self.publisher = HashedPublisher(
             self.broker, SHAPE, HashFunction.CRC32, publisher_id="p", key_source=KeySource.parse("json:/k")
         )
-        self.receiver = pulled or PulledEvents(1_000, Gate(lambda _: None), lambda: None)
-        routes = SidecarRoutes(self.publisher, self.receiver, self.counts, max_body_bytes)
+        self.gate = make_gate()
+        self.pulled = PulledEvents(1_000, self.gate) if pulls else None
+        routes = SidecarRoutes(self.publisher, self.gate, self.pulled, self.counts, max_body_bytes)
         app = SidecarAccess(routes.application(), ListenAddress.parse(listen), token, self.counts)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:3500")
 
@@ -238,7 +239,8 @@ async def test_a_stream_has_a_sensible_size(rig, capacity):
 
 
 async def test_a_stream_whose_client_does_not_read_ends_when_the_sidecar_does():
-    pulled = PulledEvents(1_000, Gate(lambda _: None), lambda: None)
+    gate = make_gate()
+    pulled = PulledEvents(1_000, gate)
     is_sending = asyncio.Event()
 
     async def block(_):
@@ -253,12 +255,12 @@ async def test_a_stream_whose_client_does_not_read_ends_when_the_sidecar_does():
     pulled.close()
     async with asyncio.timeout(LAST_ANSWERS_S / 2):
         await answering
-    assert not pulled.is_ready
+    assert not gate.is_open
 
 
 async def test_a_stream_whose_client_reads_is_ended_whole_and_at_once():
     has_begun = asyncio.Event()
-    pulled = PulledEvents(1_000, Gate(lambda _: None), has_begun.set)
+    pulled = PulledEvents(1_000, make_gate(has_begun.set))
     sent = []
 
     async def send(message):
@@ -276,10 +278,7 @@ async def test_a_stream_whose_client_reads_is_ended_whole_and_at_once():
 
 
 async def test_an_application_that_is_called_cannot_pull():
-    class Pushed:
-        is_ready = True
-
-    rig = Rig(pulled=Pushed())
+    rig = Rig(pulls=False)
     for path in ("/v1/pull", "/v1/settle"):
         answer = await rig.post(path)
         assert answer.status_code == 409

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import logging
 import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
+from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.sidecar import server
 from lbg_runtime.status import connections
@@ -200,3 +203,23 @@ async def test_a_port_that_is_taken_stops_the_start(trial):
         app = trial.app(ScriptedApplication(succeed), sidecar={"listen": address})
         with pytest.raises(ConfigError, match=r"sidecar\.listen: .* in use"):
             await app.run()
+
+
+async def test_the_access_log_of_the_process_is_left_to_the_process():
+    access, heard = logging.getLogger("uvicorn.access"), []
+    handler = logging.Handler()
+    handler.emit = heard.append
+    level = access.level
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    try:
+        async with (
+            server.SidecarServer(PlainTextResponse("well"), ListenAddress("127.0.0.1", 0)) as served,
+            aiohttp.ClientSession(f"http://{served.address}") as client,
+            client.get("/") as response,
+        ):
+            assert await response.text() == "well"
+        assert (access.handlers, access.propagate, heard) == ([handler], True, [])
+    finally:
+        access.removeHandler(handler)
+        access.setLevel(level)

@@ -4,10 +4,21 @@ import orjson
 
 from lbg_runtime.cli.group.text import picture_as_object
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import FlowReport, KeySight, LaneHead, LastHandled, ReportedFlow
+from lbg_runtime.core.group.control_messages import (
+    FlowReport,
+    Header,
+    KeyAnswer,
+    KeySight,
+    LaneHead,
+    LastHandled,
+    Life,
+    QuestionId,
+    ReportedFlow,
+)
 from lbg_runtime.core.lanes import LaneStage
-from lbg_runtime.model.ids import Epoch, MemberId, QueueName
-from lbg_runtime.status.objects import changes_as_object, key_as_object, member_as_object
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.status.objects import changes_as_object, found_as_object, key_as_object, member_as_object
 from lbg_runtime.status.picture import KeyPicture
 from tests.cli.group.test_commands import picture
 from tests.status.asking import STANDBY, change, counted, flow, member
@@ -69,6 +80,25 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
             }
         ],
     }  # fmt: skip
+
+
+def test_what_members_answered_is_told_as_of_the_owner_and_by_the_settings_where_nobody_did() -> None:
+    owned, standby = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12), FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
+    running = KeySight(4, 0, LaneHead(LaneStage.RUNNING, 1, False, 17, 250, 240, None), None)
+
+    def answer(name: str, queue: str, flow: FlowReport, sight: KeySight) -> KeyAnswer:
+        header = Header(GroupName("orders"), MemberId(name), Life(1, 1), 1)
+        return KeyAnswer(header, QuestionId("q"), 9, QueueName(queue), flow, sight)
+
+    shape = GroupShape(GroupName("orders"), "orders-hash", 16, 4)
+    nobody = {"key": "k", "shard": 9, "queue": "orders/1", "known": False, "answers": []}
+    assert found_as_object("k", 9, [], shape) == nobody
+    left = answer("a", "orders/1", standby, running)
+    told = found_as_object("k", 9, [left], shape)
+    assert (told["queue"], told["known"]) == ("orders/1", False)
+    told = found_as_object("k", 9, [left, answer("b", "orders/5", owned, running)], shape)
+    assert (told["queue"], told["known"]) == ("orders/5", True)
+    assert [one["member"] for one in orjson.loads(orjson.dumps(told["answers"]))] == ["a", "b"]
 
 
 def test_only_the_owner_knows_a_key() -> None:

@@ -503,9 +503,10 @@ addEventListener('keydown', (event) => {
 
 // -- moves
 
-let listed = 0;
+let listed;
 function showMoves() {
-  const newest = known.moves.at(-1)?.number ?? 0;
+  // The move itself: a server that was started anew numbers its moves from 1 again.
+  const newest = known.moves.at(-1);
   const list = $('moves');
   if (newest === listed && list.children.length) return;
   const items = known.moves.slice(-MOVES_LISTED).reverse().map(buildMove);

@@ -1,0 +1,30 @@
+"""Many questions to a broker's administration, some of them at the same time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+REQUESTS_AT_ONCE = 8
+"""Enough to ask a thousand queues within a second or two, and little for a broker."""
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+
+async def ask_each(items: Iterable[_Item], ask: Callable[[_Item], Awaitable[_Answer]]) -> list[_Answer]:
+    """The answers, in the order of the items. Where one fails the rest is given up, and its error is raised."""
+    numbered = enumerate(items)
+    answers: dict[int, _Answer] = {}
+
+    async def take_turns() -> None:
+        # All share the iterator: each takes the next item that nobody has.
+        for number, item in numbered:
+            answers[number] = await ask(item)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(REQUESTS_AT_ONCE):
+                tasks.create_task(take_turns())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [answers[number] for number in sorted(answers)]

@@ -1,0 +1,89 @@
+"""Servers of ours in a process that is not theirs, and the listening sockets that they are given."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.status.connections import BoundedConnection
+
+
+class QuietServer(uvicorn.Server):
+    """Takes no signals of the process and touches none of its loggers; of what is asked it writes no line."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        connection: type[BoundedConnection],
+        *,
+        last_answers_s: int,
+        limit_concurrency: int | None = None,
+    ) -> None:
+        """`last_answers_s`: for answers under way when it is to end; their clients may read slowly or not at all."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                # The library's loggers are those of the whole process, which may serve something else with it. So not
+                # `access_log` either, which empties one for all: `BoundedConnection` says it of itself.
+                log_config=None,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=limit_concurrency,
+                timeout_graceful_shutdown=last_answers_s,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them to the process."""
+        yield
+
+
+class LoopServer:
+    """Serves on the event loop that it is entered on, while its context lasts; once."""
+
+    def __init__(self, server: QuietServer, address: ListenAddress, where: str) -> None:
+        """`where` the address stands, for `listen`."""
+        self.address = address
+        """Where it listens; from the beginning of the context on with the port that the system chose."""
+        self._where = where
+        self._server = server
+        self._serving: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises as `listen` does where the address cannot be had."""
+        listener = listen(self.address, self._where)
+        self.address = ListenAddress(self.address.host, listener.getsockname()[1])
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+def listen(address: ListenAddress, where: str) -> socket.socket:
+    """A socket that listens there; raises `ConfigError` that names `where` the address stands."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        # The number says it in fewer words than the text; a name that has no address has no number either.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+        expected = "an address of this machine with a free port"
+        raise ConfigError(where, f"{address}: {reason}", expected) from None
