@@ -154,14 +154,23 @@ def _unknown_messages(tables: RunTables, columns: Columns) -> set[tuple[int, int
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """What ledgers list, and what was handled, with one code per publisher and key, and without parts."""
+    """What ledgers list, and what was handled, with one group per publisher and key, and without parts."""
 
+    publisher: Ints
+    """Its code, per group."""
+    key: Ints
     group: tuple[Ints, ...]
     """Per handled range, confirmed record, unconfirmed record, and listed range of the past."""
     handled: tuple[Ints, Ints, Ints]
     listed: tuple[Ints, Ints, Ints]
     is_open: Flags
     """Confirmed records of which a number was not handled."""
+
+    def named(self, columns: Columns, groups: Ints, numbers: Mapping[str, Ints | Flags]) -> pa.Table:
+        """The publishers and keys of groups, beside columns of numbers."""
+        publisher, key = self.publisher[groups], self.key[groups]
+        names = {"publisher": columns.publishers.arrow(publisher), "key": columns.keys.arrow(key)}
+        return pa.table(names | {name: pa.array(column) for name, column in numbers.items()})
 
 
 def read_ledgers(tables: RunTables, past: Past, columns: Columns, handled: Ranges) -> Ledgers:
@@ -170,7 +179,10 @@ def read_ledgers(tables: RunTables, past: Past, columns: Columns, handled: Range
     key = np.concatenate([handled.key, *columns.keys.columns[1:3], columns.keys.columns[4]])
     counts = np.cumsum([len(handled.part), tables.confirmed.num_rows, tables.unconfirmed.num_rows])
     # A ledger without a readable header has no publisher, which is no code that `dense` takes.
-    group = np.split(dense(publisher - NONE, key), counts)
+    group_of_row = dense(publisher - NONE, key)
+    row_of_group = np.zeros(int(group_of_row.max(initial=-1)) + 1, dtype=np.int64)
+    row_of_group[group_of_row] = np.arange(len(group_of_row))
+    group = np.split(group_of_row, counts)
     first, last = ints(tables.confirmed, "first_seq"), ints(tables.confirmed, "last_seq")
     ranges = united_ranges(group[0], handled.first_seq, handled.last_seq)
     begin, end = positions_in_ranges(ranges, group[1], first), positions_in_ranges(ranges, group[1], last)
@@ -179,7 +191,8 @@ def read_ledgers(tables: RunTables, past: Past, columns: Columns, handled: Range
         np.concatenate([first, ints(past.listed, "first_seq")]),
         np.concatenate([last, ints(past.listed, "last_seq")]),
     )
-    return Ledgers(tuple(group), ranges, listed, (first <= last) & ((begin < 0) | (begin != end)))
+    is_open = (first <= last) & ((begin < 0) | (begin != end))
+    return Ledgers(publisher[row_of_group], key[row_of_group], tuple(group), ranges, listed, is_open)
 
 
 def listed_rows(columns: Columns, ledgers: Ledgers, handled: Ranges, rows: Ints) -> Flags:
@@ -200,11 +213,8 @@ def closed_records(tables: RunTables, past: Past, columns: Columns, ledgers: Led
     first = np.concatenate([ints(tables.confirmed, "first_seq")[rows], ints(past.listed, "first_seq")])
     last = np.concatenate([ints(tables.confirmed, "last_seq")[rows], ints(past.listed, "last_seq")])
     group = np.concatenate([ledgers.group[1][rows], ledgers.group[3]])
-    publisher = np.concatenate([columns.publishers.columns[1][rows], columns.publishers.columns[4]])
-    key = np.concatenate([columns.keys.columns[1][rows], columns.keys.columns[4]])
     united = united_ranges(group, first, last)
-    names = _samples(group, united[0])
-    return named(columns, publisher, key, names, {"first_seq": united[1], "last_seq": united[2]})
+    return ledgers.named(columns, united[0], {"first_seq": united[1], "last_seq": united[2]})
 
 
 def compare_with_ledgers(
@@ -218,22 +228,12 @@ def compare_with_ledgers(
     number = ints(tables.unconfirmed, "seq")
     unconfirmed = merged_ranges(ledgers.group[2], number, number)
     strayed = subtracted(subtracted(ledgers.handled, ledgers.listed), unconfirmed)
-    publisher = np.concatenate([handled.publisher, *columns.publishers.columns[1:3], columns.publishers.columns[4]])
-    key = np.concatenate([handled.key, *columns.keys.columns[1:3], columns.keys.columns[4]])
-    group = np.concatenate(ledgers.group)
     numbers: dict[str, Ints | Flags] = {"first_seq": strayed[1], "last_seq": strayed[2]}
-    unlisted = named(columns, publisher, key, _samples(group, strayed[0]), numbers)
+    unlisted = ledgers.named(columns, strayed[0], numbers)
     unseen = _may_be_unseen(tables, columns, ledgers, handled, holes, lacking)
     numbers = {"first_seq": lacking[1], "last_seq": lacking[2], "unseen": unseen}
-    unhandled = named(columns, publisher, key, _samples(group, lacking[0]), numbers)
+    unhandled = ledgers.named(columns, lacking[0], numbers)
     return int(np.sum(ledgers.listed[2] - ledgers.listed[1] + 1)), unhandled, unlisted
-
-
-def _samples(group: Ints, wanted: Ints) -> Ints:
-    """Per wanted group, a row of it."""
-    sample = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
-    sample[group] = np.arange(len(group))
-    return sample[wanted]
 
 
 def _may_be_unseen(
@@ -280,9 +280,3 @@ def _may_be_unseen(
 def _at(values: Ints, positions: Ints) -> Ints:
     """Values at positions, of which those outside mean nothing."""
     return values[np.clip(positions, 0, len(values) - 1)] if len(values) else np.zeros(len(positions), dtype=np.int64)
-
-
-def named(columns: Columns, publisher: Ints, key: Ints, rows: Ints, numbers: Mapping[str, Ints | Flags]) -> pa.Table:
-    """The publishers and keys of rows, beside columns of numbers."""
-    names = {"publisher": columns.publishers.arrow(publisher[rows]), "key": columns.keys.arrow(key[rows])}
-    return pa.table(names | {name: pa.array(column) for name, column in numbers.items()})

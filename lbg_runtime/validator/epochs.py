@@ -34,8 +34,6 @@ class Epochs:
     """Per flow record, the row of its epoch."""
     flow_ns: Ints
     """Per flow record, its moment on the common clock."""
-    first_active_ns: Ints
-    """`FAR_FUTURE` where the flow was never active."""
     over_ns: Ints
     """First `released` or `down` record, or the first activity of a later epoch of the same life and queue, whichever
     is earlier; no settlement may follow. `FAR_FUTURE` while neither is on record."""
@@ -97,8 +95,7 @@ def read_epochs(handlings: Handlings, flows: pa.Table, lives: Lives) -> Epochs:
     draining = is_one_of(flows, "event", "draining")
     draining_ns = np.full(count, FAR_PAST, dtype=np.int64)
     np.maximum.at(draining_ns, of_flow[draining], flow_ns[draining])
-    first_active = earliest("active")
-    over = np.minimum(earliest("released", "down"), _next_activity(journal, queue, first_active))
+    over = np.minimum(earliest("released", "down"), _next_activity(journal, queue, earliest("active")))
     return Epochs(
         journal=journal,
         queue=queue,
@@ -106,7 +103,6 @@ def read_epochs(handlings: Handlings, flows: pa.Table, lives: Lives) -> Epochs:
         of_handling=of_handling,
         of_flow=of_flow,
         flow_ns=flow_ns,
-        first_active_ns=first_active,
         over_ns=over,
         draining_ns=draining_ns,
         released=ever("released"),

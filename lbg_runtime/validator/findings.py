@@ -1,7 +1,7 @@
 """What the kernel says: findings with their witnesses, owner changes, counts, the verdict."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import astuple, dataclass
 from enum import Enum
 from itertools import groupby
 
@@ -91,6 +91,15 @@ def first_of_each_law(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(kept)
 
 
+def split_by_proof(counts: Mapping[Law, int], weak: Set[Law]) -> tuple[tuple[Law, ...], tuple[Law, ...]]:
+    """The laws with violations that are proven, and those with violations that records which are missing could explain.
+
+    `weak` are the laws of which that holds. Only a proven violation makes a verdict invalid.
+    """
+    broken = [law for law in Law if counts[law]]
+    return tuple(law for law in broken if law not in weak), tuple(law for law in broken if law in weak)
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """The handling of a queue went from one member's life to another's."""
@@ -99,7 +108,7 @@ class Move:
     from_member: str
     to_member: str
     cause: str
-    """`rebind`, `stop`, `inactive` or `down` as the old owner recorded it, `crash` when it could not, or `unknown`."""
+    """A `ReleaseCause` as the old owner recorded it, `crash` when it could not, or `unknown`."""
     pause_ms: int
     """End of the old owner's last handling to start of the new owner's first. It includes waiting for a message to
     handle, so it is an upper bound of what the move cost; negative when the two overlapped."""
@@ -144,6 +153,11 @@ class Accounts:
     overlaps_after_loss: int
     """Handlings that started while one of their key still ran that had lost its flow, and whose message had come
     again: no consumer can prevent it."""
+
+
+def sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
+    """The accounts of a run from those of its parts, of which there is at least one."""
+    return Accounts(*map(sum, zip(*map(astuple, accounts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +227,7 @@ class Standing:
     @property
     def kind(self) -> VerdictKind:
         """Invalid where a violation is proven; else unknown where something cannot be; else valid so far."""
-        if any(count for law, count in self.counts.items() if law not in self.weak):
+        if split_by_proof(self.counts, self.weak)[0]:
             return VerdictKind.INVALID
         if self.reasons or self.overtaken or self.late or self.doubtful or self.unnumbered or not self.handled_first:
             return VerdictKind.UNKNOWN
@@ -222,7 +236,7 @@ class Standing:
     @property
     def unproven(self) -> tuple[Law, ...]:
         """Laws with violations that records which are missing could explain."""
-        return tuple(law for law, count in self.counts.items() if count and law in self.weak)
+        return split_by_proof(self.counts, self.weak)[1]
 
 
 NOTHING_YET = Standing(0, dict.fromkeys(Law, 0), 0, 0, 0, 0, 0, 0, 0, 0, 0)

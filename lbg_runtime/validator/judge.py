@@ -21,6 +21,8 @@ from lbg_runtime.validator.findings import (
     VerdictKind,
     Witness,
     first_of_each_law,
+    split_by_proof,
+    sum_accounts,
 )
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.schema import RunTables
@@ -47,7 +49,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     unlisted_of, unlisted, unseen = _settle_loss(parts, counts, findings)
     strangers = sorted({name or "?" for name in unlisted_of} - {name or "" for name in texts(ledgers, "publisher")})
     _settle_key_shards(parts, counts, findings)
-    accounts = _sum_accounts([part.accounts for part in parts])
+    accounts = sum_accounts([part.accounts for part in parts])
 
     restripings = tuple(dict.fromkeys(restriping for part in parts for restriping in part.restripings))
     doubts = doubts_of_files(journals, ledgers, restripings)
@@ -69,13 +71,10 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     weak = set(doubts.weak)
     weak |= {Law.LOSS} if unseen == counts[Law.LOSS] else set()
     weak |= NEEDS_EVERY_LEDGER if strangers else set()
-    unproven = tuple(law for law in Law if counts[law] and law in weak)
-    if any(counts[law] for law in Law if law not in weak):
-        kind = VerdictKind.INVALID
-    else:
-        kind = VerdictKind.UNKNOWN if reasons else VerdictKind.VALID
+    proven, unproven = split_by_proof(counts, weak)
+    unless_proven = VerdictKind.UNKNOWN if reasons else VerdictKind.VALID
     return Verdict(
-        kind=kind,
+        kind=VerdictKind.INVALID if proven else unless_proven,
         accounts=accounts,
         counts=dict(counts),
         unproven=unproven,
@@ -142,20 +141,6 @@ def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findi
         witnesses = tuple(Witness(record="message", **row) for row in rows)
         text = f"key {names.text(code)!r} lies in shards " + " and ".join(str(row["shard"]) for row in rows)
         findings.append(Finding(Law.KEY_ON_TWO_SHARDS, text, witnesses))
-
-
-def _sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
-    return Accounts(
-        published=sum(part.published for part in accounts),
-        handled_first=sum(part.handled_first for part in accounts),
-        duplicates=sum(part.duplicates for part in accounts),
-        duplicate_bound=sum(part.duplicate_bound for part in accounts),
-        duplicates_flagged=sum(part.duplicates_flagged for part in accounts),
-        duplicates_resent=sum(part.duplicates_resent for part in accounts),
-        fenced=sum(part.fenced for part in accounts),
-        unnumbered=sum(part.unnumbered for part in accounts),
-        overlaps_after_loss=sum(part.overlaps_after_loss for part in accounts),
-    )
 
 
 def _unclosed_ledgers(ledgers: pa.Table) -> list[str]:

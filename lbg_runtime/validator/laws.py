@@ -27,10 +27,10 @@ from lbg_runtime.validator.segments import (
 _STAMP_ROUNDING_NS = 1_000
 """Wall stamps are cut to microseconds, so a difference of two can be this far off."""
 
-_HOST_CLOCK_TOLERANCE_NS = HOST_CLOCK_TOLERANCE_MS * 1_000_000
-
 _SETTLE_ROUNDING_NS = 5_000
-"""And each of two moments of settling is made of a difference of two."""
+"""Each of two moments of settling is made of such a difference."""
+
+_HOST_CLOCK_TOLERANCE_NS = HOST_CLOCK_TOLERANCE_MS * 1_000_000
 
 
 def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table) -> int:
@@ -38,25 +38,12 @@ def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table
     as the flow of the earlier one was lost before, and the later one comes of what was given to others again.
     """
     handlings = columns.handlings
-    rows = np.flatnonzero(handlings.key != NONE)
-    lane = dense(handlings.part[rows], handlings.key[rows])
-    earlier, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
-    # In the lanes where something overlaps, ask again per life: the other pair may have hidden it.
-    rows = rows[np.isin(lane, lane[later])]
-    facts = (handlings.complete, handlings.redelivered, handlings.settle_ns, handlings.seq, handlings.publisher)
-    origin = (handlings.bind_epoch, handlings.queue, handlings.journal)
-    # Of equal ones it must not matter which was read first.
-    rows = rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
+    rows = _rows_of_overlapping_lanes(handlings)
+    # Per life too: among all, another pair may hide one.
     inner_earlier, inner_later = _overlaps(handlings, rows, handlings.done_ns, handlings.journal)
-    _, all_later = _overlaps(handlings, rows, handlings.done_ns)
-    ends_ns, unexplained = _ends_for_others(columns, epochs, flows, rows)
-    earlier, later = _overlaps(handlings, rows, ends_ns)
-    margin = ends_ns[earlier] - handlings.start_ns[later]
-    known = set(later.tolist())
-    behind = np.asarray([pair for pair in unexplained if pair[1] not in known], dtype=np.int64).reshape(-1, 2)
-    earlier, later = np.concatenate([earlier, behind[:, 0]]), np.concatenate([later, behind[:, 1]])
-    margin = np.concatenate([margin, handlings.done_ns[behind[:, 0]] - handlings.start_ns[behind[:, 1]]])
-    excused = np.setdiff1d(np.setdiff1d(all_later, inner_later), later)
+    _, any_later = _overlaps(handlings, rows, handlings.done_ns)
+    earlier, later, margin = _overlaps_across_lives(columns, epochs, flows, rows)
+    excused = np.setdiff1d(np.setdiff1d(any_later, inner_later), later)
     across = ~np.isin(later, inner_later)
     earlier, later, margin = earlier[across], later[across], margin[across]
     earlier, later = book.without_doubt(earlier, later, handlings.journal[earlier], handlings.journal[later], margin)
@@ -70,6 +57,35 @@ def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table
     book.write_pairs(Law.OVERLAP_IN_PROCESS, inner_earlier, inner_later, handlings.start_ns[inner_later], find)
     book.write_pairs(Law.OVERLAP_ACROSS_PROCESSES, earlier, later, handlings.start_ns[later], find)
     return len(excused)
+
+
+def _rows_of_overlapping_lanes(handlings: Handlings) -> Ints:
+    """All handlings of the keys of which any two overlap: nearly always none."""
+    rows = np.flatnonzero(handlings.key != NONE)
+    lane = dense(handlings.part[rows], handlings.key[rows])
+    _, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
+    rows = rows[np.isin(lane, lane[later])]
+    facts = (handlings.complete, handlings.redelivered, handlings.settle_ns, handlings.seq, handlings.publisher)
+    origin = (handlings.bind_epoch, handlings.queue, handlings.journal)
+    # Of equal ones it must not matter which was read first.
+    return rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
+
+
+def _overlaps_across_lives(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Pairs of which the later began before the earlier had ended for others, or does not come of it; and by how much.
+
+    Those within one life are among them.
+    """
+    handlings = columns.handlings
+    ends_ns, unexplained = _ends_for_others(columns, epochs, flows, rows)
+    earlier, later = _overlaps(handlings, rows, ends_ns)
+    margin = ends_ns[earlier] - handlings.start_ns[later]
+    known = set(later.tolist())
+    behind = np.asarray([pair for pair in unexplained if pair[1] not in known], dtype=np.int64).reshape(-1, 2)
+    behind_margin = handlings.done_ns[behind[:, 0]] - handlings.start_ns[behind[:, 1]]
+    pairs = ((earlier, behind[:, 0]), (later, behind[:, 1]), (margin, behind_margin))
+    earlier, later, margin = (np.concatenate(both) for both in pairs)
+    return earlier, later, margin
 
 
 def _overlaps(handlings: Handlings, rows: Ints, ends_ns: Ints, *group: Ints) -> tuple[Ints, Ints]:

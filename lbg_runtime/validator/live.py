@@ -82,10 +82,12 @@ LiveFinding = SequenceError | ShardMove
 class _KeyState:
     highest: int
     last: int
+    was_redelivered: bool
+    """Whether the last one was flagged."""
 
 
 class LiveValidator:
-    """Fed one note after another, from one task. Remembers two numbers per key, for the `max_keys` keys seen last."""
+    """Fed one note after another, from one task. Remembers the `max_keys` keys seen last."""
 
     def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
         self.notes = 0
@@ -94,7 +96,7 @@ class LiveValidator:
         """Notes without publisher, key or number; only their shard is followed."""
         self.moves = 0
         self.sequence_errors = dict.fromkeys(SequenceErrorKind, 0)
-        """A run of repeated numbers counts once."""
+        """A run of repeated numbers counts once, as long as all of them are flagged or none is."""
         self.forgotten_keys = 0
         """Keys dropped for want of room; their next number is taken as it comes."""
         self._max_keys = max_keys
@@ -135,13 +137,15 @@ class LiveValidator:
         state = self._keys.get((note.publisher, note.key))
         if state is None:
             # Members may have been at work before this one listened.
-            self._remember((note.publisher, note.key), note.seq)
+            self._remember((note.publisher, note.key), _KeyState(note.seq, note.seq, note.redelivered))
             return None
         self._keys.move_to_end((note.publisher, note.key))
-        expected, follows = state.highest + 1, note.seq == state.last + 1
-        state.highest, state.last = max(state.highest, note.seq), note.seq
-        if note.seq == expected or follows:
-            # After a crash a row of numbers comes again; its first one has been told of.
+        expected = state.highest + 1
+        # After a crash a row of flagged numbers comes again, and its first one has been told of. An unflagged one
+        # among them is worse than they are.
+        goes_on = note.seq == state.last + 1 and note.redelivered == state.was_redelivered
+        state.highest, state.last, state.was_redelivered = max(state.highest, note.seq), note.seq, note.redelivered
+        if note.seq == expected or goes_on:
             return None
         if note.seq > expected:
             return SequenceError(SequenceErrorKind.GAP, expected, note)
@@ -155,8 +159,8 @@ class LiveValidator:
         self._last_of_shard[note.shard] = (note.member, note.queue)
         return None if old_member == note.member else ShardMove(note.shard, old_member, old_queue, note)
 
-    def _remember(self, key: tuple[str, str], number: int) -> None:
-        self._keys[key] = _KeyState(number, number)
+    def _remember(self, key: tuple[str, str], state: _KeyState) -> None:
+        self._keys[key] = state
         if len(self._keys) > self._max_keys:
             self._keys.popitem(last=False)
             self.forgotten_keys += 1

@@ -50,11 +50,21 @@ class OwnerChange:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One `owner` record, on the common clock."""
+    """What one `owner` record says, on the common clock."""
 
     at_ns: int
     handle: _Handle
-    row: dict[str, object]
+    event: str
+    move_id: str | None
+    from_member: str | None
+    cause: str
+    decided_by: str
+    is_leaving: bool
+    drain_ms: int | None
+    t: int
+
+
+_TOLD = ("event", "move_id", "from_member", "cause", "decided_by", "is_leaving", "drain_ms", "t")
 
 
 def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerChange]:
@@ -102,46 +112,36 @@ def _sides(owners: pa.Table, lives: Lives) -> tuple[list[_Side], dict[_Handle, _
     sides = []
     for row in owners.to_pylist():
         handle = (row["journal"], row["queue"], row["bind_epoch"])
-        sides.append(_Side(row["mono_ns"] + int(lives.offset_ns[row["journal"]]), handle, row))
-    taken = [side for side in sides if side.row["event"] == "taken"]
-    given = {side.handle: side for side in sides if side.row["event"] == "given"}
+        at_ns = row["mono_ns"] + int(lives.offset_ns[row["journal"]])
+        sides.append(_Side(at_ns, handle, **{name: row[name] for name in _TOLD}))
+    taken = [side for side in sides if side.event == "taken"]
+    given = {side.handle: side for side in sides if side.event == "given"}
     return sorted(taken, key=lambda side: (side.at_ns, side.handle)), given
 
 
 def _change(
     side: _Side, old: _Side | None, gift: _Side | None, lives: Lives, move: Move | None, duplicates: int
 ) -> OwnerChange:
-    taken = side.row
     # The giver knows why; the taker only that the queue came.
-    told = taken if gift is None else gift.row
+    told = side if gift is None else gift
     if gift is not None:
-        cause = _text(gift.row, "cause")
+        cause = gift.cause
     elif old is None:
-        cause = "first" if taken["from_member"] is None else "unknown"
+        cause = "first" if side.from_member is None else "unknown"
     else:
         cause = "crash" if lives.ended_uncleanly[old.handle[0]] else "unknown"
-    from_member = lives.member[old.handle[0]] if old is not None else taken["from_member"]
-    knows_pause = move is not None and move.from_member == from_member
-    drain_ms = told["drain_ms"]
+    from_member = lives.member[old.handle[0]] if old is not None else side.from_member
     return OwnerChange(
-        t=taken["t"] if isinstance(taken["t"], int) else 0,
+        t=side.t,
         queue=side.handle[1],
-        move_id=_text_or_none(told, "move_id"),
-        from_member=from_member if isinstance(from_member, str) else None,
+        move_id=told.move_id,
+        from_member=from_member,
         to_member=lives.member[side.handle[0]],
         cause=cause,
         # An offer that its giver did not live to keep was the broker's choice after all.
-        decided_by="broker" if gift is None and old is not None else _text(told, "decided_by"),
-        is_leaving=bool(told["is_leaving"]),
-        drain_ms=drain_ms if isinstance(drain_ms, int) else None,
-        pause_ms=move.pause_ms if move is not None and knows_pause else None,
+        decided_by="broker" if gift is None and old is not None else told.decided_by,
+        is_leaving=told.is_leaving,
+        drain_ms=told.drain_ms,
+        pause_ms=move.pause_ms if move is not None and move.from_member == from_member else None,
         duplicates=duplicates,
     )
-
-
-def _text(row: dict[str, object], name: str) -> str:
-    return str(row[name])
-
-
-def _text_or_none(row: dict[str, object], name: str) -> str | None:
-    return None if row[name] is None else str(row[name])

@@ -117,32 +117,6 @@ def positions_in_ranges(ranges: tuple[Ints, Ints, Ints], groups: Ints, numbers: 
     return np.where(inside, found, -1)
 
 
-def gaps(ranges: tuple[Ints, Ints, Ints], holder: Ints, numbers: Ints) -> tuple[Ints, Ints, Ints]:
-    """The parts of merged ranges that no point covers, as ranges.
-
-    `holder` is what `positions_in_ranges` said of the points; points may repeat and lie outside.
-    """
-    range_group, first, last = ranges
-    held = np.flatnonzero(holder >= 0)
-    held = held[np.lexsort((numbers[held], holder[held]))]
-    held = held[changes(holder[held], numbers[held])]
-    covered = np.bincount(holder[held], minlength=len(first)) if len(first) else np.zeros(0, dtype=np.int64)
-    # A range that is covered whole, which is nearly every range, is not looked at again.
-    lacking = np.flatnonzero(covered < last - first + 1)
-    begins = np.searchsorted(holder[held], lacking, side="left")
-    ends = np.searchsorted(holder[held], lacking, side="right")
-    found: list[tuple[int, int, int]] = []
-    for index, begin, end in zip(lacking.tolist(), begins.tolist(), ends.tolist(), strict=True):
-        inner = numbers[held[begin:end]]
-        before = np.concatenate([[first[index] - 1], inner])
-        after = np.concatenate([inner, [last[index] + 1]])
-        places = np.flatnonzero(after - before > 1)
-        code = int(range_group[index])
-        found.extend((code, int(before[place]) + 1, int(after[place]) - 1) for place in places)
-    table = np.array(found, dtype=np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2]
-
-
 def joined_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints]:
     """Which rows begin and which end a range that has no gap; rows are disjoint ranges, sorted by group and first."""
     begins = changes(groups)

@@ -24,7 +24,6 @@ from lbg_runtime.validator.accounts import (
     compare_with_ledgers,
     count_messages,
     listed_rows,
-    named,
     read_ledgers,
 )
 from lbg_runtime.validator.arrow import ints
@@ -373,7 +372,7 @@ def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
     kept[_one_of_each(lane, handlings.done_ns == last[lane])] = True
     handled, opened = step.handled, pa.array(step.ledgers.is_open)
     numbers = {name: getattr(handled, name) for name in HANDLED.names if name not in ("publisher", "key")}
-    by_name = named(columns, handled.publisher, handled.key, np.arange(len(handled.part)), numbers)
+    by_name = step.ledgers.named(columns, step.ledgers.group[0], numbers)
     return Past(
         dispatches=tables.dispatches.filter(pa.array(kept)).combine_chunks(),
         marks=marks[kept],

@@ -138,7 +138,7 @@ async def test_nothing_follows_a_failure(
         (("--key", "\udcff"), "--key: '\\udcff'; expected text that UTF-8 can carry"),
         (("--to-topic", ""), "--to-topic: ''; expected 1 to 250 bytes"),
         (("--to-topic", "x" * 251), "expected 1 to 250 bytes"),
-        (("--rate", "inf"), "--rate: inf; expected a number that is not endless"),
+        (("--rate", "inf"), "--rate: inf; expected a finite number"),
     ],
 )
 def test_options_that_cannot_be_are_the_users_mistake(

@@ -53,6 +53,13 @@ def test_a_row_of_redelivered_numbers_is_told_once_and_what_follows_is_in_order(
     assert sum(validator.sequence_errors.values()) == 1
 
 
+def test_an_unflagged_repeat_behind_a_flagged_one_is_told_as_such_once() -> None:
+    validator, _ = fed(*map(note, range(1, 6)), note(2, redelivered=True), note(3), note(4))
+
+    assert validator.sequence_errors[SequenceErrorKind.REPEAT_FLAGGED] == 1
+    assert validator.sequence_errors[SequenceErrorKind.REPEAT_UNFLAGGED] == 1
+
+
 def test_after_a_repeat_the_next_new_number_is_no_gap() -> None:
     assert len(fed(note(11), note(12), note(10, redelivered=True), note(13))[1]) == 1
 

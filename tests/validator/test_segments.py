@@ -9,11 +9,12 @@ from lbg_runtime.validator.segments import (
     FAR_PAST,
     Ints,
     dense,
-    gaps,
     merged_ranges,
     overlapping,
     positions_in_ranges,
     running_max,
+    subtracted,
+    united_ranges,
 )
 
 
@@ -75,7 +76,7 @@ def test_ranges_and_points_behave_like_sets_of_numbers(
     groups, numbers = array([point[0] for point in handled]), array([point[1] for point in handled])
 
     holder = positions_in_ranges(merged, groups, numbers)
-    lacking = gaps(merged, holder, numbers)
+    lacking = subtracted(merged, united_ranges(groups, numbers, numbers))
 
     wanted = {(group, number) for group, first, last in rows for number in range(first, last + 1)}
     assert expanded(merged) == sorted(wanted)

@@ -49,7 +49,7 @@ def heat_map(timeline: Timeline, queue_count: int) -> str:
                 place_and_time = f"queue {shard % queue_count}, shard {shard}, {_clock(timeline, at)}"
                 text = f"{place_and_time}: {count} messages by {timeline.members[owner]}"
                 marks.append(
-                    f'<rect class="{_member(owner)} v{level + 1}" x="{LEFT + at * column:.1f}" '
+                    f'<rect class="{member_class(owner)} v{level + 1}" x="{LEFT + at * column:.1f}" '
                     f'y="{y:.1f}" width="{length * column + 0.15:.1f}" height="{row * 0.9:.1f}">'
                     f"<title>{escape(text)}</title></rect>"
                 )
@@ -162,7 +162,7 @@ def hash_counts_of(advice: Advice) -> list[int]:
 
 def member_class(place: int) -> str:
     """The colour of a member, by its place."""
-    return _member(place)
+    return f"s{place}" if place < COLOURS else "s-other"
 
 
 class _Scale:
@@ -232,10 +232,6 @@ def _rounded_bar(x: float, y: float, width: float, base: float) -> str:
         f"M{x:.1f},{base:.1f} V{y + radius:.1f} Q{x:.1f},{y:.1f} {x + radius:.1f},{y:.1f} H{x + width - radius:.1f} "
         f"Q{x + width:.1f},{y:.1f} {x + width:.1f},{y + radius:.1f} V{base:.1f} Z"
     )
-
-
-def _member(place: int) -> str:
-    return f"s{place}" if place < COLOURS else "s-other"
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown
+from lbg_runtime.pipeline.landing.opened import opened, read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT
 
 ENTRY_BYTES = 64
@@ -120,18 +121,11 @@ def read_last_entry(path: Path | str) -> FlushEntry | None:
 
     Raises `LandingDamaged` and `OSError`.
     """
-    # Without Python's buffers: a planner asks this of every lane, for every batch.
-    file = os.open(path, os.O_RDONLY)
-    try:
+    with opened(path) as file:
         count = (os.fstat(file).st_size - ENTRY_BYTES) // ENTRY_BYTES
         if count <= 0:
             return None
         raw = os.pread(file, ENTRY_BYTES, count * ENTRY_BYTES)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        os.close(file)
     if not _is_sealed(raw):
         # The end is torn, or damaged: the whole tells.
         table = read_entries(path).table
@@ -180,7 +174,7 @@ def read_entries(path: Path | str, start_row: int = 0, end_row: int = sys.maxsiz
 
 def read_index(path: Path | str) -> IndexRead:
     """All of an index file; of header and last entry the CRCs are looked at. Raises as `read_entries`."""
-    raw = _read_whole(path)
+    raw = read_whole(path)
     header = _parse_header(path, raw[:ENTRY_BYTES])
     count = max(0, len(raw) // ENTRY_BYTES - 1)
     while count and not _is_sealed(_entry_of(raw, count)):
@@ -192,19 +186,6 @@ def read_index(path: Path | str) -> IndexRead:
     if not ((rows[1:] > rows[:-1]).all() and (ends[1:] > ends[:-1]).all()):
         raise LandingDamaged(str(path), "entries do not follow each other", DAMAGE_REMEDY)
     return IndexRead(path, raw, header, table)
-
-
-def _read_whole(path: Path | str) -> bytes:
-    # Without Python's buffers, and three calls fewer: a task asks this of every lane that it reads.
-    file = os.open(path, os.O_RDONLY)
-    try:
-        content = os.read(file, os.fstat(file).st_size)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        os.close(file)
-    return content
 
 
 def _entry_of(raw: bytes, number: int) -> bytes:

@@ -1,8 +1,9 @@
 """Writes one lane: the rows that one flow handle of one member has landed, in the order in which they landed.
 
-Two things are promised to the readers, and `log.py` rests on both: no id is in a lane twice, for which whoever hands
-rows over answers, and a lane is begun only when its flow handle was given a first message. After an error a lane is not
-gone on with: what of the last flush is on the disk is not known, so it would be there twice. A new lane is begun.
+Two things are promised to the readers, and `log.py` rests on both: no delivery is in a lane twice, for which whoever
+hands rows over answers, and a lane is begun only when its flow handle was given a first message. After an error a lane
+is not gone on with: what of the last flush is on the disk is not known, so it would be there twice. A new lane is
+begun.
 """
 
 import fcntl

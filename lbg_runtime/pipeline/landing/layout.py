@@ -24,9 +24,10 @@ from pathlib import Path
 from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
+from lbg_runtime.pipeline.landing.opened import read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, sync_folder
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, sync_folder
 
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"
@@ -100,7 +101,7 @@ def parts_of(folder: Path | str) -> dict[str, list[int]]:
 
 def parts_among(names: Sequence[str]) -> dict[str, list[int]]:
     """As `parts_of`, of a folder in which these lie."""
-    parts: dict[str, list[int]] = {".arrow": [], INDEX_SUFFIX: [], IDS_SUFFIX: []}
+    parts: dict[str, list[int]] = {DATA_SUFFIX: [], INDEX_SUFFIX: [], IDS_SUFFIX: []}
     for name in names:
         found = _PART_NAME.fullmatch(name)
         if found is not None:
@@ -251,15 +252,7 @@ def _foreign_parts(lane: Path) -> list[Path]:
 
 
 def _read(path: Path | str) -> dict[str, object]:
-    # Without Python's buffers: a task reads one of each lane.
-    file = os.open(path, os.O_RDONLY)
-    try:
-        content = os.read(file, os.fstat(file).st_size)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        os.close(file)
+    content = read_whole(path)
     try:
         found = unseal(content)
     except ValueError:

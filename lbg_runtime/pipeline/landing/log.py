@@ -3,6 +3,7 @@
 What is said here needs no lock and no word with whoever writes: a reader sees what is durable, as far as it has come.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class LandingLog:
         view = self._view(lane)
         if view is None:
             if start_row < end_row:
-                raise _gone(self.path, lane, start_row, end_row)
+                raise LandingRowsPruned(str(self.path), lane, start_row, end_row)
             return
         yield from view.read(start_row, end_row)
 
@@ -91,7 +92,7 @@ class LandingLog:
             view = self._view(name)
             if view is None:
                 if first < last and not skips_pruned:
-                    raise _gone(self.path, name, first, last)
+                    raise LandingRowsPruned(str(self.path), name, first, last)
                 continue
             if skips_pruned:
                 first = left[name] = max(first, view.first_left())
@@ -122,7 +123,7 @@ class LandingLog:
         names = [name for name in dict.fromkeys((*start, *end)) if queue_of(name) == queue]
         reached = {name: start.get(name, 0) for name in names}
         views = [view for name in names if (view := self._view(name)) is not None]
-        rows_left, bytes_left = max_rows, max_bytes
+        budget = _Budget(max_rows, sys.maxsize if max_bytes is None else max_bytes)
         for view in sorted(views, key=lambda view: view.place):
             first, last = reached[view.name], end.get(view.name, 0)
             if skips_pruned and first < last:
@@ -132,27 +133,18 @@ class LandingLog:
                 continue
             if not view.had(first, last):
                 view.check(first, last)
-            row, is_full = first, False
+            row = first
             # No further than the limit: of a backlog that would be many.
-            for flush in view.all_flushes(first, min(last, first + rows_left)):
-                size = flush.bytes // (flush.rows - flush.first_row) or 1
+            for flush in view.all_flushes(first, min(last, first + budget.rows)):
                 wanted = min(flush.rows, last) - row
-                taken = min(wanted, rows_left)
-                if bytes_left is not None:
-                    taken = min(taken, bytes_left // size)
-                is_full = taken < wanted
-                if is_full and _is_nearly_used(rows_left, max_rows, bytes_left, max_bytes):
-                    break
+                taken = budget.take(wanted, flush.bytes // (flush.rows - flush.first_row) or 1)
                 row += taken
-                rows_left -= taken
-                if bytes_left is not None:
-                    bytes_left -= taken * size
-                if is_full:
+                if taken < wanted:
                     break
             reached[view.name] = row
-            if is_full:
+            if row < last:
                 break
-        if max_bytes is not None and rows_left == max_rows and any(end.get(name, 0) > reached[name] for name in names):
+        if max_bytes is not None and budget.is_whole and any(end.get(name, 0) > reached[name] for name in names):
             # The first row alone is larger.
             return self.cut(queue, start, end, 1, skips_pruned=skips_pruned)
         return reached
@@ -177,7 +169,7 @@ class LandingLog:
         """One lane, for those who look closer. Raises `LandingRowsPruned` where it is gone."""
         view = self._view(lane)
         if view is None:
-            raise _gone(self.path, lane, 0, 0)
+            raise LandingRowsPruned(str(self.path), lane, 0, 0)
         return view
 
     def _extents(self, queue: int) -> dict[str, LaneExtent]:
@@ -226,11 +218,24 @@ class LandingLog:
         return view
 
 
-def _is_nearly_used(rows_left: int, max_rows: int, bytes_left: int | None, max_bytes: int | None) -> bool:
-    if bytes_left is not None and max_bytes is not None and _NEARLY * bytes_left <= max_bytes:
-        return True
-    return _NEARLY * rows_left <= max_rows
+class _Budget:
+    """What a part of a queue may still take."""
 
+    def __init__(self, max_rows: int, max_bytes: int) -> None:
+        self.rows = self._max_rows = max_rows
+        self._bytes = self._max_bytes = max_bytes
 
-def _gone(root: Path, lane: str, row: int, end_row: int) -> LandingRowsPruned:
-    return LandingRowsPruned(str(root), lane, row, end_row)
+    @property
+    def is_whole(self) -> bool:
+        """Nothing was taken."""
+        return self.rows == self._max_rows
+
+    def take(self, wanted: int, row_bytes: int) -> int:
+        """Take what fits of the rows of one flush; nothing of one that does not fit where a limit is nearly used."""
+        taken = min(wanted, self.rows, self._bytes // row_bytes)
+        is_nearly_used = _NEARLY * self.rows <= self._max_rows or _NEARLY * self._bytes <= self._max_bytes
+        if taken < wanted and is_nearly_used:
+            return 0
+        self.rows -= taken
+        self._bytes -= taken * row_bytes
+        return taken

@@ -4,7 +4,8 @@ An offset says of each lane how many of its rows lie before it. Between two of t
 which the lanes were begun, every row of which no copy was *earlier*: none lies before the first offset, in whatever
 lane, and none came before it in the same walk. That depends on what lies before the second offset alone, which never
 changes; so the same two offsets give the same rows, whatever is appended. And whatever the steps, of the copies of a
-message one is not preceded by another: each message comes out once.
+message one is not preceded by another: each message comes out once. Twice comes only what the broker had twice, as two
+messages of one id, where both landed in one lane.
 
 Why not by what landed last, as "drop what is below the highest id": ids do not land in order. Several keys are handled
 side by side; and a message that a member was given and never landed comes again, behind others that it had landed.

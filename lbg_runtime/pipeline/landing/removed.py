@@ -16,6 +16,7 @@ from typing import NamedTuple
 from lbg_runtime.model.errors import LandingDamaged
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.layout import REMOVED_NOTES, queue_folder
+from lbg_runtime.pipeline.landing.opened import opened
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import sync_folder
 
@@ -58,16 +59,10 @@ def removed_end(root: Path, queue: int) -> int:
     """How many bytes of notes there are of a queue; 0 where no lane of it was ever removed. Raises `OSError`."""
     path = f"{root}/{queue_folder(queue)}/{REMOVED_NOTES}"
     try:
-        file = os.open(path, os.O_RDONLY)
+        with opened(path) as file:
+            return _whole_lines(file)
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    try:
-        return _whole_lines(file)
-    except OSError as error:
-        error.filename = path
-        raise
-    finally:
-        os.close(file)
 
 
 def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLane]:
@@ -82,16 +77,10 @@ def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLa
         raise LandingDamaged(
             str(path), f"it has lost lines: {start} bytes of it were read, it has {end}", DAMAGE_REMEDY
         )
-    file = os.open(path, os.O_RDONLY)
-    try:
+    with opened(path) as file:
         # With the end of the line before, as a place within a line is none that was told.
         before = os.pread(file, 1, start - 1) if start else b"\n"
         content = os.pread(file, end - start, start)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        os.close(file)
     if before != b"\n":
         raise LandingDamaged(str(path), f"no line begins at byte {start}, up to which it was read", DAMAGE_REMEDY)
     return _lines(path, content)

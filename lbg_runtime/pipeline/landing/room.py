@@ -88,14 +88,14 @@ class Room:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting[turn] = queue, epoch
             if handling is not None:
-                handling.is_put_off = True
+                handling.route.attempts.put_off(handling)
             try:
                 # No bound: that there is no room is no fault of the message.
                 await turn
             finally:
                 del self._waiting[turn]
                 if handling is not None:
-                    handling.is_put_off = False
+                    handling.route.attempts.begin(handling)
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
         """See `Companion.flow_changed`."""

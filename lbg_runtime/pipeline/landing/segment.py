@@ -31,6 +31,7 @@ from lbg_runtime.pipeline.landing.index import (
     read_index,
     read_last_entry,
 )
+from lbg_runtime.pipeline.landing.opened import opened
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA, may_have_copies, time_of_id
 
 DATA_SUFFIX = ".arrow"
@@ -164,16 +165,10 @@ class Segment:
     def has_rows(self) -> bool:
         """Whether the data file goes on behind its schema, be it with rows of a torn flush; False where it is gone."""
         try:
-            file = os.open(self._stem + DATA_SUFFIX, os.O_RDONLY)
+            with opened(self._stem + DATA_SUFFIX) as file:
+                begin, size = os.pread(file, 8, 0), os.fstat(file).st_size
         except FileNotFoundError:
             return False
-        try:
-            begin, size = os.pread(file, 8, 0), os.fstat(file).st_size
-        except OSError as error:
-            error.filename = self._stem + DATA_SUFFIX
-            raise
-        finally:
-            os.close(file)
         # Its length as it is told there: another version of Arrow may write the same schema in more bytes.
         is_whole = len(begin) == 8 and begin.startswith(_MESSAGE_MARK)
         return size > (8 + int.from_bytes(begin[4:], "little") if is_whole else len(_SCHEMA_BYTES))
@@ -191,16 +186,10 @@ class Segment:
             begin = read_header(self.index_path).data_start if last is None else last.data_bytes
             if os.stat(path).st_size <= begin:
                 return False
-            file = os.open(path, os.O_RDONLY)
+            with opened(path) as file:
+                rest = _part_of(file, begin, os.fstat(file).st_size)
         except FileNotFoundError:
             return False
-        try:
-            rest = _part_of(file, begin, os.fstat(file).st_size)
-        except OSError as error:
-            error.filename = path
-            raise
-        finally:
-            os.close(file)
         return _is_followed(rest)
 
     def index(self) -> IndexRead:
@@ -220,17 +209,11 @@ class Segment:
         first, begin = entries.first_row, entries.first_byte
         told = [entries.table[name].tolist() for name in ("rows", "data_bytes", "data_crc")]
         # All flushes at once: with many lanes each gives few, and what a file costs must not be paid for each of them.
-        file = os.open(self._stem + DATA_SUFFIX, os.O_RDONLY)
-        try:
+        with opened(self._stem + DATA_SUFFIX) as file:
             schema = pa.py_buffer(os.pread(file, entries.header.data_start, 0))
             check_schema(self._stem + DATA_SUFFIX, schema, entries.header.schema_crc)
             size, part_begin = os.fstat(file).st_size, begin
             part = _part_of(file, begin, min(size, told[1][-1]))
-        except OSError as error:
-            error.filename = self._stem + DATA_SUFFIX
-            raise
-        finally:
-            os.close(file)
         for last, end, crc in zip(*told, strict=True):
             if size < end:
                 raise self._damaged(f"{size} bytes, and the index knows of {end}")

@@ -1,7 +1,7 @@
 """Walks through a landing log and says what is wrong with it: every CRC, every id, every row against its lane."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -34,7 +34,7 @@ class Grade(Enum):
     DAMAGE = "damage"
     """Rows are lost or cannot be trusted; reading the queue ends there."""
     NOTE = "note"
-    """As it can be; nothing of it is read."""
+    """As it can be: no row that was acknowledged is lost or changed by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,31 @@ def _verify_lane(
     walked.lanes += 1
     parts = parts_of(folder)
     hashes = array("q")
-    expected: int | None = None
     is_damaged = False
-    for first in parts[IDS_SUFFIX]:
-        if first in parts[INDEX_SUFFIX]:
-            # Who pruned it died before its rows were removed.
-            continue
-        try:
-            pruned = read_pruned(folder, first)
-            hashes.extend(hash(each) for each in pruned.ids().to_pylist())
-            expected = pruned.rows
-        except FileNotFoundError:
-            # Gone since it was listed.
-            pass
-        except (LandingError, OSError) as error:
-            is_damaged = True
-            yield _damage(error, folder / f"{segment_name(first)}{IDS_SUFFIX}")
+    for finding in _verify_parts(folder, parts, queue, hashes, walked, on_progress):
+        is_damaged |= finding.grade is Grade.DAMAGE
+        yield finding
+    if view.note.queue != queue:
+        yield Finding(Grade.DAMAGE, str(folder), f"its note is of queue {view.note.queue}")
+    if is_damaged:
+        return
+    twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
+    if twice is not None:
+        # Which of the two it is cannot be told from the rows.
+        what = f"id {twice} is in it twice: the broker had the message twice, or the lane was written wrongly"
+        yield Finding(Grade.NOTE, str(folder), what)
+
+
+def _verify_parts(
+    folder: Path,
+    parts: Mapping[str, Sequence[int]],
+    queue: int,
+    hashes: "array[int]",
+    walked: Walked,
+    on_progress: Callable[[int], None],
+) -> Iterator[Finding]:
+    """All files of a lane; the hashes of the ids in them are added to `hashes`."""
+    expected = yield from _verify_pruned(folder, parts, hashes)
     for number, first in enumerate(parts[INDEX_SUFFIX]):
         segment = Segment(folder, first)
         try:
@@ -122,7 +131,6 @@ def _verify_lane(
                 continue
             if expected is not None and first != expected and (number or first < expected):
                 yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
-                is_damaged = True
             expected = first if last is None else last.rows
             yield from _verify_segment(segment, queue, expected, walked, hashes)
             check_cut(folder, segment, last)
@@ -130,29 +138,40 @@ def _verify_lane(
             on_progress(segment.data_path.stat().st_size)
         except FileNotFoundError as error:
             if segment.index_path.exists():
-                is_damaged = True
                 yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
             # Else it was pruned meanwhile.
         except (LandingError, OSError) as error:
             # What lies behind it is looked at all the same.
-            is_damaged = True
             yield _damage(error, segment.index_path)
     for first in unindexed(parts):
+        path = Segment(folder, first).data_path
         try:
             check_unindexed(folder, first)
         except (LandingError, OSError) as error:
-            is_damaged = True
-            yield _damage(error, Segment(folder, first).data_path)
+            yield _damage(error, path)
         else:
-            path = Segment(folder, first).data_path
             yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
-    if view.note.queue != queue:
-        yield Finding(Grade.DAMAGE, str(folder), f"its note is of queue {view.note.queue}")
-    if is_damaged:
-        return
-    twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
-    if twice is not None:
-        yield Finding(Grade.DAMAGE, str(folder), f"id {twice} is in it twice")
+
+
+def _verify_pruned(
+    folder: Path, parts: Mapping[str, Sequence[int]], hashes: "array[int]"
+) -> Generator[Finding, None, int | None]:
+    """What is left of pruned segments; returns the row behind the last of them, None where there are none."""
+    rows: int | None = None
+    for first in parts[IDS_SUFFIX]:
+        if first in parts[INDEX_SUFFIX]:
+            # Who pruned it died before its rows were removed.
+            continue
+        try:
+            pruned = read_pruned(folder, first)
+            hashes.extend(hash(each) for each in pruned.ids().to_pylist())
+            rows = pruned.rows
+        except FileNotFoundError:
+            # Gone since it was listed.
+            pass
+        except (LandingError, OSError) as error:
+            yield _damage(error, folder / f"{segment_name(first)}{IDS_SUFFIX}")
+    return rows
 
 
 def _torn_line(path: Path, end: int) -> Iterator[Finding]:

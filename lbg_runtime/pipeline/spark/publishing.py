@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.load import load_settings
-from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import PublishFailed, SinkRowRefused
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -73,13 +71,8 @@ async def _publish(rows: pa.Table, options: SinkOptions, destination: Destinatio
     path = settings.transport.client_path
     shape, hash_function = destination.shape, destination.hash_function
     with task_ledger(options.ledger, shape, hash_function, publisher_id) as ledger:
-        async with open_session(_connection(settings), publisher_id, path) as session:
+        async with open_session(settings.beside_connection, publisher_id, path) as session:
             await send_rows(session, rows, options, destination, publisher_id, ledger)
-
-
-def _connection(settings: Settings) -> ConnectionSettings:
-    # A group with the embedded broker has it in a member's process; the settings' client name is that of a member.
-    return settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
 
 
 async def send_rows(
@@ -100,7 +93,8 @@ async def send_rows(
         max_unconfirmed=options.max_in_flight,
     )
     timeout_s = options.ack_timeout_ms / 1000
-    under_way: deque[asyncio.Future[Confirmation]] = deque()
+    under_way: deque[tuple[str, asyncio.Future[Confirmation]]] = deque()
+    """With their topics, in the order in which they were sent."""
     topic = ""
 
     def note(confirmation: Confirmation) -> None:
@@ -110,15 +104,18 @@ async def send_rows(
     try:
         for key, topic, payload in _messages(rows, options):
             async with asyncio.timeout(timeout_s):
-                under_way.append(await publisher.submit(topic, payload, key=key))
+                under_way.append((topic, await publisher.submit(topic, payload, key=key)))
             # What is answered is looked at as it comes: a refusal ends the task at once.
-            while under_way and under_way[0].done():
-                note(under_way.popleft().result())
+            while under_way and under_way[0][1].done():
+                note(under_way.popleft()[1].result())
         while under_way:
             async with asyncio.timeout(timeout_s):
-                note(await under_way.popleft())
+                note(await under_way[0][1])
+            under_way.popleft()
     except TimeoutError:
-        raise PublishFailed(topic, f"no confirm within {options.ack_timeout_ms} ms") from None
+        # Also where there was no room to send another: it is the first without an answer that holds it up.
+        silent = (sent for sent, confirm in under_way if confirm.cancelled() or not confirm.done())
+        raise PublishFailed(next(silent, topic), f"no confirm within {options.ack_timeout_ms} ms") from None
     finally:
         # All that was sent has its answer, or the task has failed and does not wait.
         await publisher.close(timeout_ms=0)

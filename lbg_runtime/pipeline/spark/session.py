@@ -87,11 +87,11 @@ def open_spark(
             context = SparkContext.getOrCreate(conf)
         _hush_end_of(context)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        register(spark)
     except SPARK_FAILURES as error:
         # The JVM has told the rest on standard error.
         what = f"Spark does not start on {found.java.real_home}: {reason_of(error)}"
         raise SparkUnavailable(what, "lbg spark doctor") from None
-    register(spark)
     return spark
 
 

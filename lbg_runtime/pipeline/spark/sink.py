@@ -13,7 +13,7 @@ after the fact.
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -31,8 +31,8 @@ from lbg_runtime.pipeline.spark.sink_options import SinkOptions, read_sink_optio
 class Published(WriterCommitMessage):
     """What a task that published its partition tells the driver."""
 
-    row_count: int
-    fingerprints: frozenset[int] = field(default_factory=frozenset)
+    fingerprints: frozenset[int]
+    """Of its keys."""
 
 
 class _Writer:
@@ -51,10 +51,10 @@ class _Writer:
             raise InvariantViolated("a sink was asked to write outside of a task")
         taken = list(batches)
         if not taken:
-            return Published(0)
+            return Published(frozenset())
         rows = sorted_rows(pa.Table.from_batches(taken), self._options)
         publisher_id = f"spark-{job}-{context.partitionId()}"
-        return Published(rows.num_rows, publish_rows(rows, self._options, self._destination, publisher_id))
+        return Published(publish_rows(rows, self._options, self._destination, publisher_id))
 
 
 class LbgStreamWriter(_Writer, DataSourceStreamArrowWriter):

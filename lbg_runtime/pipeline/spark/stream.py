@@ -76,15 +76,13 @@ def start_stream(spark: SparkSession, job: StreamJob) -> "StreamingQuery":
 
 def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
     """The rows of the job's landing log, as a stream."""
-    reader = (
+    return (
         spark.readStream.format(FORMAT)
         .option("path", str(job.landing.absolute()))
         .option("group", job.group)
         .option("maxRowsPerBatch", str(job.max_rows))
+        .load()
     )
-    if job.queues_per_task is not None:
-        reader = reader.option("queuesPerPartition", str(job.queues_per_task))
-    return reader.load()
 
 
 def reason_of(error: BaseException) -> str:

@@ -26,7 +26,6 @@ class StreamJob:
     available_now: bool
     trigger_ms: int
     max_rows: int
-    queues_per_task: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ from lbg_runtime.journal.layout import (
     parts_of,
     record_files,
 )
+from lbg_runtime.model.errors import SparkUnavailable
 from lbg_runtime.pipeline.parts import examine_part, judge_run, parts_of_run
+from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
 from lbg_runtime.validator.findings import Verdict
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 
@@ -33,14 +35,14 @@ _RESULTS = ["number", "result"]
 
 
 def validate_on_spark(spark: SparkSession, run: Path, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
-    """The verdict on a laid out run; the same as `validate_locally` gives. Raises `UserError`."""
+    """The verdict on a laid out run; the same as `validate_locally` gives. Raises `UserError` and as `run_tasks`."""
     parts = list(parts_of_run(run).values())
     examinations = run_tasks(spark, parts, lambda queues: examine_part(run, queues, ack_window_ms))
     return judge_run(run, examinations)
 
 
 def lay_out_on_spark(spark: SparkSession, directory: Path, target: Path) -> Path:
-    """`journal.layout.lay_out`, several files at once. Raises `UserError`."""
+    """`journal.layout.lay_out`, several files at once. Raises `UserError` and as `run_tasks`."""
     journals, ledgers = record_files(directory)
     draft = begin(target)
     numbered = list(enumerate(journals))
@@ -54,7 +56,7 @@ def lay_out_on_spark(spark: SparkSession, directory: Path, target: Path) -> Path
 def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -> list[T]:
     """Do something with each item in Spark's workers, one task each; the results in the order of the items.
 
-    Items and results must be picklable.
+    Items and results must be picklable. Raises `SparkUnavailable` where Spark fails, or a task has failed in it.
     """
     if not items:
         return []
@@ -65,6 +67,9 @@ def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -
                 result = pickle.dumps(do(items[number]))
                 yield pa.record_batch([pa.array([number], pa.int64()), pa.array([result], pa.binary())], _RESULTS)
 
-    frame = spark.range(0, len(items), 1, len(items))
-    rows = frame.mapInArrow(run, "number long, result binary").collect()
+    try:
+        frame = spark.range(0, len(items), 1, len(items))
+        rows = frame.mapInArrow(run, "number long, result binary").collect()
+    except SPARK_FAILURES as error:
+        raise SparkUnavailable(f"Spark failed: {reason_of(error)}", "lbg spark doctor, or --engine local") from error
     return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]  # noqa: S301

@@ -207,3 +207,18 @@ def test_what_a_process_left_that_died_while_it_pruned_is_removed(log_on_disk: L
     pruned(log_on_disk, 200)
     assert not (folder / "000000000000.arrow").exists()
     assert not draft.exists()
+
+
+def test_a_part_that_ends_within_a_lane_passes_over_no_pruned_rows_of_the_next_ones(log_on_disk: LogOnDisk) -> None:
+    older, younger = log_on_disk.lane("a"), log_on_disk.lane("b", segment_bytes=1)
+    for number in (1, 2):
+        older.append(rows([id_of("k", number)], t_land=1_000))
+    # The second message landed with the next owner too, and that copy was pruned before anybody read it.
+    younger.append(rows([id_of("k", 2)], t_land=100))
+    younger.append(rows([id_of("k", 3)], t_land=1_000))
+    assert pruned(log_on_disk, 500) == [0]
+    log = LandingLog(log_on_disk.root)
+    first = log.cut(3, {}, ends(log), 1, skips_pruned=True)
+    assert first == {older.name: 1, younger.name: 0}
+    parts = [log.read_queue(3, *part, skips_pruned=True) for part in (({}, first), (first, ends(log)))]
+    assert [ids_of(part) for part in parts] == [[id_of("k", 1)], [id_of("k", 2), id_of("k", 3)]]

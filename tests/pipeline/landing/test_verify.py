@@ -68,9 +68,13 @@ def test_a_missing_segment_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert damage(log_on_disk) == ["begins with row 4, not 2", "it is missing, and its data file has rows"]
 
 
-def test_an_id_that_is_in_a_lane_twice_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+def test_an_id_that_is_in_a_lane_twice_is_noted_as_the_broker_can_have_a_message_twice(
+    log_on_disk: LogOnDisk, lane: Path
+) -> None:
     log_on_disk.lanes[0].append(rows([id_of("k", 2)]))
-    assert damage(log_on_disk) == [f"id {id_of('k', 2)} is in it twice"]
+    [finding] = found(log_on_disk)
+    assert (finding.grade, finding.path) == (Grade.NOTE, str(lane))
+    assert finding.what.startswith(f"id {id_of('k', 2)} is in it twice")
 
 
 def test_rows_of_another_queue_are_found(log_on_disk: LogOnDisk, lane: Path) -> None:
@@ -137,7 +141,7 @@ def test_prune_says_where_rows_are_missing_beside_their_index(log_on_disk: LogOn
     for more in (["--dry-run"], []):
         code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h", *more)
         assert (code, text.partition(",")[0]) == (1, "0 segments")
-        assert errors == f"lbg: {data}: it is missing; what lies behind it in its lane stays\n"
+        assert errors == f"lbg: {data}: it is missing; the rest of its lane stays\n"
 
 
 def test_verify_ends_with_1_where_something_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
@@ -170,7 +174,7 @@ def test_prune_goes_on_with_other_lanes_and_says_what_is_damaged(log_on_disk: Lo
     code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
     assert code == 1
     assert text.startswith(f"{other.name}: rows 0 to 0, ")
-    assert errors == f"lbg: {note}: not as it was written; what lies behind it in its lane stays\n"
+    assert errors == f"lbg: {note}: not as it was written; the rest of its lane stays\n"
     assert (lane / "000000000000.arrow").exists()
     code, text, _ = run("prune", str(log_on_disk.root), "--keep", "1h", "--json")
     told = json.loads(text)
@@ -184,7 +188,7 @@ def test_what_prune_cannot_read_is_told_in_words_of_a_reader(log_on_disk: LogOnD
     note.mkdir()
     code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
     assert (code, text) == (1, "0 segments, 0 B, removed\n")
-    assert errors == f"lbg: {note}: Is a directory; what lies behind it in its lane stays\n"
+    assert errors == f"lbg: {note}: Is a directory; the rest of its lane stays\n"
 
 
 @pytest.mark.parametrize("command", [("ls",), ("verify",), ("prune", "--keep", "1h")])

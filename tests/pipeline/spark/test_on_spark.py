@@ -57,9 +57,7 @@ EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "running_balance.py"
 
 
 def job_of(folder: Path, lake: Lake, max_rows: int = 250) -> StreamJob:
-    return StreamJob(
-        folder / "log", "orders", lake, folder / "lake", folder / "checkpoint", True, 0, max_rows, queues_per_task=2
-    )
+    return StreamJob(folder / "log", "orders", lake, folder / "lake", folder / "checkpoint", True, 0, max_rows)
 
 
 def forget_last_batch(job: StreamJob) -> None:

@@ -103,6 +103,13 @@ async def test_silence_of_the_broker_fails_the_task() -> None:
         await send_rows(Wire(None), table(9), options_of(maxInFlight="3", ackTimeout="2s"), DESTINATION, "p")
 
 
+async def test_silence_is_told_of_the_message_that_waits_for_its_confirm() -> None:
+    options = read_sink_options({"topicColumn": "kind", "ackTimeout": "50ms"}, COLUMNS)
+    with pytest.raises(PublishFailed) as raised:
+        await send_rows(Wire(None), table(2), options, DESTINATION, "p")
+    assert raised.value.topic == "kind/0"
+
+
 def test_rows_are_sorted_by_their_column_and_equal_ones_stay() -> None:
     rows = pa.table({"key": ["a", "b", "c", "d"], "at": [2, 1, 2, 1]})
     assert sorted_rows(rows, options_of(orderColumn="at")).column("key").to_pylist() == ["b", "d", "a", "c"]
@@ -117,13 +124,10 @@ def test_a_row_without_what_it_needs_is_named_and_nothing_is_sent() -> None:
 
 
 def test_a_key_in_two_tasks_is_found() -> None:
-    one, other = (
-        Published(2, frozenset({fingerprint("a"), fingerprint("b")})),
-        Published(1, frozenset({fingerprint("c")})),
-    )
+    one, other = Published(frozenset({fingerprint("a"), fingerprint("b")})), Published(frozenset({fingerprint("c")}))
     check_keys([one, other, None])
     with pytest.raises(SinkKeySplit) as raised:
-        check_keys([one, other, Published(1, frozenset({fingerprint("b")}))])
+        check_keys([one, other, Published(frozenset({fingerprint("b")}))])
     assert raised.value.key_count == 1
 
 

@@ -13,9 +13,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
-from lbg_runtime.pipeline.spark import stream
+from lbg_runtime.pipeline.spark import session, stream
 from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, open_spark
 from lbg_runtime.pipeline.spark.stream import run_stream
+from lbg_runtime.pipeline.spark.validation import run_tasks
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +99,20 @@ def test_what_spark_refuses_to_start_with_is_told_in_one_line(monkeypatch: pytes
     assert raised.value.missing.endswith(": java.lang.BadError: 1m is too little")
 
 
+def test_a_jvm_that_dies_as_soon_as_it_has_started_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise ConnectionRefusedError(111, "refused")
+
+    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=lambda: None))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda _: SimpleNamespace(_accumulatorServer=None))
+    monkeypatch.setattr(SparkSession, "builder", builder)
+    monkeypatch.setattr(session, "register", refuse)
+    with pytest.raises(SparkUnavailable) as raised:
+        open_spark("test")
+    assert raised.value.missing.endswith(": the JVM of Spark does not answer any more")
+
+
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111)])
 def test_a_stream_whose_jvm_dies_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: object) -> None:
@@ -107,3 +122,11 @@ def test_a_stream_whose_jvm_dies_says_so_in_one_line(monkeypatch: pytest.MonkeyP
     with pytest.raises(StreamFailed) as raised:
         run_stream(None, SimpleNamespace(target="lake"), stopped=lambda: False)  # type: ignore[arg-type]  # no JVM
     assert raised.value.reason == "the JVM of Spark does not answer any more"
+
+
+def test_tasks_whose_jvm_dies_end_as_where_there_is_no_spark() -> None:
+    def fail(*_: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    with pytest.raises(SparkUnavailable, match="the JVM of Spark does not answer any more"):
+        run_tasks(SimpleNamespace(range=fail), [1], lambda _: None)  # type: ignore[arg-type]  # no JVM
