@@ -7,7 +7,7 @@ import pytest
 
 from handlers import bookings, orders
 from lbg_runtime import Message
-from lbg_runtime.runtime.handlers.registry import HandlerFunction
+from lbg_runtime.runtime.runners.handling import HandlerFunction
 from lbg_runtime.testing import LawsBroken, Running
 
 pytestmark = pytest.mark.asyncio

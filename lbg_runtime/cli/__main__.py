@@ -4,7 +4,7 @@ from lbg_runtime.cli.importing import importing
 
 
 def main() -> None:
-    """Run the command line, as `cli.main` does, and be quiet where it is interrupted before."""
+    """Run the command line, as `cli.main` does, and print nothing if it is interrupted before that."""
     with importing():
         from lbg_runtime.cli.main import main as run_command_line
     run_command_line()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from lbg_runtime.cli.options import need_pyarrow, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction
 
@@ -16,30 +17,25 @@ _COUNTS_FORM = "a range such as 4..32, or counts such as 4,8,16"
 
 def advise(
     directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run.")],
-    queues: Annotated[str, typer.Option(help="Queue counts to try: 4..32, or 4,8,16.")] = "2..32",
+    queues: Annotated[str, typer.Option(help="Queue counts to try, such as 4..32 or 4,8,16.")] = "2..32",
     hash_counts: Annotated[
-        str | None, typer.Option(help="Hash counts to try; the group's and likely others without it.")
+        str | None, typer.Option(help="Hash counts to try. Default: the group's own and likely others.")
     ] = None,
     hash_function: Annotated[
-        HashFunction | None, typer.Option(help="The group's; found by the keys and shards without it.")
+        HashFunction | None, typer.Option(help="The group's hash function. Default: found from keys and shards.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="File for the report with plots; one file, nothing else needed.")
+        Path | None, typer.Option(help="File for a report with plots. It is a single file and needs nothing else.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say how evenly the load was spread, what other hash and queue counts would have made of it, and what to set.
+    """Report how evenly the load was spread, how other hash and queue counts would have spread it, and what to set.
 
-    The keys that were handled are hashed anew for every pair of counts.
+    The keys that were handled are hashed again for every pair of counts.
     """
     queue_counts = _counts("--queues", queues)
     counts = [] if hash_counts is None else _counts("--hash-counts", hash_counts)
-    try:
-        import pyarrow as _  # noqa: F401
-    except ImportError:
-        raise UserError("lbg advise", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
-    import orjson
-
+    need_pyarrow("lbg advise")
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.pipeline.advise.analysis import analyse
     from lbg_runtime.pipeline.advise.report import as_object, as_page, as_text
@@ -50,7 +46,10 @@ def advise(
             html.write_text(as_page(advice))
         except OSError as error:
             raise UserError("--html", f"{html}: {error.strerror}", "a file that can be written") from None
-    print(orjson.dumps(as_object(advice)).decode() if json else as_text(advice))
+    if json:
+        print_json(as_object(advice))
+    else:
+        print(as_text(advice))
 
 
 def _counts(option: str, text: str) -> list[int]:

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
+from lbg_runtime.cli.options import print_json
+
 
 def asyncapi(
-    config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
-    app_version: Annotated[str, typer.Option(help="Version of the application, which the document has to tell.")] = (
+    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    app_version: Annotated[str, typer.Option(help="Version of the application, as stated in the document.")] = (
         "1.0.0"
     ),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, instead of YAML.")] = False,
 ) -> None:
-    """Print the AsyncAPI 3 document of the handlers: their topics, and their bodies as the annotations say them."""
-    import orjson
+    """Print an AsyncAPI 3 document of the handlers: their topics, and their bodies as declared by the annotations."""
     import yaml
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -28,9 +29,9 @@ def asyncapi(
     sys.path.insert(0, str(Path.cwd()))
     settings = load_group_settings(config)
     if not settings.handlers:
-        raise ConfigError("handlers", "none", "modules with handlers, whose annotations the document tells")
+        raise ConfigError("handlers", "none", "modules with handlers, which the document describes")
     document = asyncapi_document(load_handlers(settings.handlers), settings, version=app_version)
     if json:
-        print(orjson.dumps(document).decode())
+        print_json(document)
     else:
         print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")

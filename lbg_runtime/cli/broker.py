@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.sizes import SIZE_FORM, parse_bytes
+from lbg_runtime.cli.options import listen_address, size_bytes
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.broker.server.tls import TlsFiles
     from lbg_runtime.broker.store.store import Store
+    from lbg_runtime.config.listen_address import ListenAddress
 
 # Spooled messages live long and form no cycles, so looking through all of them for garbage is a pause for nothing:
 # 150 ms with 300 000 of them spooled, 7 ms with these thresholds (2 cores, Python 3.11, 256-byte messages).
@@ -26,35 +27,42 @@ GC_THRESHOLDS = (50_000, 20, 100)
 
 def broker(
     smf: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients connect; port 0 lets the system choose.")
+        str, typer.Option(metavar="HOST:PORT", help="Address for clients; with port 0, the system chooses a port.")
     ] = "127.0.0.1:55555",
     semp: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where administrators connect; nowhere without it.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for administrators. Default: none.")
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate in PEM: clients and administrators then use TLS.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificate in PEM. With it, clients and administrators use TLS."),
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key in PEM, not encrypted.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key of the certificate in PEM, not encrypted.")
+    ] = None,
     client_ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Authorities in PEM: clients then log in by certificate, not by password."),
+        typer.Option(
+            metavar="FILE", help="Authorities in PEM. With them, clients log in by certificate, not by password."
+        ),
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Keep everything in this file; without it, in memory alone.")
+        Path | None, typer.Option(metavar="PATH", help="Keep everything in this file. Default: only in memory.")
     ] = None,
     replay_log: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Keep a replay log of this size, such as 100M; without it, only one that the store has or SEMP makes.",
+            help="Keep a replay log of this size, such as 100M. Default: only one that the store has or SEMP makes.",
         ),
     ] = None,
     faults: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where tests order faults, over loopback alone; nowhere without it."),
+        typer.Option(
+            metavar="HOST:PORT", help="Address, on loopback only, at which tests order faults. Default: none."
+        ),
     ] = None,
     exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
+        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
     ] = False,
 ) -> None:
     """Run the development broker until SIGTERM or SIGINT."""
@@ -65,10 +73,10 @@ def broker(
     from lbg_runtime.broker.store.store import Store
     from lbg_runtime.cli.log import configure_log
 
-    host, port = parse_address("--smf", smf)
-    administration = None if semp is None else parse_address("--semp", semp)
-    fault_address = None if faults is None else parse_address("--faults", faults)
-    replay_log_bytes = None if replay_log is None else parse_size("--replay-log", replay_log)
+    address = listen_address("--smf", smf)
+    administration = None if semp is None else listen_address("--semp", semp)
+    fault_address = None if faults is None else listen_address("--faults", faults)
+    replay_log_bytes = None if replay_log is None else size_bytes("--replay-log", replay_log)
     configure_log()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -76,7 +84,7 @@ def broker(
     kept = None if store is None else Store.open(store)
     uvloop.run(
         _serve(
-            (host, port),
+            address,
             administration,
             fault_address,
             tls,
@@ -85,22 +93,6 @@ def broker(
             parent_pid=parent_pid,
         )
     )
-
-
-def parse_address(option: str, text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, the host in brackets or not; raises `UserError`, naming the option."""
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= 65_535):
-        raise UserError(option, repr(text), "HOST:PORT with a port from 0 to 65535")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def parse_size(option: str, text: str) -> int:
-    """Bytes of a written size; raises `UserError`, naming the option."""
-    try:
-        return parse_bytes(text)
-    except ValueError:
-        raise UserError(option, repr(text), SIZE_FORM) from None
 
 
 def tls_files(certificate: Path | None, key: Path | None, client_authorities: Path | None) -> "TlsFiles | None":
@@ -112,14 +104,14 @@ def tls_files(certificate: Path | None, key: Path | None, client_authorities: Pa
     given = {"--tls-cert": certificate, "--tls-key": key, "--client-ca": client_authorities}
     named = [option for option, value in given.items() if value is not None]
     if named:
-        raise UserError(" and ".join(named), "given", "--tls-cert and --tls-key with it")
+        raise UserError(" and ".join(named), "given alone", "--tls-cert and --tls-key together")
     return None
 
 
 async def _serve(
-    address: tuple[str, int],
-    administration: tuple[str, int] | None,
-    faults: tuple[str, int] | None,
+    address: "ListenAddress",
+    administration: "ListenAddress | None",
+    faults: "ListenAddress | None",
     tls: "TlsFiles | None",
     store: "Store | None",
     *,
@@ -129,7 +121,7 @@ async def _serve(
     from lbg_runtime.broker.semp.configuration import Configuration
     from lbg_runtime.broker.server.server import BrokerServer
 
-    server = BrokerServer(*address, tls=tls, store=store, replay_log_bytes=replay_log_bytes)
+    server = BrokerServer(address.host, address.port, tls=tls, store=store, replay_log_bytes=replay_log_bytes)
     if store is not None and administration is None:
         # What administrators said counts also where there is nobody to ask.
         Configuration(server.engine, server.carry_out, store)
@@ -145,7 +137,8 @@ async def _serve(
                     SempServer(
                         server.engine,
                         server.carry_out,
-                        *administration,
+                        administration.host,
+                        administration.port,
                         tls=context,
                         kept=store,
                         write_down=server.write_down,
@@ -155,7 +148,7 @@ async def _serve(
             if faults is not None:
                 from lbg_runtime.broker.fault_port import FaultPort
 
-                port = await stack.enter_async_context(FaultPort(server, *faults))
+                port = await stack.enter_async_context(FaultPort(server, faults.host, faults.port))
                 ready += f", faults {port.host}:{port.port}"
             print(ready, file=sys.stderr, flush=True)
             # Unbounded on purpose: this is the life of the process.

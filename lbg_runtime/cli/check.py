@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME_BYTES, client_name
+from lbg_runtime.cli.options import print_json
+from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
@@ -16,14 +17,12 @@ if TYPE_CHECKING:
 
 
 def check(
-    config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
+    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
     member_index: Annotated[int | None, typer.Option(help="This member's number, from 0.")] = None,
-    member_count: Annotated[int | None, typer.Option(help="Planned members.")] = None,
+    member_count: Annotated[int | None, typer.Option(help="Number of planned members.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check settings, handlers and the shape of the group. Exit code 2 with one line for each problem."""
-    import orjson
-
+    """Check settings, handlers and the shape of the group. Exit code 2, with one line per problem, if there are any."""
     from lbg_runtime.cli.log import configure_log
 
     configure_log()
@@ -32,7 +31,7 @@ def check(
     summary = _examine(config, member_index, member_count, problems)
     if json:
         found = [{"where": each.where, "found": each.found, "expected": each.expected} for each in problems]
-        print(orjson.dumps({"ok": not problems, "problems": found, **summary}).decode())
+        print_json({"ok": not problems, "problems": found, **summary})
     else:
         for problem in problems:
             print(f"lbg: {problem}", file=sys.stderr)
@@ -44,7 +43,7 @@ def check(
 def _examine(
     config: Path, member_index: int | None, member_count: int | None, problems: list[UserError]
 ) -> dict[str, object]:
-    """Collect every problem; what is said of the rest is empty where the settings cannot be read."""
+    """Collect every problem; the returned summary is empty if the settings cannot be read."""
     import os
     import socket
 
@@ -71,13 +70,13 @@ def _examine(
             member_index,
             member_count,
         )
-        check_client_name(settings, membership.member)
+        check_client_name(settings.group.name, membership.member, settings.connection.client_name)
     except ConfigError as error:
         problems.append(error)
     try:
         handlers = load_handlers(settings.handlers)
         if not handlers and settings.sidecar is None:
-            raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
+            raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         policies_of(handlers, settings.failure)
         if not handlers.lifespans:
             # What one yields is known only when it has; that none does is known now.
@@ -85,32 +84,6 @@ def _examine(
     except UserError as error:
         problems.append(error)
     return _summary(settings, membership, handlers)
-
-
-def check_client_name(settings: "Settings", member: str) -> None:
-    """Raise `ConfigError` where the broker would refuse the name that a member's client gets."""
-    name = settings.group.name
-    size = len(client_name(name, member).encode(errors="surrogateescape"))
-    if settings.connection.client_name is None and size > LARGEST_CLIENT_NAME_BYTES:
-        too_much = size - LARGEST_CLIENT_NAME_BYTES
-        where, taken, others = "group.name", len(name.encode()), "member"
-        if taken <= too_much:
-            where, taken, others = "membership.id", len(member.encode(errors="surrogateescape")), "group"
-        raise ConfigError(
-            where,
-            f"{taken} bytes",
-            f"at most {max(0, taken - too_much)}, as with {others}, host and process it names the client, which takes "
-            f"{LARGEST_CLIENT_NAME_BYTES}; or a connection.client_name",
-        )
-
-
-def with_status_port(settings: "Settings", port: int | None) -> "Settings":
-    """The settings with the port of `--status-port`, where it was given; raises `UserError` where nothing has one."""
-    if port is None:
-        return settings
-    if settings.ops.status is None:
-        raise UserError("--status-port", f"{port}, and no ops.status", "an ops.status, whose port it replaces")
-    return settings.with_status_port(port)
 
 
 def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:

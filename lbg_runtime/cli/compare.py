@@ -5,8 +5,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
+
+from lbg_runtime.cli.options import print_json
 
 if TYPE_CHECKING:
     from lbg_runtime.cli.comparison.figures import Figures
@@ -28,20 +29,22 @@ _COLUMNS = (
 
 
 def compare(
-    members: Annotated[int, typer.Option(min=2, max=7, help="Members from the start; one joins, one dies.")] = 3,
-    keys: Annotated[int, typer.Option(min=1, max=10_000, help="Different keys.")] = 40,
-    rate: Annotated[int, typer.Option(min=4, max=5_000, help="Messages a second.")] = 400,
+    members: Annotated[int, typer.Option(min=2, max=7, help="Members at the start; later one joins and one dies.")] = 3,
+    keys: Annotated[int, typer.Option(min=1, max=10_000, help="Number of different keys.")] = 40,
+    rate: Annotated[int, typer.Option(min=4, max=5_000, help="Messages per second.")] = 400,
     seconds: Annotated[int, typer.Option(min=1, max=600, help="How long each of the three parts lasts.")] = 5,
-    work_ms: Annotated[float, typer.Option(min=0, max=1_000, help="What handling a message takes on average.")] = 2.0,
+    work_ms: Annotated[
+        float, typer.Option(min=0, max=1_000, help="Average time that handling a message takes, in ms.")
+    ] = 2.0,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Without sockets and without the official client, in virtual time.")
+        bool, typer.Option("--memory", help="Run in virtual time, without sockets and without the official client.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Play round robin, exclusive queues with a group, a partitioned queue, message groups and sticky shares.
+    """Compare round robin, exclusive queues with a group, a partitioned queue, message groups and sticky shares.
 
-    Each on a development broker of its own, with the official client over loopback. Exits 1 where a pattern that keeps
-    messages lost some.
+    Each pattern runs on a development broker of its own, with the official client over loopback. Exit code 1 if a
+    pattern that keeps messages lost some.
     """
     import logging
 
@@ -57,7 +60,7 @@ def compare(
         found[pattern.name] = _run(pattern.name, stream, in_memory=memory)
     if json:
         said = {"stream": asdict(stream), "patterns": {name: asdict(figures) for name, figures in found.items()}}
-        print(orjson.dumps(said).decode())
+        print_json(said)
     else:
         print("\n".join(table(found)))
     broken = [p.name for p in PATTERNS if p.keeps_messages and found[p.name].lost]

@@ -19,23 +19,23 @@ READY = "lbg dashboard: "
 def dashboard(
     config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to show the page; port 0 lets the system choose one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address of the page; with port 0, the system chooses a port.")
     ] = "127.0.0.1:0",
     status: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where a member answers how it stands, for rates; repeatable. Default: ops.status.",
+            help="Address of a member's status API, for rates; repeatable. Default: ops.status.",
         ),
     ] = None,
     exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
+        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
     ] = False,
 ) -> None:
     """Show a running group as a live page until SIGTERM or SIGINT: its members and queues, and every move.
 
-    It listens to what members tell each other, is no member itself, and moves nothing. The page's address is printed on
-    standard error.
+    It listens to the messages that members send each other, but is not a member itself, and moves nothing. The page's
+    address is printed on standard error.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
@@ -43,21 +43,14 @@ def dashboard(
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.config.listen_address import ListenAddress
+    from lbg_runtime.cli.options import listen_address
     from lbg_runtime.dashboard.server import check_address
-    from lbg_runtime.model.errors import UserError
-
-    def parsed(option: str, text: str) -> ListenAddress:
-        try:
-            return ListenAddress.parse(text)
-        except UserError as error:
-            raise UserError(option, error.found, error.expected) from None
 
     configure_log()
     settings = load_group_settings(config)
-    address = parsed("--listen", listen)
+    address = listen_address("--listen", listen)
     if status is not None:
-        members = [parsed("--status", each) for each in status]
+        members = [listen_address("--status", each) for each in status]
     else:
         # With port 0 nobody but the member knows where it listens.
         members = [settings.ops.status] if settings.ops.status is not None and settings.ops.status.port else []

@@ -1,4 +1,4 @@
-"""What an interrupt does while a command is still being imported: it ends the process, and nothing is told."""
+"""An interrupt while a command is still being imported ends the process, without a message."""
 
 import signal
 from collections.abc import Iterator

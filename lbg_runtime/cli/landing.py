@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import duration_ms, need_pyarrow, print_json
 from lbg_runtime.cli.sizes import bytes_text
-from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
 
@@ -28,9 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @landing.command("ls")
 def ls(directory: Directory, json: Json = False) -> None:
-    """What has landed: of each queue its lanes, oldest first, with rows, size and times.
+    """List what has landed: the lanes of each queue, oldest first, with rows, size and times.
 
-    Exit code 1 where a lane is damaged, which is said; `lbg landing verify` looks closer.
+    Exit code 1 if a lane is damaged; the damage is reported. `lbg landing verify` looks closer.
     """
     lanes: list[dict[str, object]] = []
     failures: list[tuple[str, str]] = []
@@ -41,7 +41,7 @@ def ls(directory: Directory, json: Json = False) -> None:
     if json:
         group = log.group
         of_whom = {"group": group.group, "hash_prefix": group.hash_prefix, "hash_count": group.hash_count}
-        _print({**of_whom, "lanes": lanes, "failures": _failure_objects(failures)})
+        print_json({**of_whom, "lanes": lanes, "failures": _failure_objects(failures)})
     else:
         for each in lanes:
             pruned = f", {each['first_row']} pruned" if each["first_row"] else ""
@@ -58,9 +58,9 @@ def ls(directory: Directory, json: Json = False) -> None:
 
 @landing.command()
 def verify(directory: Directory, json: Json = False) -> None:
-    """Look at every byte: CRCs, ids, rows against their lanes. Exit code 1 where something is damaged.
+    """Check every byte: CRCs, ids, and rows against their lanes. Exit code 1 if something is damaged.
 
-    What a process that died has left behind is noted, and no damage.
+    Notes, such as those about remains of a process that died, are listed as well, and are not damage.
     """
     from lbg_runtime.pipeline.landing.verify import Grade, Walked, folder_bytes
     from lbg_runtime.pipeline.landing.verify import verify as walk
@@ -72,7 +72,7 @@ def verify(directory: Directory, json: Json = False) -> None:
         findings = list(walk(log, walked, lambda size: bar.advance(task, size)))
     is_damaged = any(each.grade is Grade.DAMAGE for each in findings)
     if json:
-        _print(
+        print_json(
             {
                 "whole": not is_damaged,
                 "lanes": walked.lanes,
@@ -93,21 +93,18 @@ def verify(directory: Directory, json: Json = False) -> None:
 @landing.command()
 def prune(
     directory: Directory,
-    keep: Annotated[str, typer.Option(help="How long rows are kept, such as 24h.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
+    keep: Annotated[str, typer.Option(help="How long rows are kept after they landed, such as 24h.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove segments whose rows have all landed longer ago; their ids stay for a week, to know late copies by.
+    """Remove segments whose rows all landed longer ago than --keep. Their ids stay for a week, to detect late copies.
 
-    May be done while members land and readers read. Exit code 1 where a lane is damaged, of which the rest stays.
+    This may be done while members land and readers read. Exit code 1 if a lane is damaged; the rest of that lane stays.
     """
     from lbg_runtime.pipeline.landing.prune import Unpruned, wall_us
     from lbg_runtime.pipeline.landing.prune import prune as prune_log
 
-    try:
-        keep_ms = parse_duration_ms(keep)
-    except ValueError:
-        raise UserError("--keep", repr(keep), DURATION_FORM) from None
+    keep_ms = duration_ms("--keep", keep)
     failures: list[Unpruned] = []
     with readable(directory):
         log = _open(directory)
@@ -115,7 +112,7 @@ def prune(
     unpruned = [_told(each.error, directory / each.lane) for each in failures]
     size = sum(each.bytes for each in pruned)
     if json:
-        _print(
+        print_json(
             {
                 "dry_run": dry_run,
                 "bytes": size,
@@ -131,13 +128,13 @@ def prune(
             print(printable(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}"))
         print(f"{len(pruned)} segments, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
         for path, what in unpruned:
-            print(printable(f"lbg: {path}: {what}; what lies behind it in its lane stays"), file=sys.stderr)
+            print(printable(f"lbg: {path}: {what}; the rest of its lane stays"), file=sys.stderr)
     raise typer.Exit(1 if unpruned else 0)
 
 
 @contextmanager
 def readable(directory: Path) -> Iterator[None]:
-    """What the system refuses is the user's to mend."""
+    """Turn errors of the file system into mistakes of the user."""
     try:
         yield
     except OSError as error:
@@ -147,17 +144,14 @@ def readable(directory: Path) -> Iterator[None]:
 
 
 def _open(directory: Path) -> "LandingLog":
-    try:
-        import pyarrow as _  # noqa: F401
-    except ImportError:
-        raise UserError("lbg landing", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
+    need_pyarrow("lbg landing")
     from lbg_runtime.pipeline.landing.log import LandingLog
 
     return LandingLog(directory)
 
 
 def _told(error: LandingError | OSError, lane: Path) -> tuple[str, str]:
-    """Of which file, and what is wrong with it."""
+    """The file, and what is wrong with it."""
     if isinstance(error, LandingError):
         return error.path, error.what
     return str(error.filename or lane), str(error.strerror or error)
@@ -168,7 +162,7 @@ def _failure_objects(failures: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 def _list_lanes(log: "LandingLog", queue: int, lanes: list[dict[str, object]], failures: list[tuple[str, str]]) -> None:
-    """Add what there is of a queue, oldest first, and what cannot be told."""
+    """Add the lanes of a queue, oldest first, and the failures to read them."""
     from lbg_runtime.pipeline.landing.layout import lane_names
 
     found = []
@@ -218,9 +212,3 @@ def _progress(total: int) -> "Iterator[tuple[Progress, TaskID]]":
 
 def _time(moment_us: int) -> str:
     return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")
-
-
-def _print(told: dict[str, object]) -> None:
-    import orjson
-
-    print(orjson.dumps(told).decode())

@@ -1,9 +1,12 @@
-"""Lines from a file descriptor, without a thread and without blocking the loop."""
+"""Lines that processes tell each other: from a file descriptor, without a thread and without blocking the loop, and to
+standard output."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+
+import orjson
 
 from lbg_runtime.model.errors import UserError
 
@@ -28,6 +31,11 @@ async def read_lines(descriptor: int) -> AsyncGenerator[bytes, None]:
                 raise UserError("standard input", "a line of more than 10 MB", "a message in each line")
     if rest:
         yield rest
+
+
+def say(facts: Mapping[str, object]) -> None:
+    """Put one object on a line of standard output, at once."""
+    print(orjson.dumps(facts).decode(), flush=True)
 
 
 async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:

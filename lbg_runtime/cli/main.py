@@ -63,7 +63,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Ordered, elastic consumption on Solace PubSub+.",
 )
-bench = typer.Typer(no_args_is_help=True, help="Measure on this machine; the documents quote these figures.")
+bench = typer.Typer(no_args_is_help=True, help="Measure on this machine. The documents quote these figures.")
 bench.command()(acks)
 bench.command("all")(all_)
 bench.command("broker")(bench_broker)
@@ -179,7 +179,7 @@ def _leave_within_bound(leaving: BaseException | None) -> None:
 
 
 def _open_missing_streams() -> None:
-    """Have standard input, output and errors be there, as /dev/null where whoever started us gave none.
+    """Open standard input, output and error as /dev/null if whoever started us gave none.
 
     Else the first sockets get their numbers: uvloop aborts the process when it finds one of its own there, and what
     something prints would go to a peer.
@@ -205,7 +205,7 @@ def _is_written(stream: TextIO, more: str = "") -> bool:
 
 
 def _leave_written() -> None:
-    """Keep our exit code: the interpreter ends with 120 where its last flush of a standard stream fails."""
+    """Keep our exit code: the interpreter ends with 120 if its last flush of a standard stream fails."""
     for stream in (sys.stdout, sys.stderr):
         if not _is_written(stream):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""`lbg parked`: keys that were set aside, what lies there of them, and how they come back or go."""
+"""`lbg parked`: the parked keys and their messages, and the commands that replay or remove them."""
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 
@@ -17,22 +18,22 @@ if TYPE_CHECKING:
 
     Ask = Callable[[ParkedView], Awaitable[list[ParkedLane]]]
 
-parked = typer.Typer(no_args_is_help=True, help="Keys that were set aside with their messages.")
+parked = typer.Typer(no_args_is_help=True, help="Keys that were parked with their messages.")
 
 Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Key = Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")]
 IsLane = Annotated[
-    bool, typer.Option("--lane", help="The argument is as `lbg parked list` shows it: for messages without a key.")
+    bool, typer.Option("--lane", help="KEY is a lane as `lbg parked list` shows it, for messages without a key.")
 ]
 
 
 @parked.command("list")
 def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
-    """Every parked key of the group: how many messages, since when, and the error of the first."""
+    """List the parked keys of the group: how many messages, since when, and the error of the first."""
     found = _run(config, _look)
     if json:
-        _print({"parked": [_lane_as_object(each) for each in found]})
+        print_json({"parked": [_lane_as_object(each) for each in found]})
         return
     for each in found:
         first = each.messages[0]
@@ -45,10 +46,10 @@ def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
 
 @parked.command()
 def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), json: Json = False) -> None:
-    """The parked messages of a key, in order. Exit code 1 where nothing of it is parked."""
+    """Show the parked messages of a key, in order. Exit code 1 if nothing of it is parked."""
     found = _of_key(_run(config, _look), key, is_lane=lane)
     if json:
-        _print({"parked": [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]})
+        print_json({"parked": [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]})
     else:
         for each in found:
             print(printable(f"{each.lane}: {_count(each)} in {each.queue}"))
@@ -62,15 +63,15 @@ def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), j
 @parked.command()
 def unpark(
     key: Annotated[str | None, typer.Argument(help="The key, as its publisher stamps it.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every key that is parked.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All parked keys.")] = False,
     lane: IsLane = False,
     config: Config = Path("config.yaml"),
     json: Json = False,
 ) -> None:
-    """Have what is parked of a key replayed, in order, before anything newer of it is handled.
+    """Replay the parked messages of a key, in order, before anything newer of it is handled.
 
-    On return the broker has the order; whoever owns the queue, now or later, carries it out. It may be given again. A
-    key whose first message fails again stays parked. Exit code 1 where nothing of it is parked.
+    When the command returns, the broker has the order; the owner of the queue, now or later, carries it out. The order
+    may be given again. A key whose first message fails again stays parked. Exit code 1 if nothing of it is parked.
     """
     if (key is None) != every:
         raise UserError("lbg parked unpark", "a key and --all" if every else "no key", "a key, or --all")
@@ -87,15 +88,15 @@ def unpark(
 @parked.command()
 def drop(
     key: Key,
-    number: Annotated[int | None, typer.Option(help="Only the message of this number, as `show` has it.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that is parked of the key.")] = False,
+    number: Annotated[int | None, typer.Option(help="Only the message with this number, as `show` prints it.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All parked messages of the key.")] = False,
     lane: IsLane = False,
     config: Config = Path("config.yaml"),
     json: Json = False,
 ) -> None:
-    """Remove one parked message of a key, or all of them, for good. What is being replayed is not removed.
+    """Remove one parked message of a key, or all of them, for good. A message that is being replayed is not removed.
 
-    Exit code 1 where it is not parked.
+    Exit code 1 if the message is not parked.
     """
     if (number is None) != every:
         found = "--number and --all" if every else "neither --number nor --all"
@@ -154,7 +155,7 @@ def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" 
     absent = f"nothing of {key} is parked"
     if others:
         count = sum(len(each.messages) for each in others)
-        absent = f"no message of that number is parked of {key}, but {count} of others; `lbg parked show` has them"
+        absent = f"no message with that number is parked of {key}, but {count} others are; `lbg parked show` lists them"
     print(printable(f"lbg: {absent}"), file=sys.stderr)
     raise typer.Exit(1)
 
@@ -162,19 +163,13 @@ def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" 
 def _tell_done(
     found: "list[ParkedLane]", key: str, what: str, *, as_json: bool, others: "Sequence[ParkedLane]" = ()
 ) -> None:
-    """`others`: what is parked of the key, where only a part of it was meant."""
+    """`others`: all that is parked of the key, if only a part of it was meant."""
     if as_json:
-        _print({"asked": [_lane_as_object(each) for each in found]})
+        print_json({"asked": [_lane_as_object(each) for each in found]})
     else:
         for each in found:
             print(printable(f"{each.lane}: {_count(each)}, {what}"))
     _insist(found, key, others)
-
-
-def _print(told: dict[str, object]) -> None:
-    import orjson
-
-    print(orjson.dumps(told).decode())
 
 
 def _count(lane: "ParkedLane") -> str:

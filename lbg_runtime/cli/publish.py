@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
 from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.options import insist_on_finite, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
@@ -49,13 +49,13 @@ class PublishSummary:
     ledger_dropped: int
     """Lines that the disk refused."""
     stopped_by: str | None
-    """SIGTERM, SIGINT or `parent gone`; null where everything asked for was sent."""
+    """SIGTERM, SIGINT or `parent gone`; null if everything asked for was sent."""
     failure: str | None
-    """Why the sending ended early: a line that cannot be sent, or settings of the group that are others now."""
+    """Why the sending ended early: a line that cannot be sent, or settings of the group that have changed."""
 
     @property
     def exit_code(self) -> int:
-        """0 where every message sent is confirmed and on the ledger; else 1, or 2 where the sending ended early."""
+        """0 if every message that was sent is confirmed and on the ledger; else 1, or 2 if the sending ended early."""
         if self.confirmed != self.sent or self.ledger_dropped:
             return 1
         if self.failure is not None:
@@ -81,23 +81,27 @@ def publish(
     key: Annotated[str | None, typer.Option(help="One key for all messages.")] = None,
     key_from: Annotated[
         str | None,
-        typer.Option(metavar="RULE", help="Where each line has its key: json:/POINTER, topic or topic_level:N."),
+        typer.Option(
+            metavar="RULE", help="Rule by which each line gets its key: json:/POINTER, topic or topic_level:N."
+        ),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Generate so many messages.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Generate so many messages a second.")] = None,
-    keys: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Generate for so many keys.")] = None,
-    duration: Annotated[float | None, typer.Option(min=0.001, help="Generate for so many seconds.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Folder for the record of what was confirmed.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Generate this many messages.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Generate this many messages per second.")] = None,
+    keys: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Generate messages for this many keys.")
+    ] = None,
+    duration: Annotated[float | None, typer.Option(min=0.001, help="Generate messages for this many seconds.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder for the ledger of confirmed messages.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
+        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
     ] = False,
 ) -> None:
     """Publish to a load-balanced group, in order per key, each message confirmed by the broker.
 
-    Without --count, --rate, --keys and --duration each line of standard input is the payload of a message. SIGTERM and
-    SIGINT stop the sending; what was sent is still confirmed. So does a line that cannot be sent, with exit 2. Exit 1
-    where a message was refused, or may be lost.
+    Without --count, --rate, --keys and --duration, each line of standard input is the payload of a message. SIGTERM and
+    SIGINT stop the sending; confirms of what was sent are still awaited. A line that cannot be sent stops it, too, with
+    exit code 2. Exit code 1 if a message was refused, or may be lost.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
@@ -106,7 +110,6 @@ def publish(
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.publisher.load import LoadPlan, numbered_keys
-    from lbg_runtime.publisher.pace import insist_on_finite
 
     is_load = any(option is not None for option in (count, rate, keys, duration))
     if key is not None and key_from is not None:
@@ -126,7 +129,10 @@ def publish(
         plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration)
     lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))
     summary = uvloop.run(_publish(settings, plan or lines, ledger, parent_pid=parent_pid))
-    print(orjson.dumps(asdict(summary)).decode() if json else summary.as_text())
+    if json:
+        print_json(asdict(summary))
+    else:
+        print(summary.as_text())
     if summary.failure is not None:
         print(printable(f"lbg: {summary.failure}"), file=sys.stderr)
     raise typer.Exit(summary.exit_code)
@@ -153,7 +159,6 @@ async def _publish(
 ) -> PublishSummary:
     import anyio
 
-    from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
@@ -165,9 +170,6 @@ async def _publish(
     publisher_id = new_publisher_id()
     spans = open_spans(settings)
     shape, hash_function = settings.group.shape(), settings.group.hash_function
-    # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
-    # second client of that name would end its session.
-    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
     causes: list[StopCause] = []
     changed: list[Difference] = []
     failure: UserError | None = None
@@ -178,7 +180,7 @@ async def _publish(
         sending.cancel()
 
     with stop_requests(stop, parent_pid=parent_pid):
-        async with open_session(connection, publisher_id, settings.transport.client_path) as session:
+        async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
             ledger = None
             if ledger_folder is not None:
                 run_id = os.environ.get(RUN_VARIABLE, "")
@@ -202,8 +204,8 @@ async def _publish(
                     counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
     if changed:
         first = changed[0]
-        found = f"{first.ours}, and the group on the broker has {first.theirs} now"
-        failure = UserError(first.setting, found, "a new start, by which every publisher has the new value")
+        found = f"{first.ours}, but the group on the broker now has {first.theirs}"
+        failure = UserError(first.setting, found, "a restart, at which every publisher has the new value")
     if failure is not None and not counts.sent:
         raise failure
     # Else whoever goes on from here must know how far it came.
@@ -227,7 +229,7 @@ async def _publish(
 async def _stopped_by_changes(
     settings: "Settings", changed: "list[Difference]", sending: "anyio.CancelScope"
 ) -> AsyncIterator[None]:
-    """Ends the sending when a setting is changed that decides where keys go, and says which.
+    """Ends the sending when a setting that decides where keys go is changed, and adds it to `changed`.
 
     To go on with the old value would send keys elsewhere than publishers that have started since.
     """
@@ -261,7 +263,7 @@ async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:
             if key is None:
                 key = lines.key_source.extract(lines.topic, NO_PROPERTIES, payload)
             if key is None:
-                expected = "a key in each line as --key-from or group.key says, or one for all with --key"
+                expected = "a key in each line by the rule of --key-from or group.key, or one key for all with --key"
                 raise UserError(f"standard input, line {number}", "no key", expected)
             try:
                 await publisher.submit(lines.topic, payload, key=key)
@@ -271,7 +273,7 @@ async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:
 
 @contextmanager
 def _progress(publisher: "HashedPublisher", total: int | None) -> Iterator[None]:
-    """Show how many messages are confirmed while the context lasts, where standard error is a terminal."""
+    """Show how many messages are confirmed while the context lasts, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

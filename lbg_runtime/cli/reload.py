@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 PATIENCE_S = 5.0
 """For a member to drain before it is cut short for a change; what it was at comes again."""
 LEAVE_S = 60.0
-"""The same where we are to leave."""
+"""The same when we are asked to leave."""
 
 
 def member_command(arguments: Sequence[str]) -> list[str]:
@@ -137,12 +137,16 @@ class Reloader:
             hurried.cancel()
 
     def _begin_watch(self, places: Sequence[Path], *, below: bool) -> None:
-        self._watching.append(asyncio.ensure_future(self._watch(places, below=below)))
+        task = asyncio.ensure_future(self._watch(places, below=below))
+        task.add_done_callback(_tell_failure)
+        self._watching.append(task)
 
     async def _watch(self, places: Sequence[Path], *, below: bool) -> None:
         # A folder may be gone again before it is watched.
         with suppress(FileNotFoundError):
-            async for changes in awatch(*places, watch_filter=self._files, recursive=below):
+            # One of somebody else below, such as a database's data, is no reason not to see the others.
+            watch = awatch(*places, watch_filter=self._files, recursive=below, ignore_permission_denied=True)
+            async for changes in watch:
                 paths = {Path(path) for _, path in changes}
                 made = {path for path in paths if self._files.is_tree(path)}
                 for folder in sorted(made):
@@ -164,6 +168,12 @@ class Reloader:
             self._is_leaving.set()
         elif cause is not StopCause.PARENT_GONE:
             self._is_hurried.set()
+
+
+def _tell_failure(watch: "asyncio.Future[None]") -> None:
+    # Such as too many watches for the system: changes there are not seen any more.
+    if not watch.cancelled() and (error := watch.exception()) is not None:
+        _log.error("watch_failed", reason=str(error))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

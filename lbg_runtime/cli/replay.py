@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.landing import readable
+from lbg_runtime.cli.options import insist_on_finite, need_pyarrow, print_json
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.printable import printable
 from lbg_runtime.model.topic import is_valid_topic
-from lbg_runtime.publisher.pace import insist_on_finite
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -24,31 +24,34 @@ if TYPE_CHECKING:
     from lbg_runtime.pipeline.replay import LandedMessage, Replayed, Selection
 
 _CONFIRM_TIMEOUT_MS = 30_000
-_TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC where it does not say"
+_TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC without an offset"
 
 
 def replay(
     *,
     directory: Annotated[Path, typer.Argument(help="Folder of the landing log.")],
-    to_topic: Annotated[str, typer.Option(help="Topic without hash prefix and shard, of the group of the settings.")],
+    to_topic: Annotated[
+        str, typer.Option(help="Topic to publish to, in the group of the settings, without hash prefix and shard.")
+    ],
     from_: Annotated[
-        str | None, typer.Option("--from", help="What landed at this time or later, as 2026-11-21T10:00:00Z.")
+        str | None,
+        typer.Option("--from", help="Only messages that landed at this time or later, such as 2026-11-21T10:00:00Z."),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="What landed before this time.")] = None,
-    key: Annotated[str | None, typer.Option(help="This key alone.")] = None,
-    shard: Annotated[int | None, typer.Option(min=0, help="This shard alone.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Messages a second, at most.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Only messages that landed before this time.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only this key.")] = None,
+    shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Highest number of messages per second.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be published, and publish nothing.")
     ] = False,
     config: Annotated[Path, typer.Option(help="Settings file of the group to publish to.")] = Path("config.yaml"),
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Publish landed messages again, each confirmed, in the order of each key, as far as the log goes now.
+    """Publish landed messages again, each confirmed, in the order of each key, up to the present end of the log.
 
-    Their user properties go with them, as text, and `lbg_replay_of` with the id of the row. Stops at the first message
-    that is refused, or may be lost, and where the log is damaged; how far it came is told. Exit 1 for that, and where
-    messages had no key and were left out; 130 where it was stopped.
+    The messages keep their user properties, as text, and get `lbg_replay_of` with the id of the row. The replay stops
+    at the first message that is refused or may be lost, and where the log is damaged; it reports how far it came. Exit
+    code 1 in these cases, and if messages had no key and were left out; 130 if it was stopped.
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
@@ -58,11 +61,7 @@ def replay(
     if not is_valid_topic(to_topic):
         raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
     insist_on_finite("--rate", rate)
-    try:
-        import pyarrow as _  # noqa: F401
-    except ImportError:
-        raise UserError("lbg replay", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
-    import orjson
+    need_pyarrow("lbg replay")
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -95,7 +94,7 @@ def replay(
         seconds = time.monotonic() - began_s
     is_left = not dry_run and replayed.confirmed < replayed.selected
     if json:
-        print(orjson.dumps(_as_object(replayed, dry_run=dry_run, seconds=seconds)).decode())
+        print_json(_as_object(replayed, dry_run=dry_run, seconds=seconds))
     else:
         _tell(replayed, to_topic, dry_run=dry_run)
     if is_stopped:
@@ -114,7 +113,6 @@ async def _replay(
     """Whether it was asked to stop before its end."""
     import anyio
 
-    from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
@@ -122,15 +120,13 @@ async def _replay(
 
     publisher_id = new_publisher_id()
     group = settings.group
-    # As for `lbg publish`.
-    connection = settings.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
     sending = anyio.CancelScope()
 
     def stop(_: StopCause) -> None:
         sending.cancel()
 
     with stop_requests(stop):
-        async with open_session(connection, publisher_id, settings.transport.client_path) as session:
+        async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
             publisher = HashedPublisher(session, group.shape(), group.hash_function, publisher_id=publisher_id)
             with _progress(replayed) as show:
                 try:
@@ -142,7 +138,7 @@ async def _replay(
 
 
 def _messages(log: "LandingLog", selection: "Selection") -> "Iterator[LandedMessage]":
-    """Those that are meant; raises `UserError` where the system refuses to read them, and `LandingError`."""
+    """The selected messages; raises `UserError` if the system refuses to read them, and `LandingError`."""
     from lbg_runtime.pipeline.replay import selected
 
     with readable(log.path):

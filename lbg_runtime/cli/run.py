@@ -18,54 +18,55 @@ LAST_PORT = 65_535
 
 
 def run(
-    config: Annotated[Path, typer.Option(help="File with the settings.")] = Path("config.yaml"),
-    member_index: Annotated[int | None, typer.Option(help="This member's number from 0, if counted.")] = None,
-    member_count: Annotated[int | None, typer.Option(help="Planned members.")] = None,
-    member_id: Annotated[str | None, typer.Option(help="This member's name, if not counted.")] = None,
+    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    member_index: Annotated[
+        int | None, typer.Option(help="This member's number, from 0, if members are counted.")
+    ] = None,
+    member_count: Annotated[int | None, typer.Option(help="Number of planned members.")] = None,
+    member_id: Annotated[str | None, typer.Option(help="This member's name, if members are not counted.")] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=256, help="Members to run, each in a process of its own, as each uses one core.")
+        int, typer.Option(min=1, max=256, help="Members to run, each in a process of its own. A member uses one core.")
     ] = 1,
-    journal: Annotated[Path | None, typer.Option(help="Directory for the journal, instead of the settings'.")] = None,
+    journal: Annotated[
+        Path | None, typer.Option(help="Directory for the journal, instead of that of the settings.")
+    ] = None,
     status_port: Annotated[
-        int | None, typer.Option(min=0, max=LAST_PORT, help="Port of ops.status, instead of the settings'.")
+        int | None, typer.Option(min=0, max=LAST_PORT, help="Port of ops.status, instead of that of the settings.")
     ] = None,
     exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Leave when the process that started this one is gone.")
+        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
     ] = False,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Start anew when a Python file here, or the settings, changes.")
+        bool, typer.Option("--reload", help="Restart when the settings or a Python file below this directory change.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="At the end, print how it left as one JSON object.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print at the end how the member left, as one JSON object.")
+    ] = False,
 ) -> None:
     """Handle the group's messages until SIGTERM or SIGINT, then drain. Exit code 1 if something was cancelled or left.
 
-    A second signal cancels what is being handled. With several processes, each is a member of its own, named ID-0,
-    ID-1 and so on; one that ends by itself is started again, and a status port goes up by one for each.
+    A second signal cancels running handlers. With several processes, each is a member of its own, named ID-0, ID-1 and
+    so on. A process that ends by itself is started again. A status port is increased by one for each process.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None
     with importing():
-        import orjson
-
-        from lbg_runtime.admin.stored import load_group_settings
-        from lbg_runtime.cli.check import check_client_name, with_status_port
         from lbg_runtime.cli.log import configure_log
+        from lbg_runtime.cli.member import member_settings, run_member
         from lbg_runtime.runtime.app import App
         from lbg_runtime.runtime.handlers.registry import load_handlers
-        from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 
     configure_log()
     # Handler modules lie where the command is given, as they do for `python -m`.
     sys.path.insert(0, str(Path.cwd()))
     if reload:
         raise typer.Exit(_run_reloaded(config, processes, parent_pid))
-    settings = with_status_port(load_group_settings(config), status_port)
+    settings = member_settings(config, status_port, journal)
     if processes > 1:
         if json or member_index is not None or member_count is not None:
-            raise UserError("--processes", str(processes), "one process with --json, --member-index or --member-count")
+            other = "--json" if json else "--member-index" if member_index is not None else "--member-count"
+            raise UserError("--processes", f"{processes}, with {other}", "1")
         raise typer.Exit(_run_siblings(processes, settings, config, member_id, journal, parent_pid))
-    if journal is not None:
-        settings = settings.with_journal(journal)
     if settings.sidecar is None:
         make = partial(App, load_handlers(settings.handlers), settings)
     else:
@@ -73,21 +74,7 @@ def run(
 
         make = partial(sidecar_app, settings)
     app = make(member_index=member_index, member_count=member_count, member_id=member_id)
-    check_client_name(settings, app.membership.member)
-    report = app.run_sync(parent_pid=parent_pid, ends_process=True)
-    if json:
-        left = {
-            "member": app.membership.member,
-            "clean": report.is_clean,
-            "left_behind": report.left_behind,
-            "still_bound": report.still_bound,
-        }
-        # Signals are ignored by now: whoever does not read this would keep the process.
-        guard = ExitGuard(report.exit_code)
-        guard.arm(EXIT_GRACE_S)
-        print(orjson.dumps(left).decode(), flush=True)
-        guard.disarm()
-    raise typer.Exit(report.exit_code)
+    run_member(app, parent_pid, as_json=json)
 
 
 def _run_reloaded(config: Path, processes: int, parent_pid: int | None) -> int:
@@ -139,7 +126,7 @@ def _run_siblings(
         raise UserError(
             "--processes",
             f"{count} with status port {address.port}",
-            f"a status port up to {LAST_PORT + 1 - count}, as it goes up by one for each",
+            f"a status port up to {LAST_PORT + 1 - count}, as it is increased by one for each process",
         )
     queue_count = settings.group.queue_count
     name = find_membership(

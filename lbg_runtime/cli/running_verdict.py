@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from lbg_runtime.cli.options import print_json
 from lbg_runtime.model.errors import StreamFailed
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
     from lbg_runtime.validator.findings import Finding, Standing
 
 _PAUSE_S = 1.0
-"""Between two looks: what was found is told about so long after it is certain."""
+"""Between two looks: findings are reported about this long after they are certain."""
 
 Tell = Callable[["Standing", Sequence["Finding"]], None]
 Look = Callable[[Tell], bool]
-"""Judge what has come, tell of it, and say whether there is more to be read at once."""
+"""Judge the new records, report on them, and return whether there is more to read at once."""
 
 
 @contextmanager
 def leaving_without_verdict() -> Iterator[None]:
-    """One line and exit code 3 where the query fails that judges: 1 would say that a law is broken."""
+    """One line and exit code 3 if the judging query fails: 1 would say that a law is broken."""
     try:
         yield
     except StreamFailed as error:
@@ -37,9 +38,8 @@ def leaving_without_verdict() -> Iterator[None]:
 def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
     """Look until the time is over or a signal comes, and print what is found at once and how the run stands at last.
 
-    Returns the exit code: 0 where nothing is wrong so far, 1 where a law is broken, 3 where nothing can be said.
+    Returns the exit code: 0 if nothing is wrong so far, 1 if a law is broken, 3 if nothing can be said.
     """
-    import orjson
     import uvloop
 
     from lbg_runtime.cli.standing import as_line, as_object
@@ -61,7 +61,10 @@ def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
     uvloop.run(_look_on(lambda: look(tell), limit_s))
     if shows_progress:
         print(file=sys.stderr)
-    print(orjson.dumps(as_object(standing)).decode() if as_json else as_line(standing))
+    if as_json:
+        print_json(as_object(standing))
+    else:
+        print(as_line(standing))
     return standing.kind.exit_code
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import print_json
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,21 +19,25 @@ LARGEST_SEED = 10**15
 
 
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 200,
-    first: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run.")] = 200,
+    first: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The first seed.")] = 0,
     mode: Annotated[str, typer.Option(help="cooperative, cycle, or both side by side.")] = BOTH,
-    members: Annotated[int | None, typer.Option(min=3, max=50, help="Planned members; drawn without it.")] = None,
-    queues: Annotated[int | None, typer.Option(min=1, max=200, help="Queues; drawn without it.")] = None,
-    faults: Annotated[
-        str | None, typer.Option(help="Replay: only these faults of the seed, such as 3,7; '' for none.")
+    members: Annotated[
+        int | None, typer.Option(min=3, max=50, help="Number of planned members. Default: drawn from the seed.")
     ] = None,
-    history: Annotated[bool, typer.Option("--history", help="Replay: show all that happened in the seed.")] = False,
+    queues: Annotated[
+        int | None, typer.Option(min=1, max=200, help="Number of queues. Default: drawn from the seed.")
+    ] = None,
+    faults: Annotated[
+        str | None, typer.Option(help="For a replay: only these faults of the seed, such as 3,7; '' for none.")
+    ] = None,
+    history: Annotated[bool, typer.Option("--history", help="For a replay: print everything that happened.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run a whole group in virtual time: exit code 1 where a seed broke a law, with a line that replays it.
+    """Run a whole group in virtual time. Exit code 1 if a seed broke a law, with a line that replays it.
 
-    Each seed draws its settings and faults. Every 20th tells a story with the delays as shipped, for the figures: 4
-    members and 16 queues without --members and --queues.
+    Each seed draws its settings and faults. Every 20th also plays a story with the default delays, for the figures,
+    with 4 members and 16 queues unless --members and --queues are given.
     """
     from lbg_runtime.sim.campaign import Scope, run_campaign
     from lbg_runtime.sim.settings import Mode
@@ -47,9 +52,7 @@ def simulate(
         raise typer.Exit(_replay(scopes[0], first, faults, with_history=history, json=json))
     campaigns = [run_campaign(scope, range(first, first + seeds), _progress(scope, seeds)) for scope in scopes]
     if json:
-        import orjson
-
-        print(orjson.dumps({"modes": [_as_object(campaign) for campaign in campaigns]}).decode())
+        print_json({"modes": [_as_object(campaign) for campaign in campaigns]})
     else:
         _print_table(campaigns)
     for campaign in campaigns:
@@ -63,8 +66,6 @@ def _replay(scope: "Scope", seed: int, faults: str | None, *, with_history: bool
 
     result = run_seed(scope, seed, None if faults is None else _fault_numbers(scope, seed, faults))
     if json:
-        import orjson
-
         replay = {
             "mode": scope.mode,
             "seed": seed,
@@ -74,7 +75,7 @@ def _replay(scope: "Scope", seed: int, faults: str | None, *, with_history: bool
         }
         if with_history:
             replay["history"] = [str(happening) for happening in result.history]
-        print(orjson.dumps(replay).decode())
+        print_json(replay)
         return 1 if result.violations else 0
     if with_history:
         for position, happening in enumerate(result.history):
@@ -125,7 +126,7 @@ def _progress(scope: "Scope", seeds: int) -> Callable[[int], None]:
 
 
 def _as_object(campaign: "Campaign") -> dict[str, object]:
-    """The figures of a mode, by name; times in ms, None where there was nothing to measure."""
+    """The figures of a mode, by name; times in ms, None if there was nothing to measure."""
     from lbg_runtime.sim.campaign import quantile
 
     stories, scope = campaign.stories, campaign.scope

@@ -1,6 +1,6 @@
 """`lbg spark doctor`, `lbg spark stream`: whether Spark can run here, and streams from a group's landing log to a lake.
 
-Exit code 3 where there is no Java or no Spark.
+Exit code 3 if there is no Java or no Spark.
 """
 
 import signal
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import duration_ms, print_json
 from lbg_runtime.model.errors import SparkUnavailable
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ spark = typer.Typer(no_args_is_help=True, help="Spark on the landing log of a gr
 
 @contextmanager
 def leaving_without_spark() -> Iterator[None]:
-    """One line and exit code 3 where Spark cannot run."""
+    """One line and exit code 3 if Spark cannot run."""
     try:
         yield
     except SparkUnavailable as error:
@@ -35,7 +36,7 @@ def leaving_without_spark() -> Iterator[None]:
 
 
 def require_spark() -> None:
-    """Leave with exit code 3 where Spark cannot run, so that it is known before what takes long."""
+    """Leave with exit code 3 if Spark cannot run, before anything that takes long."""
     from lbg_runtime.pipeline.spark.doctor import examine
 
     with leaving_without_spark():
@@ -46,9 +47,7 @@ def require_spark() -> None:
 
 @spark.command()
 def doctor(*, json: Json = False) -> None:
-    """Say what of Spark is here, what is missing, and the line that mends it. Exit code 3 where Spark cannot run."""
-    import orjson
-
+    """Report which parts of Spark are here or missing, and the line that fixes it. Exit code 3 if Spark cannot run."""
     from lbg_runtime.pipeline.spark.doctor import examine
 
     findings = examine()
@@ -56,12 +55,13 @@ def doctor(*, json: Json = False) -> None:
     runs = all(finding.fine for finding in findings if finding.needed)
     if json:
         report = {"runs": runs, "findings": [asdict(finding) for finding in findings], "remedies": remedies}
-        print(orjson.dumps(report).decode())
+        print_json(report)
     else:
         for finding in findings:
-            print(f"{'ok  ' if finding.fine else 'MISS' if finding.needed else 'lack'} {finding.what}: {finding.found}")
+            state = "ok" if finding.fine else "missing" if finding.needed else "optional"
+            print(f"{state:8} {finding.what}: {finding.found}")
         for remedy in remedies:
-            print(f"to mend it: {remedy}")
+            print(f"fix: {remedy}")
     raise typer.Exit(0 if runs else 3)
 
 
@@ -69,34 +69,29 @@ def doctor(*, json: Json = False) -> None:
 def stream(
     group: Annotated[str, typer.Argument(help="Name of the group whose landing log is read.")],
     *,
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of its landing log, as `lbg land` makes it.")],
-    to: Annotated[str, typer.Option(metavar="KIND:DIR", help="parquet:DIR or delta:DIR.")],
-    checkpoint: Annotated[Path, typer.Option(help="Folder in which Spark notes how far it is; one for each stream.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of its landing log, as written by `lbg land`.")],
+    to: Annotated[str, typer.Option(metavar="KIND:DIR", help="Where to write: parquet:DIR or delta:DIR.")],
+    checkpoint: Annotated[
+        Path, typer.Option(help="Folder in which Spark records its progress; each stream needs its own.")
+    ],
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Leave when all that is landed by now is written.")
+        bool, typer.Option("--available-now", help="Exit when everything that has landed by now is written.")
     ] = False,
-    trigger: Annotated[str, typer.Option(help="Least time from batch to batch.")] = "1s",
-    max_rows: Annotated[int, typer.Option(min=1, help="Most rows of a batch.")] = 100_000,
-    driver_memory: Annotated[str, typer.Option(help="Most memory of the JVM, as Spark writes it.")] = "2g",
+    trigger: Annotated[str, typer.Option(help="Shortest time between the starts of two batches.")] = "1s",
+    max_rows: Annotated[int, typer.Option(min=1, help="Largest number of rows in a batch.")] = 100_000,
+    driver_memory: Annotated[str, typer.Option(help="Memory limit of the JVM, in Spark's notation.")] = "2g",
     json: Json = False,
 ) -> None:
-    """Write the messages of a group to a lake, each once, in order per queue; goes on where the checkpoint stands.
+    """Write the messages of a group to a lake, each once, in order per queue. Continues from the checkpoint.
 
-    SIGTERM and SIGINT end it, exit code 0. Exit code 1 where the stream fails, 3 where Spark cannot run.
+    SIGTERM and SIGINT end it with exit code 0. Exit code 1 if the stream fails, 3 if Spark cannot run.
     """
-    import orjson
-
-    from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
-    from lbg_runtime.model.errors import UserError
     from lbg_runtime.pipeline.spark.session import spark_session
     from lbg_runtime.pipeline.spark.source_options import read_source_options
     from lbg_runtime.pipeline.spark.stream_job import StreamJob, check_folder, parse_target
 
-    try:
-        trigger_ms = parse_duration_ms(trigger)
-    except ValueError:
-        raise UserError("--trigger", repr(trigger), DURATION_FORM) from None
-    # What can be wrong is said before the seconds that Spark takes to start.
+    trigger_ms = duration_ms("--trigger", trigger)
+    # Mistakes are reported before the seconds that Spark takes to start.
     read_source_options({"path": str(directory), "group": group})
     lake, target = parse_target(to)
     check_folder("--to", target)
@@ -112,7 +107,10 @@ def stream(
         with _shown() as show:
             progress = run_stream(session, job, stopped=stopped, on_progress=show)
     report = {"batch": progress.batch, "rows": progress.rows, "behind": progress.behind}
-    print(orjson.dumps(report).decode() if json else f"{progress.rows} rows written, {progress.behind} are left")
+    if json:
+        print_json(report)
+    else:
+        print(f"{progress.rows} rows written, {progress.behind} are left")
 
 
 @contextmanager
@@ -129,7 +127,7 @@ def _stop_signals() -> "Iterator[Callable[[], bool]]":
 
 @contextmanager
 def _shown() -> "Iterator[Callable[[StreamProgress], None]]":
-    """Shows where a stream stands, where standard error is a terminal."""
+    """Shows the progress of a stream, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

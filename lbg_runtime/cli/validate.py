@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import duration_ms, need_pyarrow, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -44,49 +45,58 @@ class Engine(Enum):
 def validate(
     directory: Annotated[
         Path | None,
-        typer.Argument(help="Directory with the journals and ledgers of a run that is over, or what --layout made."),
+        typer.Argument(help="Directory with the journals and ledgers of a run that is over, or one made by --layout."),
     ] = None,
     ack_window: Annotated[
-        str, typer.Option(help="How long before a fault a settlement may have been sent in vain.")
+        str, typer.Option(help="How long before a fault a settlement may have been sent without effect.")
     ] = "1.5s",
     engine: Annotated[
         Engine,
-        typer.Option(help="This process alone, or Spark; auto: Spark from 30 million records and 2 cores on."),
+        typer.Option(help="local: this process; spark: Spark; auto: Spark from 30 million records and 2 cores on."),
     ] = Engine.AUTO,
     layout: Annotated[
         Path | None,
-        typer.Option(help="Keep the run here as Parquet by queue, to be judged again or queried."),
+        typer.Option(help="Keep the run in this folder as Parquet by queue, to judge it again or query it."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="With --live on Spark: what was judged is kept here, and a later start goes on from it."),
+        typer.Option(help="With --live on Spark: folder that keeps what was judged; a later start continues from it."),
     ] = None,
     live: Annotated[
         bool,
         typer.Option(
             "--live",
-            help="Of a run that goes on: its journals in the directory, or else the notes that members republish.",
+            help="Judge a run that goes on: by its journals in the directory, or else by notes that members republish.",
         ),
     ] = False,
     config: Annotated[Path, typer.Option(help="Settings file, for --live.")] = Path("config.yaml"),
     topic: Annotated[
-        str | None, typer.Option(help="Where members republish, instead of the settings' ops.journal.republish_topic.")
+        str | None,
+        typer.Option(help="Topic to which members republish, instead of ops.journal.republish_topic of the settings."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--for", help="How long to listen, such as 30s; until SIGINT or SIGTERM without it.")
+        str | None, typer.Option("--for", help="How long to listen, such as 30s. Default: until SIGINT or SIGTERM.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Judge a run: exit code 0 for valid, 1 for invalid, 3 where the records do not suffice to say.
+    """Judge a run. Exit code 0 if it is valid, 1 if it is invalid, 3 if the records do not suffice to tell.
 
-    With --live and a directory: 1 where a law is broken, 3 where nothing was handled yet, something came too late to be
-    judged, or the files say that records are missing. With --live alone: 1 where a number came after a higher one or
-    was missing, 3 where no member was heard.
+    With --live and a directory: 1 if a law is broken; 3 if nothing was handled yet, something came too late to be
+    judged, or the files say that records are missing. With --live alone: 1 if a number came after a higher one or was
+    missing, 3 if no member was heard.
     """
     if directory is None and not live:
-        raise UserError("lbg validate", "neither", "a directory, or --live, or both")
-    if checkpoint is not None and not (live and directory is not None and engine is Engine.SPARK):
-        raise UserError("--checkpoint", "nothing to keep there", "--live with a directory and --engine spark")
+        raise UserError("lbg validate", "nothing to judge", "a directory, or --live, or both")
+    is_following_on_spark = live and directory is not None and engine is Engine.SPARK
+    for option, is_given, is_of_use, expected in (
+        ("--engine spark", engine is Engine.SPARK, directory is not None, "a directory"),
+        ("--layout", layout is not None, not live, "a run that is over, without --live"),
+        ("--topic", topic is not None, live and directory is None, "--live without a directory"),
+        ("--for", duration is not None, live, "--live"),
+        ("--checkpoint", checkpoint is not None, is_following_on_spark, "--live with a directory and --engine spark"),
+    ):
+        if is_given and not is_of_use:
+            raise UserError(option, "of no use here", expected)
     if directory is None:
         code = _listen(config, topic, duration, as_json=json)
     elif live:
@@ -97,20 +107,21 @@ def validate(
 
 
 def _judge(directory: Path, ack_window: str, engine: Engine, layout: Path | None, *, as_json: bool) -> int:
-    import orjson
-
-    _need_pyarrow()
+    need_pyarrow("lbg validate")
     from lbg_runtime.validator.report import as_object, as_text
 
-    verdict = verdict_on(directory, engine, _duration_ms("--ack-window", ack_window), layout)
-    print(orjson.dumps(as_object(verdict)).decode() if as_json else as_text(verdict))
+    verdict = verdict_on(directory, engine, duration_ms("--ack-window", ack_window), layout)
+    if as_json:
+        print_json(as_object(verdict))
+    else:
+        print(as_text(verdict))
     return verdict.kind.exit_code
 
 
 def verdict_on(directory: Path, engine: Engine, ack_window_ms: int, layout: Path | None = None) -> "Verdict":
     """The verdict of an engine on a run that is over.
 
-    Raises `UserError`; leaves with exit code 3 where Spark is insisted on and cannot run.
+    Raises `UserError`; leaves with exit code 3 if Spark is insisted on and cannot run.
     """
     from lbg_runtime.journal.layout import find_run
 
@@ -126,11 +137,11 @@ def verdict_on(directory: Path, engine: Engine, ack_window_ms: int, layout: Path
 def _follow_files(
     directory: Path, ack_window: str, duration: str | None, engine: Engine, checkpoint: Path | None, *, as_json: bool
 ) -> int:
-    _need_pyarrow()
+    need_pyarrow("lbg validate")
     from lbg_runtime.cli.running_verdict import follow, looking_at_files
 
-    limit_s = None if duration is None else _duration_ms("--for", duration) / 1000
-    ack_window_ms = _duration_ms("--ack-window", ack_window)
+    limit_s = None if duration is None else duration_ms("--for", duration) / 1000
+    ack_window_ms = duration_ms("--ack-window", ack_window)
     if engine is not Engine.SPARK:
         return follow(looking_at_files(directory, ack_window_ms), limit_s, as_json=as_json)
     return _follow_on_spark(directory, ack_window_ms, limit_s, checkpoint, as_json=as_json)
@@ -183,7 +194,7 @@ def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: P
 def _judge_on_spark(
     directory: Path, run: Path | None, ack_window_ms: int, layout: Path | None, *, is_wish: bool
 ) -> "Verdict":
-    """The same on Spark; here, where nobody insists on Spark and there is none."""
+    """The same on Spark; or in this process, if nobody insists on Spark and there is none, or it fails."""
     from lbg_runtime.cli.spark import leaving_without_spark
     from lbg_runtime.model.errors import SparkUnavailable
     from lbg_runtime.pipeline.spark.session import spark_session
@@ -193,9 +204,9 @@ def _judge_on_spark(
             from lbg_runtime.pipeline.spark.validation import lay_out_on_spark, validate_on_spark
 
             with _told("reading the records"):
-                run = run or lay_out_on_spark(session, directory.absolute(), (layout or Path(folder)).absolute())
+                laid = run or lay_out_on_spark(session, directory.absolute(), (layout or Path(folder)).absolute())
             with _told("judging"):
-                return validate_on_spark(session, run.absolute(), ack_window_ms)
+                return validate_on_spark(session, laid.absolute(), ack_window_ms)
     except SparkUnavailable as error:
         if is_wish:
             with leaving_without_spark():
@@ -206,7 +217,7 @@ def _judge_on_spark(
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Says what is going on, where standard error is a terminal."""
+    """Shows what is going on, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -217,7 +228,6 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: bool) -> int:
-    import orjson
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -229,16 +239,13 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
     topic = topic or settings.ops.journal.republish_topic
     if topic is None:
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")
-    limit_s = None if duration is None else _duration_ms("--for", duration) / 1000
-    # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
-    # second client of that name would end its session.
-    connection = settings.outside_connection
+    limit_s = None if duration is None else duration_ms("--for", duration) / 1000
     validator = LiveValidator()
     # With --json standard output is for the one object.
-    uvloop.run(_follow(validator, connection, topic, limit_s, findings_to_stderr=as_json))
+    uvloop.run(_follow(validator, settings.outside_connection, topic, limit_s, findings_to_stderr=as_json))
     summary = validator.summary()
     if as_json:
-        print(orjson.dumps(summary).decode())
+        print_json(summary)
     else:
         print(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in summary.items()))
     if validator.notes == 0:
@@ -278,19 +285,3 @@ async def _follow(
                     await stopped.wait()
             except TimeoutError:
                 pass
-
-
-def _need_pyarrow() -> None:
-    try:
-        import pyarrow as _  # noqa: F401
-    except ImportError:
-        raise UserError("lbg validate", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
-
-
-def _duration_ms(option: str, text: str) -> int:
-    from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
-
-    try:
-        return parse_duration_ms(text)
-    except ValueError:
-        raise UserError(option, repr(text), DURATION_FORM) from None

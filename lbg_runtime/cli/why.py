@@ -1,4 +1,4 @@
-"""`lbg why KEY`: where a key is, who has it, and what keeps it."""
+"""`lbg why KEY`: where a key is, which member has it, and what holds it up."""
 
 import sys
 from collections.abc import Sequence
@@ -21,22 +21,23 @@ def why(
     key: Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")],
     config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
     listen: Annotated[
-        str | None, typer.Option("--for", help="How long to wait for answers; two heartbeats and a half without it.")
+        str | None, typer.Option("--for", help="How long to wait for answers. Default: two and a half heartbeats.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Ask the group about a key: shard, queue, owner, what is in flight since when, attempts, what waits or is parked.
 
-    Exit code 0 where its owner knows the key; 1 where the queue has no owner, or the owner has nothing of the key and
-    has handled none lately; 3 where nobody answered.
+    Exit code 0 if the owner of the key's queue knows the key; 1 if the queue has no owner, or the owner has no message
+    of the key and has not handled one lately; 3 if nobody answered.
     """
-    import orjson
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.cli.why_text import answer_as_object, answer_lines
+    from lbg_runtime.cli.options import print_json
+    from lbg_runtime.cli.why_text import answer_lines
     from lbg_runtime.model.hashing import shard_of
+    from lbg_runtime.status.objects import found_as_object
 
     configure_log()
     settings = load_group_settings(config)
@@ -45,24 +46,15 @@ def why(
     shard = shard_of(settings.group.hash_function, key, shape.hash_count)
     answers, picture = uvloop.run(_look(settings, key, listen_ms))
     _insist_on_shard(answers, shard)
+    found = found_as_object(key, shard, answers, shape)
+    queue, is_known = found["queue"], found["known"]
     holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
-    # Members know of a re-striping, and these settings may not.
-    placed = [answer.queue for answer in (*holders, *answers)]
-    queue = placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard))
-    # A handler may outlive its flow; then another member than the owner still has the key's message.
-    others = [answer for answer in answers if answer not in holders and answer.sight.head is not None]
-    is_known = any(answer.sight.head or answer.sight.last or answer.sight.parked for answer in holders)
     if json:
-        told = {
-            "key": key,
-            "shard": shard,
-            "queue": queue,
-            "known": is_known,
-            "answers": [answer_as_object(answer) for answer in answers],
-        }
-        print(orjson.dumps(told).decode())
+        print_json(found)
     else:
         print(printable(f"key {key}: shard {shard}, queue {queue}"))
+        # A handler may outlive its flow; then another member than the owner still has the key's message.
+        others = [answer for answer in answers if answer not in holders and answer.sight.head is not None]
         for line in (line for answer in (*holders, *others) for line in answer_lines(answer)):
             print(printable(line))
     if not answers:
@@ -70,7 +62,7 @@ def why(
     if not holders:
         print(printable(f"lbg: queue {queue} has no owner among {_members(answers, picture)}"), file=sys.stderr)
     elif not is_known:
-        print(printable(f"lbg: its owner has nothing of key {key}, and has handled none lately"), file=sys.stderr)
+        print(printable(f"lbg: its owner has no message of key {key}, and has not handled one lately"), file=sys.stderr)
     raise typer.Exit(0 if is_known else 1)
 
 
@@ -82,7 +74,7 @@ async def _look(settings: "Settings", key: str, listen_ms: int) -> "tuple[list[K
 
 
 def _insist_on_shard(answers: "Sequence[KeyAnswer]", shard: int) -> None:
-    """Raises `ConfigError` where a member has the key in another shard: then this file is not the group's."""
+    """Raises `ConfigError` if a member has the key in another shard: then this file is not the group's."""
     for answer in answers:
         if answer.shard != shard:
             theirs = f"shard {answer.shard}, as member {answer.header.member} has it"

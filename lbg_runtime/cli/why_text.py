@@ -1,19 +1,13 @@
-"""A member's answer about a key, as one object for programs and as lines for people. Pure: the caller prints."""
+"""A member's answer about a key, as lines for people. Pure: the caller prints."""
 
 from collections.abc import Iterator
 
 from lbg_runtime.core.group.control_messages import KeyAnswer, LaneHead
 from lbg_runtime.core.lanes import LaneStage
-from lbg_runtime.status.objects import sight_as_object
-
-
-def answer_as_object(answer: KeyAnswer) -> dict[str, object]:
-    """The answer as values that JSON knows. Keys are stable; more may be added."""
-    return sight_as_object(answer.header.member, answer.flow, answer.sight)
 
 
 def answer_lines(answer: KeyAnswer) -> Iterator[str]:
-    """The answer for people: who tells it, what is in flight since when, what waits, what was done last."""
+    """The member that answers, what is in flight since when, what waits, what was handled last."""
     flow, sight = answer.flow, answer.sight
     if flow is not None and flow.is_owner:
         yield (
@@ -28,7 +22,7 @@ def answer_lines(answer: KeyAnswer) -> Iterator[str]:
     else:
         yield "  in flight: nothing"
     if sight.parked:
-        yield f"  parked: {sight.parked}, and what comes is parked too; `lbg parked show` tells why"
+        yield f"  parked: {sight.parked}, and new messages are parked too; `lbg parked show` says why"
     if (last := sight.last) is not None:
         after = "" if last.attempts == 1 else f", after {last.attempts} attempts"
         yield f"  last handled: {_named(last.number)}{_seconds(last.ended_ms)} ago{after}"

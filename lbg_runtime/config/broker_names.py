@@ -1,31 +1,52 @@
-"""Whether a broker takes the names that are made of a group's settings."""
+"""Whether a broker accepts the names that are made from a group's settings."""
 
 import os
 import socket
 
 from lbg_runtime.config.fields import SettingProblem
+from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape, is_reserved
 
 LARGEST_QUEUE_NAME = 200
 LARGEST_TOPIC_BYTES = 250
 LARGEST_CLIENT_NAME_BYTES = 159
-"""Less than PubSub+ takes by one: the client drops a login whose answer has 160 and the zero behind them."""
+"""One less than PubSub+ takes: the client drops a login whose answer has 160 bytes and the zero behind them."""
 LARGEST_VPN_BYTES = 32
 LARGEST_USERNAME_BYTES = 189
 LARGEST_PASSWORD_BYTES = 128
-"""What PubSub+ takes; of the names of queues so many characters, else so many bytes of UTF-8."""
+"""What PubSub+ takes: characters for the names of queues, bytes of UTF-8 for the others."""
 
 
 def client_name(group: str, member: str) -> str:
-    """What the client of a member in this process is called where the settings do not say: unique on the broker."""
+    """The client name of a member in this process if the settings give none: unique on the broker."""
     return f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
 
 
+def check_client_name(group: str, member: str, given: str | None) -> None:
+    """Raise `ConfigError` if the broker would refuse the client name of a member; `given` is that of the settings.
+
+    Unlike other names, it is known only where the member is.
+    """
+    size = len(client_name(group, member).encode(errors="surrogateescape"))
+    if given is not None or size <= LARGEST_CLIENT_NAME_BYTES:
+        return
+    too_much = size - LARGEST_CLIENT_NAME_BYTES
+    where, taken, others = "group.name", len(group.encode()), "member"
+    if taken <= too_much:
+        where, taken, others = "membership.id", len(member.encode(errors="surrogateescape")), "group"
+    raise ConfigError(
+        where,
+        f"{taken} bytes",
+        f"at most {max(0, taken - too_much)}, as the client name contains it, {others}, host and process, and has "
+        f"at most {LARGEST_CLIENT_NAME_BYTES}; or a connection.client_name",
+    )
+
+
 def check_names(shape: GroupShape, control_topic: str) -> None:
-    """Raise `SettingProblem` where no queue or topic can be made of a name, a hash prefix or a control topic."""
+    """Raise `SettingProblem` if no queue or topic can be made from a name, a hash prefix or a control topic."""
     for setting, text in (("name", shape.name), ("hash_prefix", shape.hash_prefix)):
         if not text.isprintable():
-            raise SettingProblem((setting,), repr(text), "characters that can be printed")
+            raise SettingProblem((setting,), repr(text), "printable characters")
     check_outside_topic(shape, ("control_topic",), control_topic)
     largest = LARGEST_QUEUE_NAME - (len(shape.queue_name(shape.queue_count - 1)) - len(shape.name))
     if len(shape.name) > largest:
@@ -38,11 +59,11 @@ def check_names(shape: GroupShape, control_topic: str) -> None:
 
 
 def check_outside_topic(shape: GroupShape, path: tuple[str, ...], topic: str) -> None:
-    """Raise `SettingProblem` where a topic of the group's own words cannot be subscribed to, or reaches its queues."""
+    """Raise `SettingProblem` if a topic for the group's own messages cannot be subscribed to, or reaches its queues."""
     if any(letter in topic for letter in "*>"):
         raise SettingProblem(path, repr(topic), "a topic without wildcards")
     if is_reserved(topic):
-        expected = "a first letter other than # and !, with which a broker means something else"
+        expected = "a first character other than # and !, which are reserved by the broker"
         raise SettingProblem(path, repr(topic), expected)
     if "" in topic.split("/"):
         raise SettingProblem(path, repr(topic), "levels that are not empty")

@@ -1,4 +1,4 @@
-"""The session with the broker, as settings have it: where, in what name, and how both sides show who they are."""
+"""Settings of the session with the broker: its address, the client's name, and how both sides prove who they are."""
 
 from enum import Enum
 from typing import Annotated, Self
@@ -13,13 +13,15 @@ from lbg_runtime.config.broker_names import (
 )
 from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, no_longer_than, split_hosts
 
+_TLS_SCHEMES = ("tcps://", "wss://", "https://")
+
 ClientUsername = Annotated[Text, AfterValidator(no_longer_than(LARGEST_USERNAME_BYTES))]
-# Of a longer one the client would say what it is.
+# The client would quote a longer one in its refusal.
 ClientPassword = Annotated[Secret, AfterValidator(no_longer_than(LARGEST_PASSWORD_BYTES))]
 
 
 class TransportKind(Enum):
-    """Where the broker is."""
+    """Where the broker runs."""
 
     EMBEDDED = "embedded"
     """A development broker inside this process, listening on `connection.host`."""
@@ -28,38 +30,38 @@ class TransportKind(Enum):
 
 
 class TlsSettings(Section):
-    """How the broker of a `tcps://` or `https://` address proves who it is."""
+    """How the broker at a `tcps://` or `https://` address proves its identity."""
 
     trust_store: Text | None = None
-    """Directory with the certificates of trusted authorities in PEM. `connection` needs it to verify; `semp` takes a
-    single file too, and the system's authorities without it."""
+    """Directory with the certificates of trusted authorities, in PEM. `connection` needs it for verification; `semp`
+    also takes a single file, and uses the system's authorities without one."""
     verify: bool = True
-    """Whether the certificate must come from one of them, be in date, and name the host. Off, anybody in between can
-    be the broker."""
+    """Whether the certificate must come from one of these authorities, be in date, and name the host. If `false`,
+    anybody on the way to the broker can pose as it."""
 
 
 LARGEST_KEY_PASSWORD_BYTES = 1_024
-"""The library for TLS takes no longer one."""
+"""The limit of the TLS library."""
 
 
 class ClientCertificateSettings(Section):
-    """By what this client shows who it is, instead of a password; its username is the common name in there."""
+    """A certificate with which this client logs in, instead of a password. Its common name is the username."""
 
     certificate: Text
-    """File in PEM: the certificate, and those between it and its authority."""
+    """PEM file with the certificate, and with those between it and its authority."""
     key: Text | None = None
-    """File in PEM; None where the key is in the same file."""
+    """PEM file with the private key. Not needed if the key is in the file of the certificate."""
     key_password: Annotated[Secret, AfterValidator(no_longer_than(LARGEST_KEY_PASSWORD_BYTES))] = SecretStr("")
-    """Of a key that is encrypted; at most 1,024 bytes."""
+    """Password of the key, if it is encrypted; at most 1,024 bytes."""
 
 
 class OAuthSettings(Section):
-    """By what this client shows who it is, instead of a password."""
+    """An access token with which this client logs in, instead of a password."""
 
     token_file: Text
-    """File with an access token, kept fresh by others: it is read again when it changes and at each connection."""
+    """File with the token. Something else keeps it fresh: it is read again when it changes, and at each connection."""
     issuer: Text | None = None
-    """Tells the broker whose token it is, where it cannot see it from the token."""
+    """Tells the broker who issued the token, if the broker cannot see that from the token."""
 
 
 class ConnectionSettings(Section):
@@ -67,23 +69,24 @@ class ConnectionSettings(Section):
 
     transport: TransportKind = TransportKind.EMBEDDED
     host: Annotated[tuple[Host, ...], BeforeValidator(split_hosts), Field(min_length=1)] = ("tcp://127.0.0.1:55555",)
-    """Where the broker listens, in order of preference; for `embedded` the one address to listen on."""
+    """Addresses of the broker, in order of preference. With `transport: embedded`, the one address to listen on."""
     vpn: Annotated[Text, AfterValidator(no_longer_than(LARGEST_VPN_BYTES))] = "default"
     """Message VPN of the broker; at most 32 bytes."""
     username: ClientUsername = "default"
-    """Client username; the one that the group's queues belong to, where the group has its own."""
+    """Client username. If the group has one of its own, the one that its queues belong to."""
     password: ClientPassword = SecretStr("")
-    """Of the client username; at most 128 bytes."""
+    """Password of the client username; at most 128 bytes."""
     client_name: Annotated[Text, AfterValidator(no_longer_than(LARGEST_CLIENT_NAME_BYTES))] | None = None
-    """Unique on the broker, at most 159 bytes; made from group, member, host and process where it is not given."""
+    """Client name, unique on the broker; at most 159 bytes. Without it, it is made from group, member, host and
+    process."""
     tls: TlsSettings = TlsSettings()
     client_certificate: ClientCertificateSettings | None = None
     oauth: OAuthSettings | None = None
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether every host is spoken to by TLS."""
-        return all(host.startswith(("tcps://", "wss://", "https://")) for host in self.host)
+        """Whether TLS is used with every host."""
+        return all(host.startswith(_TLS_SCHEMES) for host in self.host)
 
     @model_validator(mode="after")
     def _one_proof_of_who_it_is(self) -> Self:
@@ -93,14 +96,14 @@ class ConnectionSettings(Section):
         if given and self.password.get_secret_value():
             raise SettingProblem((given[0],), "given with a password", "one of the two")
         if given and not self.is_encrypted:
-            # Shown to whoever listens there, a token is no secret any more.
+            # A token that is shown to whoever listens there is no longer a secret.
             expected = "tcps:// in front of every connection.host"
             raise SettingProblem((given[0],), "given for a host without TLS", expected)
         return self
 
     @model_validator(mode="after")
     def _verifying_takes_authorities(self) -> Self:
-        named = any(host.startswith(("tcps://", "wss://", "https://")) for host in self.host)
+        named = any(host.startswith(_TLS_SCHEMES) for host in self.host)
         if self.transport is TransportKind.SOLACE and named and self.tls.verify and self.tls.trust_store is None:
             expected = "a directory with the certificates of trusted authorities"
             raise SettingProblem(("tls", "trust_store"), "not set, for a host with TLS", expected)

@@ -1,4 +1,4 @@
-"""YAML into plain mappings, with the line of what is wrong; keys given twice are refused, as one would be lost."""
+"""YAML into plain mappings, with the line of a mistake; keys given twice are refused, as one would be lost."""
 
 import re
 from collections.abc import Hashable
@@ -9,12 +9,12 @@ import yaml
 from lbg_runtime.model.errors import ConfigError
 
 _NAMED = re.compile(r"(alias|tag|tag handle) (['\"]).*\2", re.DOTALL)
-"""Of a problem that the parser tells of. A password without quotes may begin with one of `*`, `&` and `!`."""
+"""In a problem that the parser reports. A password without quotes may begin with one of `*`, `&` and `!`."""
 
 MAX_MERGED = 10_000
-"""Keys of one mapping, with those merged into it by `<<`."""
+"""Keys of one mapping, including those merged into it by `<<`."""
 
-_AS_TEXT = "valid YAML, with quotes around what is meant as a text"
+_AS_TEXT = "valid YAML, with quotes around values that are meant as text"
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
 
@@ -27,10 +27,10 @@ class _UniqueKeysLoader(yaml.SafeLoader):
                 value.encode()
         except UnicodeEncodeError:
             raise yaml.constructor.ConstructorError(None, None, "half a character", node.start_mark) from None
-        # What makes values of texts lets out whatever Python says of them; none of it may be told, it quotes the text.
+        # The constructors raise whatever Python does; none of that may be shown, as it quotes the text.
         except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "what its tag says")
-            problem = f"what stands there is not {kind}"
+            problem = f"the value is not {kind}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark, _AS_TEXT) from None
         return value
 
@@ -40,14 +40,14 @@ class _UniqueKeysLoader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                # Which one is not told: it may be a secret, with braces that were meant as a part of it.
+                # Which one is not shown: it may be a secret, with braces that were meant as a part of it.
                 raise yaml.constructor.ConstructorError(None, None, "a key given twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
-        # What was merged is merged again by others.
+        # Others merge again what was merged here.
         if len(node.value) > MAX_MERGED:
             raise yaml.constructor.ConstructorError(None, None, "too much is merged", node.start_mark)
 

@@ -18,7 +18,7 @@ def parse_duration_ms(text: object) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """The shortest way to write it that `parse_duration_ms` reads."""
+    """The shortest notation that `parse_duration_ms` reads."""
     for unit in ("h", "m", "s"):
         if ms and ms % _UNIT_MS[unit] == 0:
             return f"{ms // _UNIT_MS[unit]}{unit}"

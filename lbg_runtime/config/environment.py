@@ -7,7 +7,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 
 
 class UnsetVariable(ValueError):
-    """The text names a variable that the environment does not have, without a default."""
+    """The text names a variable that the environment does not have, and gives no default."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -15,7 +15,7 @@ class UnsetVariable(ValueError):
 
 
 def interpolate(text: str, environ: Mapping[str, str]) -> str:
-    """The text with its references replaced; what they bring is not looked at again. Raises `UnsetVariable`."""
+    """The text with its references replaced; references in their values are not. Raises `UnsetVariable`."""
 
     def replaced(match: re.Match[str]) -> str:
         name, default = match.groups()

@@ -1,6 +1,6 @@
-"""Kinds of values that settings have, and the section that they stand in.
+"""Kinds of values that settings have, and the base class of sections.
 
-The functions are validators: they return the value, and raise `ValueError` with what was expected, as pydantic wants.
+The functions are validators: they return the value, or raise `ValueError` with what was expected, as pydantic wants.
 """
 
 import re
@@ -52,7 +52,7 @@ def unlimited_is_none(value: object) -> object:
 
 
 def off_is_none(value: object) -> object:
-    """None for `off`, else a written duration, to be read by `DurationMs`."""
+    """None for `off`, else a written duration, which `DurationMs` reads."""
     if value is None:
         raise ValueError(DURATION_FORM)
     # YAML reads a bare `off` as a boolean.
@@ -60,7 +60,7 @@ def off_is_none(value: object) -> object:
 
 
 def off_is_a_word(value: object) -> object:
-    """`off` for what YAML makes of it; all else as it is."""
+    """`off` for the boolean that YAML makes of it; anything else unchanged."""
     return "off" if value is False else value
 
 
@@ -75,7 +75,7 @@ def off_or_address(value: object) -> object:
 
 def sendable_token(value: SecretStr) -> SecretStr:
     """A token that can stand in a header."""
-    # What cannot stand in a header would refuse everybody, and an empty one nobody.
+    # A token that cannot be sent in a header would refuse everybody, and an empty one nobody.
     if not re.fullmatch("[!-~]+", value.get_secret_value()):
         raise ValueError("visible ASCII characters, and no spaces")
     return value
@@ -91,7 +91,7 @@ def split_hosts(value: object) -> object:
 
 def without_controls(value: str) -> str:
     """A text without control characters."""
-    # The client takes what stands before a zero for all of it, and no path can hold one; none of the others is meant.
+    # The client ignores all that follows a zero, and no path can hold one; the others are never intended.
     if re.search(r"[\x00-\x1f\x7f-\x9f]", value):
         raise ValueError("a text without control characters")
     return value
@@ -105,8 +105,15 @@ def unbroken_secret(value: SecretStr) -> SecretStr:
     return value
 
 
+def member_name(value: str) -> str:
+    """A text of letters, digits and a few signs, as it becomes part of other names."""
+    if re.fullmatch(r"[\w.:-]+", value) is None:
+        raise ValueError("letters, digits and _ . : -")
+    return value
+
+
 def no_longer_than(largest_bytes: int) -> Callable[[_Word], _Word]:
-    """A validator of texts and secrets that takes so many bytes of UTF-8."""
+    """A validator of texts and secrets that accepts at most this many bytes of UTF-8."""
 
     def checked(value: _Word) -> _Word:
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -117,6 +124,13 @@ def no_longer_than(largest_bytes: int) -> Callable[[_Word], _Word]:
     return checked
 
 
+def broker_address(value: str) -> str:
+    """A broker's address, with or without its scheme."""
+    if re.fullmatch(r"((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+", value) is None:
+        raise ValueError("an address such as tcp://broker:55555")
+    return value
+
+
 def management_url(value: object) -> object:
     """An HTTP address without path and user."""
     if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@\x00-\x1f\x7f]+/?", value) is None:
@@ -125,7 +139,7 @@ def management_url(value: object) -> object:
 
 
 def parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """A validator that parses texts, and takes a `UserError` for the problem."""
+    """A validator that parses texts, and reports a `UserError` as the problem."""
 
     def parsed(value: object) -> object:
         if not isinstance(value, str):
@@ -143,11 +157,11 @@ DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]
 PositiveDurationMs = Annotated[DurationMs, Field(gt=0, le=MAX_INTERVAL_MS)]
 Secret = Annotated[SecretStr, BeforeValidator(read_secret), AfterValidator(unbroken_secret)]
 Text = Annotated[str, Field(min_length=1), AfterValidator(without_controls)]
-Host = Annotated[str, Field(pattern=r"^((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+$"), AfterValidator(without_controls)]
+Host = Annotated[str, AfterValidator(broker_address), AfterValidator(without_controls)]
 
 
 class Section(BaseModel):
-    """A section of the file: frozen, and without keys that are not known."""
+    """A section of the file: frozen, and without unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True, allow_inf_nan=False

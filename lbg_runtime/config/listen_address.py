@@ -32,7 +32,7 @@ class ListenAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody on another machine can reach it. A name other than `localhost` may mean anything."""
+        """Whether nobody on another machine can reach the address. A name other than `localhost` may mean anything."""
         if self.host == "localhost":
             return True
         try:

@@ -22,13 +22,13 @@ from lbg_runtime.model.keys import KEY_RULES
 SECRET_KEYS = frozenset({"password", "key_password", "status_token", "token", "application_token"})
 
 _NAME_END = re.compile(r"[\s:=]")
-"""In a key: no setting's name has one, and behind it may be a secret, where a space is missing behind the colon."""
+"""Ends a key in messages: no setting's name has one, and a secret may follow if the space after a colon is missing."""
 
 MAX_DEPTH = 6
-"""Of nested sections; the deepest setting lies three deep."""
+"""Levels of nested sections; the deepest setting is three deep."""
 
 MAX_VALUES = 10_000
-"""Of a file. With aliases of aliases few lines of YAML say more than a memory can hold."""
+"""Values in a file. With aliases of aliases, a few lines of YAML can expand to more than any memory holds."""
 
 _EXPECTED_TYPES = {
     "int_parsing": "a whole number",
@@ -41,7 +41,8 @@ _EXPECTED_TYPES = {
     "model_type": "a section with keys",
     "string_too_short": "a text that is not empty",
     "too_short": "at least one entry",
-    "string_pattern_mismatch": "an address such as tcp://broker:55555",
+    "float_parsing": "a number",
+    "float_type": "a number",
     "dataclass_type": KEY_RULES,
 }
 
@@ -59,19 +60,19 @@ class ConfigErrors(ConfigError):
 
 
 def problems_of(error: ConfigError) -> tuple[ConfigError, ...]:
-    """The single problems of what `load_settings` raised."""
+    """The single problems in an error that `load_settings` raised."""
     return error.problems if isinstance(error, ConfigErrors) else (error,)
 
 
 AskBroker = Callable[[Settings], Mapping[str, object]]
-"""What is stored of the group on the broker, by the names of `STORED_IN_SEMP`. Of the settings that it is given these
-are not yet right. Raises `ConfigError`."""
+"""What is stored of the group on the broker, by the names of `STORED_IN_SEMP`. In the settings that are passed to it,
+these are placeholders. Raises `ConfigError`."""
 
 
 def load_settings(path: Path, environ: Mapping[str, str] = os.environ, ask: AskBroker | None = None) -> Settings:
     """The settings of a file, every one of them checked. Raises `ConfigError`; `ConfigErrors` for more than one.
 
-    `ask` is called where the file says `group.from: semp`; without it that is an error.
+    `ask` is called if the file says `group.from: semp`; without `ask`, that is an error.
     """
     return parse_settings(read_document(path), str(path), environ, ask)
 
@@ -82,7 +83,7 @@ def parse_settings(
     environ: Mapping[str, str] = os.environ,
     ask: AskBroker | None = None,
 ) -> Settings:
-    """The same for sections already read; `source` is what messages call them. Raises `ConfigError`."""
+    """The same for sections already read; `source` is their name in messages. Raises `ConfigError`."""
     problems: list[ConfigError] = []
     values = _Interpolation(source, environ, problems).of(document)
     if problems:
@@ -105,23 +106,23 @@ def _validated(values: object, source: str) -> Settings:
 def _with_stored(
     values: Mapping[str, object], group: Mapping[str, object], source: str, ask: AskBroker | None
 ) -> Mapping[str, object]:
-    """The values with what the broker tells of the group."""
+    """The values, completed with the group's stored settings."""
     for name in STORED_IN_SEMP:
         if name in group:
-            raise ConfigError(_where(source, ("group", name)), "given with from: semp", "it on the broker alone")
+            raise ConfigError(_where(source, ("group", name)), "given with from: semp", "it on the broker only")
     if ask is None:
-        raise ConfigError(_where(source, ("group", "from")), "semp", "file, for what is made of these settings")
-    # Everything else is looked at before anybody is asked.
+        raise ConfigError(_where(source, ("group", "from")), "semp", "file, with all settings of the group in it")
+    # Everything else is checked before the broker is asked.
     placeholders = {"hash_prefix": "unknown", "hash_count": 1, "queue_count": 1}
     draft = _validated({**values, "group": {**group, **placeholders}}, source)
     if draft.semp is None:
-        expected = "who may read the stored settings"
+        expected = "an account that may read the stored settings"
         raise ConfigError(_where(source, ("semp",)), "not set, with group.from: semp", expected)
     return {**values, "group": {**group, **ask(draft)}}
 
 
 class _Interpolation:
-    """Replaces what the texts of one document take from the environment; what is wrong goes to `problems`."""
+    """Replaces references to the environment in the texts of one document; adds mistakes to `problems`."""
 
     def __init__(self, source: str, environ: Mapping[str, str], problems: list[ConfigError]) -> None:
         self._source = source
@@ -151,7 +152,7 @@ class _Interpolation:
         try:
             text = interpolate(value, self._environ)
             text.encode()
-        except UnicodeEncodeError:  # what is no UTF-8 in the environment comes as halves of characters
+        except UnicodeEncodeError:  # bytes of the environment that are not UTF-8 become lone surrogates
             self._add(path, "bytes that are not UTF-8", "a text in UTF-8")
         except UnsetVariable as unset:
             name = unset.name
@@ -170,7 +171,7 @@ def _where(source: str, path: Sequence[str | int]) -> str:
 
 
 def _told(path: Sequence[str | int]) -> Iterator[str]:
-    """What of a path is no secret: not what is below a secret's name, and of a key no more than can be a name."""
+    """The part of a path that is no secret: nothing below a secret's name, and of a key only what can be a name."""
     for step in path:
         name, *rest = _NAME_END.split(str(step), maxsplit=1)
         yield f"{name}..." if rest else name
@@ -185,14 +186,14 @@ def _as_config_error(source: str, details: ErrorDetails) -> ConfigError:
         return ConfigError(_where(source, (*path, *cause.path)), _without_credentials(cause.found), cause.expected)
     match details["type"]:
         case "missing":
-            return ConfigError(_where(source, path), "not set", "a value, it has no default")
+            return ConfigError(_where(source, path), "not set", "a value, as it has no default")
         case "extra_forbidden":
             return ConfigError(_where(source, path), "unknown setting", _known_keys(path))
     return ConfigError(_where(source, path), _shown(path, details["type"], details["input"]), expected_by(details))
 
 
 def expected_by(details: ErrorDetails) -> str:
-    """What a value should have been that pydantic has refused, in our words."""
+    """What was expected of a value that pydantic refused, in our words."""
     match details["type"]:
         case "value_error":
             return str(details["ctx"]["error"])
@@ -204,12 +205,14 @@ def expected_by(details: ErrorDetails) -> str:
             return f"at least {_bound(details['input'], details['ctx']['ge'])}"
         case "less_than_equal":
             return f"at most {_bound(details['input'], details['ctx']['le'])}"
+        case "string_too_long":
+            return f"at most {details['ctx']['max_length']} characters"
         case kind:
             return _EXPECTED_TYPES.get(kind) or details["msg"].removeprefix("Input should be ")
 
 
 def _bound(written: object, limit: float) -> str:
-    """A limit as whoever wrote something beyond it would write it."""
+    """A limit in the notation of the value that exceeds it."""
     with suppress(ValueError):
         parse_duration_ms(written)
         return duration_text(round(limit))
@@ -224,14 +227,14 @@ def _shown(path: Sequence[str | int], kind: str, value: object) -> str:
     if isinstance(value, Mapping | list):
         return "a section" if isinstance(value, Mapping) else "a list"
     if kind == "model_type":
-        # It may be a password, and its name, where a space is missing behind the colon.
+        # It may be a password with its name, if the space after the colon is missing.
         return "a text" if isinstance(value, str) else "a single value"
     return _without_credentials(repr(value))
 
 
 def _without_credentials(shown: str) -> str:
-    # They have no place in an address, which is no reason to print them. A password may hold any character, so it ends
-    # at the last @.
+    # An address should have none, which is no reason to print them. A password may hold any character, so it ends at
+    # the last @.
     return re.sub(r"""^(['"]?(?:[A-Za-z][A-Za-z0-9+.-]*://)?).*@""", r"\1***@", shown)
 
 

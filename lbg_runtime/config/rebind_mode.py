@@ -1,12 +1,12 @@
-"""How queues move, on its own: a command line that offers the choice need not load all settings."""
+"""The choice of how queues move, in a module of its own: a command that offers it need not load all settings."""
 
 from enum import Enum
 
 
 class RebindMode(Enum):
-    """How queues come to the members they belong to."""
+    """How queues reach the members that they belong to."""
 
     COOPERATIVE = "cooperative"
-    """Members offer and accept queues, one by one; nobody else pauses."""
+    """Members offer and accept queues one by one; nobody else pauses."""
     CYCLE = "cycle"
-    """Every secondary gives way now and then, whoever is there."""
+    """Every secondary gives way from time to time, whether or not there is a member to take the queue."""

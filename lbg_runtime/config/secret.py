@@ -1,4 +1,4 @@
-"""Secrets as settings give them: the text itself, or `file:` and the path of a file that holds it."""
+"""Secrets in settings: the text itself, or `file:` and the path of a file that holds it."""
 
 from pathlib import Path
 

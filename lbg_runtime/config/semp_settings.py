@@ -1,4 +1,4 @@
-"""The administrator's account on the broker, and what an administrator says of a group besides how it is cut."""
+"""The administrator's account on the broker, and an administrator's settings for the objects of a group."""
 
 from typing import Annotated, Self
 
@@ -9,37 +9,46 @@ from lbg_runtime.config.fields import Count, Secret, Section, SettingProblem, Te
 
 
 class AccountSettings(Section):
-    """A client username that a group gets."""
+    """A client username that is made for the group.
+
+    `semp.publisher` is for the group's publishers, and may do nothing else; without it, they use that of its members.
+    `semp.conductor` is the same for `lbg group restripe`, and for the commands that look at the group: status, why,
+    dashboard, validate.
+    """
 
     username: ClientUsername
-    """Of nobody else; not that of the members either."""
+    """A username that nobody else uses, the members included."""
     password: ClientPassword = SecretStr("")
-    """That it gets."""
+    """Password that the account is given."""
 
 
 class SempSettings(Section):
-    """The administrator's account on the broker, for what changes queues and looks into them; members need none."""
+    """The administrator's account on the broker, for the commands that change queues or look into them.
+
+    Members need none, except with `group.from: semp`.
+    """
 
     url: Annotated[str, BeforeValidator(management_url)]
-    """Scheme, host and port of the management API; its VPN is `connection.vpn`."""
+    """Scheme, host and port of the management API. The VPN is that of `connection.vpn`."""
     username: Text = "admin"
-    """The administrator's."""
+    """Username of the administrator."""
     password: Secret = SecretStr("")
-    """The administrator's."""
+    """Password of the administrator."""
     token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
-    """Shown as a bearer token, instead of a name and a password."""
+    """Bearer token, instead of username and password."""
     tls: TlsSettings = TlsSettings()
     queue_spool_mb: Annotated[Count, Field(ge=1, le=6_000_000)] = 5_000
-    """What a queue of the group may hold, in megabytes."""
+    """How much each queue of the group may hold, in megabytes."""
     client_profile: Annotated[str, Field(min_length=1, max_length=32)] | None = None
-    """An existing client profile for the group's client username; without it the group gets its own, which takes an
-    administrator of the whole broker."""
+    """Existing client profile for the group's client username. Without it, the group gets a profile of its own; only an
+    administrator of the whole broker can create that."""
     publisher: AccountSettings | None = None
     """An account for the group's publishers, which may do nothing else; without it they use that of its members."""
     conductor: AccountSettings | None = None
     """The same for `lbg group restripe`, and for commands that look at the group: status, why, dashboard, validate."""
     publish_topics: tuple[Text, ...] = ()
-    """Topics, with wildcards, to which handlers publish: members may publish where the group needs it, and there."""
+    """Topics, possibly with wildcards, that handlers publish to. Members may publish to these, and to what the group
+    needs."""
 
     @model_validator(mode="after")
     def _one_proof_of_who_it_is(self) -> Self:

@@ -1,6 +1,6 @@
-"""What may stand in config.yaml. Every value is checked when the file is loaded, none later.
+"""The shape of config.yaml. Every value is checked when the file is loaded, none later.
 
-One file of more than 400 lines, so that all sections are read in one place, in the order of the file.
+One file of more than 400 lines, so that all sections are in one place, in the order of the file.
 """
 
 from dataclasses import replace
@@ -22,6 +22,7 @@ from lbg_runtime.config.fields import (
     SettingProblem,
     Text,
     all_is_none,
+    member_name,
     off_is_a_word,
     off_is_none,
     off_or_address,
@@ -45,15 +46,15 @@ class ClientPathChoice(Enum):
     """How a transport on the official client receives and publishes."""
 
     AUTO = "auto"
-    """The fast path where the installed client is as it needs it, else the public one, said once in the log."""
+    """The fast path if the installed client is one that it knows, otherwise the public one, which is logged once."""
     FAST = "fast"
-    """The fast path, or no start."""
+    """The fast path; if the installed client does not allow it, the start fails."""
     PUBLIC = "public"
-    """By the client's public interface alone."""
+    """Only the client's public interface."""
 
 
 class TransportSettings(Section):
-    """How messages are moved; what is said of them is the same in every way."""
+    """How messages pass through the official client. All guarantees are the same on either path."""
 
     client_path: ClientPathChoice = ClientPathChoice.AUTO
 
@@ -62,9 +63,10 @@ class Provision(Enum):
     """What a member does about missing queues before it binds."""
 
     NONE = "none"
-    """Nothing: they are made beforehand."""
+    """Nothing; the queues have to be made beforehand."""
     CREATE_MISSING = "create_missing"
-    """It creates them, once. One that is deleted while the member runs stays away, as somebody may have meant that."""
+    """It creates them, once. A queue that is deleted while the member runs is not created again: somebody may
+    have meant that."""
 
 
 class GroupBackend(Enum):
@@ -73,46 +75,49 @@ class GroupBackend(Enum):
     EXCLUSIVE = "exclusive"
     """Exclusive queues, moved by the members."""
     PARTITIONED = "partitioned"
-    """One partitioned queue, `<name>/0`: the broker moves its partitions, without asking the members."""
+    """One partitioned queue, `<name>/0`. The broker moves its partitions, without asking the members."""
 
 
 class GroupSource(Enum):
-    """Where it stands how the group is cut."""
+    """Where `hash_prefix`, `hash_count`, `queue_count`, `hash_function` and `key` are kept."""
 
     FILE = "file"
-    """Here."""
+    """In this file."""
     SEMP = "semp"
-    """On the broker, where `lbg group create` has stored it: `semp` then names an account that may read it. Of the
-    group, `name` stands here, and what is a member's own: `provision`, `control_topic`, `cache`."""
+    """On the broker, where `lbg group create` has stored them. The section `semp` then names an account that may read
+    them. This file still has the `name` of the group and a member's own settings: `provision`, `control_topic`,
+    `cache`."""
 
 
 STORED_IN_SEMP = ("hash_prefix", "hash_count", "queue_count", "hash_function", "key")
-"""Of `group`: what the broker tells with `from: semp`."""
+"""The settings of `group` that come from the broker with `from: semp`."""
 
 
 class GroupSettings(Section):
-    """The group as its publishers and members must agree on it."""
+    """The group. Its publishers and members must agree on these settings."""
 
     name: str
-    """The group's; its queues are `<name>/0` and so on."""
+    """Name of the group. Its queues are `<name>/0` and so on."""
     hash_prefix: str
-    """Begins the topic of every message of the group: `<hash prefix>/<shard>/<topic>`."""
+    """First part of the topic of every message of the group: `<hash prefix>/<shard>/<topic>`."""
     hash_count: Count
-    """Shards, at least as many as queues; a multiple keeps queues even. It stays for the life of the group."""
+    """Number of shards, at least as many as queues; a multiple of their number keeps the queues even. It stays for the
+    life of the group."""
     queue_count: Count
-    """Queues, at least as many as members. `lbg group restripe` changes it. With `backend: partitioned` the
-    partitions of the one queue."""
+    """Number of queues, at least as many as members. `lbg group restripe` changes it. With `backend: partitioned`, the
+    number of partitions of the one queue."""
     backend: GroupBackend = GroupBackend.EXCLUSIVE
     hash_function: HashFunction = HashFunction.CRC32
+    """How the shard of a key is computed, with n shards."""
     key: Annotated[KeySource, BeforeValidator(parsed_by(KeySource.parse))] = PARTITION_KEY
-    """Where the key of a message is read from, for its lane."""
+    """Where the key of a message is read from; the key decides the lane."""
     provision: Provision = Provision.NONE
     control_topic: Text | None = None
-    """Topic on which members talk to each other; `lbg-control/<name>` where it is not given."""
+    """Topic on which members talk to each other. Without it, `lbg-control/<name>`."""
     source: Annotated[GroupSource, Field(alias="from")] = GroupSource.FILE
     cache: Text | None = None
-    """With `from: semp`: a file that keeps what was read, for a start at which the management API does not answer. Each
-    group has its own: that of another group, or of another VPN, is not taken."""
+    """With `from: semp`: file in which the settings are kept once they were read, for a start at which the management
+    API does not answer. Each group needs its own: the file of another group, or of another VPN, is not used."""
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Self:
@@ -129,7 +134,7 @@ class GroupSettings(Section):
         return self.control_topic or f"lbg-control/{self.name}"
 
     def shape(self) -> GroupShape:
-        """The numbers alone."""
+        """Names and numbers only."""
         queue_count = self.queue_count if self.backend is GroupBackend.EXCLUSIVE else 1
         return GroupShape(GroupName(self.name), self.hash_prefix, self.hash_count, queue_count)
 
@@ -138,29 +143,30 @@ class MembershipMode(Enum):
     """How a member learns its place among the members."""
 
     DISCOVERED = "discovered"
-    """Members hear of each other on the group's control topic; there is no number to configure."""
+    """Members find each other on the group's control topic; there are no numbers to configure."""
     STATIC = "static"
-    """`membership.index` says it."""
+    """From `membership.index`."""
     ORDINAL = "ordinal"
-    """The number at the end of the host name says it (`orders-3`, as stateful sets name their pods)."""
+    """From the number at the end of the host name (`orders-3`, as stateful sets name their pods)."""
 
 
 class MembershipSettings(Section):
-    """This member among the others. The environment and the command line win over what stands here."""
+    """This member's place among the others. The environment and the command line take precedence over this section."""
 
     mode: MembershipMode = MembershipMode.DISCOVERED
-    id: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:-]+$")] | None = None
-    """Discovered: this member's name, the same in every life; made from host and process where it is not given."""
+    id: Annotated[str, Field(min_length=1, max_length=100), AfterValidator(member_name)] | None = None
+    """Discovered: this member's name, the same in every life. Without it, it is made from host and process."""
     weight: Annotated[Count, Field(ge=0, le=1000)] = 1
-    """This member's part of the queues, relative to the others'."""
+    """This member's share of the queues, relative to the weights of the others."""
     index: Annotated[Count, Field(ge=0)] | None = None
     """Static: this member's number, from 0."""
     count: Annotated[Count, Field(ge=1)] | None = None
-    """Static and ordinal: planned members."""
+    """Static and ordinal: number of planned members."""
     heartbeat_ms: Annotated[DurationMs, Field(alias="heartbeat", ge=50, le=60_000)] = 1_000
-    """How often members say that they live. One is suspect after three that did not come, and gone after five."""
+    """Interval at which members announce that they are alive. After three missed heartbeats a member is suspect, after
+    five it counts as gone."""
     settle_ms: Annotated[DurationMs, Field(alias="settle", ge=0, le=600_000)] = 2_000
-    """How long nobody must come or go before queues move."""
+    """How long no member must have come or gone before queues move."""
 
     @model_validator(mode="after")
     def _numbers_are_for_counted_members(self) -> Self:
@@ -176,82 +182,85 @@ class RebindCycleSettings(Section):
 
     mode: RebindMode = RebindMode.COOPERATIVE
     standbys: Annotated[Annotated[int, Field(ge=0, le=9_999)] | None, BeforeValidator(all_is_none)] = 2
-    """Cooperative: members bound to each queue besides its owner; None, in the file `all`: every member."""
+    """Cooperative: how many members are bound to each queue besides its owner. None, in the file `all`: every
+    member."""
     min_tenure_ms: Annotated[DurationMs, Field(alias="min_tenure", ge=0, le=MAX_INTERVAL_MS)] = 10_000
-    """Cooperative: how long an owner keeps a queue at least, unless it leaves."""
+    """Cooperative: shortest time for which an owner keeps a queue, unless it leaves."""
     max_moves: Annotated[Count, Field(ge=1)] = 4
-    """Cooperative: queues that a member hands over at the same time."""
+    """Cooperative: how many queues a member hands over at the same time."""
     interval_ms: Annotated[PositiveDurationMs, Field(alias="interval")] = 30_000
-    """Cycle: longest time that a secondary stays active before it gives way. Cooperative: the same, while the control
-    topic does not reach this member."""
+    """Cycle: longest time for which a secondary stays active before it gives way. Cooperative: the same, while the
+    control topic does not reach this member."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Share of the interval that is left to chance, so that members started together do not give way together."""
+    """Share of the interval that is random, so that members that were started together do not give way together."""
     drain_timeout_ms: Annotated[PositiveDurationMs, Field(alias="drain_timeout")] = 30_000
-    """How long handlings may go on after a flow began to drain; also the deadline of a shutdown."""
+    """How long handlings may go on after their flow began to drain; also the deadline of a shutdown."""
 
 
 class MissingKey(Enum):
-    """What becomes of a message in which the rule of `group.key` finds no key."""
+    """What happens to a message in which the rule of `group.key` finds no key."""
 
     SHARD = "shard"
-    """All of its shard are handled in their order, one after another."""
+    """All such messages of a shard are handled in their order, one after another."""
     ERROR = "error"
-    """It counts as failed, terminally: what follows is the failure policy's to say."""
+    """It counts as a terminal failure; the failure policy decides what follows."""
     NO_ORDER = "no_order"
-    """It is handled when a runner is free, in no order, and also beside an earlier copy of itself."""
+    """It is handled when a runner is free, in no order, and possibly at the same time as an earlier copy of itself."""
 
 
 HELD_FACTOR = 4
-"""Of `dispatch.max_in_flight`: what a queue holds at most with hot keys, as all of it is handled before a hand-over."""
+"""Bounds what is held of a queue with hot keys, by `max_in_flight`: all of it is handled before a hand-over."""
 
 
 class DispatchSettings(Section):
     """How much one member handles at a time."""
 
     max_in_flight: Annotated[Count, Field(ge=1, le=10_000)] = 256
-    """Deliveries per queue that are received and not settled. Half as many more, 32 to 255, may be under way."""
+    """Largest number of deliveries of a queue that are received and not settled. Half as many more, but at least 32 and
+    at most 255, may be on their way to the member."""
     runners: Annotated[Count, Field(ge=1, le=10_000)] = 64
-    """Handlers that run at the same time, each for another key; and as many batches."""
+    """How many handlers run at the same time, each for another key; in addition, as many batches."""
     missing_key: MissingKey = MissingKey.SHARD
     max_waiting_per_key: Annotated[Count, Field(ge=1, le=10_000)] = 64
-    """Deliveries of one key that wait behind the one that is handled, beyond which they count no more for
-    `max_in_flight`, so that other keys come past them; never more than a quarter of that."""
+    """How many deliveries of a key may wait behind the one that is handled and count for `max_in_flight`. Further ones
+    do not count, so that other keys can pass them. Never more than a quarter of `max_in_flight`."""
     max_held: Annotated[Count, Field(ge=1, le=100_000)] | None = None
-    """Deliveries per queue that are received and not settled, with those of hot keys, of stuck keys and of shards that
-    move: where it is reached, other keys of the queue wait too. Four times `max_in_flight` where it is not given."""
+    """Largest number of deliveries of a queue that are received and not settled, including those of hot keys, of stuck
+    keys and of shards that move. At the bound, other keys of the queue wait too. Without it, four times
+    `max_in_flight`."""
     slow_handler_ms: Annotated[
         Annotated[DurationMs, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
         BeforeValidator(off_is_none),
         Field(alias="slow_handler"),
     ] = 10_000
-    """An attempt that takes longer is told of while it runs. None, in the file `off`."""
+    """An attempt that takes longer is reported while it runs. None, in the file `off`: it is not."""
     stuck_key_ms: Annotated[
         Annotated[DurationMs, Field(ge=1, le=MAX_INTERVAL_MS)] | None,
         BeforeValidator(off_is_none),
         Field(alias="stuck_key"),
     ] = 60_000
-    """A key of which the same message is the next one for longer is told of; where its handler has run for that long,
-    what waits behind it counts for `max_held` alone. None, in the file `off`."""
+    """A key is reported if its next message has been the same one for longer. If the handler of that message has run
+    for as long, the messages behind it count only for `max_held`. None, in the file `off`: neither is done."""
 
     @property
     def held_limit(self) -> int:
-        """`max_held`, or what stands for it; never less than `max_in_flight`."""
+        """`max_held` or its default; never less than `max_in_flight`."""
         return max(self.max_in_flight, self.max_held or HELD_FACTOR * self.max_in_flight)
 
     @property
     def waiting_limit(self) -> int:
-        """`max_waiting_per_key`, or less where `max_in_flight` is small."""
+        """`max_waiting_per_key`, or less if `max_in_flight` is small."""
         # Intake opens again when half of its places are free: a key with more than that could keep it shut.
         return max(1, min(self.max_waiting_per_key, self.max_in_flight // 4))
 
 
 class BackoffSettings(Section):
-    """The wait before the next attempt: doubles from `initial` to `maximum`, less a random part of up to a half."""
+    """The wait before the next attempt: it doubles from `initial` to `maximum`, less a random part of up to a half."""
 
     initial_ms: Annotated[PositiveDurationMs, Field(alias="initial")] = 100
-    """After the first attempt."""
+    """The wait after the first attempt."""
     maximum_ms: Annotated[PositiveDurationMs, Field(alias="maximum")] = 30_000
-    """However many there were."""
+    """The longest wait, however many attempts there were."""
 
     @model_validator(mode="after")
     def _maximum_is_not_smaller(self) -> Self:
@@ -265,46 +274,49 @@ class BackoffSettings(Section):
 class FailureSettings(Section):
     """What follows when a handler raises or takes too long: another attempt, while its key waits.
 
-    What a handler's decorator says of itself wins.
+    Values that a handler's decorator gives take precedence.
     """
 
     timeout_ms: Annotated[PositiveDurationMs, Field(alias="timeout")] = 30_000
-    """Of one attempt."""
+    """How long one attempt may take."""
     backoff: BackoffSettings = BackoffSettings()
     attempts: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(unlimited_is_none)] = None
-    """After so many, `then` follows. None, in the file `unlimited`."""
+    """Number of attempts after which `then` follows. None, in the file `unlimited`: there is no such number."""
     retriable: tuple[Text, ...] = ()
-    """Exceptions, as `module.Name`, that are tried again; where there are any, all others are terminal."""
+    """Exceptions, as `module.Name`, after which a message is tried again. If any are listed, all others are
+    terminal."""
     terminal: tuple[Text, ...] = ()
-    """Exceptions that end the attempts at once."""
+    """Exceptions, as `module.Name`, that end the attempts at once."""
     then: Then | None = None
-    """What follows the last attempt. None: there is none; terminal failures are tried again as seldom as can be."""
+    """What follows the last attempt. Without it, no attempt is the last: after a terminal failure, too, the message is
+    tried again, every `backoff.maximum`."""
     error_queue: Text | None = None
-    """The queue for what is moved away; without it, it is named as its topic, `lbg-errors/<group>`."""
+    """Name of the error queue. Without it, the name is that of its topic, `lbg-errors/<group>`."""
     dead_message_queue: Text = "#DEAD_MSG_QUEUE"
-    """The queue that `then: dmq` moves to; by default that of the broker."""
+    """Queue that `then: dmq` moves messages to; by default the broker's own."""
 
 
 class JournalSettings(Section):
-    """What a member leaves behind of its work."""
+    """The records that a member leaves of its work."""
 
     path: Text | None = None
-    """Directory of the record files; none are written without it."""
+    """Directory for the record files. Without it, none are written."""
     republish_topic: Text | None = None
-    """Topic to which a small note of every handled message is sent directly, for `lbg validate --live`."""
+    """Topic to which a small note about every handled message is sent as a direct message, for `lbg validate
+    --live`."""
 
 
 class Tracing(Enum):
-    """Which spans a member or a publisher makes (OpenTelemetry), to be kept by whoever sets up a tracer provider."""
+    """Which OpenTelemetry spans a member or publisher makes. Whoever sets up a tracer provider keeps them."""
 
     OFF = "off"
     SPANS = "spans"
     SPANS_WITH_KEYS = "spans_with_keys"
-    """Spans that tell the keys of messages, which may be those of persons."""
+    """Spans that contain the keys of messages, which may be personal data."""
 
 
 class OpsSettings(Section):
-    """What those who run the member see of it."""
+    """What operators see of the member."""
 
     journal: JournalSettings = JournalSettings()
     watchdog_ms: Annotated[
@@ -312,15 +324,16 @@ class OpsSettings(Section):
         BeforeValidator(off_is_none),
         Field(alias="watchdog"),
     ] = 15_000
-    """A member whose event loop is blocked for longer ends its process, where that is its own (`App.run_sync`).
+    """A member whose event loop is blocked for longer ends its process, if the process is its own (`App.run_sync`).
 
-    None, in the file `off`: nobody looks, as under a debugger.
+    None, in the file `off`: nothing watches the loop, as is useful under a debugger.
     """
     status: Annotated[ListenAddress | None, BeforeValidator(off_or_address)] = None
-    """Where the member answers over HTTP how it stands; on loopback, unless there is a token. None, in the file `off`:
-    nowhere."""
+    """Address of the member's status API. It has to be on loopback, unless there is a token. None, in the file `off`:
+    there is no status API."""
     status_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
-    """Who asks there shows it as a bearer token."""
+    """Bearer token that requests to the status API have to show; without it, they learn only whether the probes
+    pass."""
     tracing: Annotated[Tracing, BeforeValidator(off_is_a_word)] = Tracing.OFF
 
     @model_validator(mode="after")
@@ -379,7 +392,7 @@ class Settings(Section):
             expected = "none with backend: partitioned, whose queue only an administrator can make"
             raise SettingProblem(("group", "provision"), self.group.provision.value, expected)
         if self.group.source is not GroupSource.FILE:
-            expected = "file with backend: partitioned, as what is stored are exclusive queues"
+            expected = "file with backend: partitioned, as only groups of exclusive queues are stored"
             raise SettingProblem(("group", "from"), self.group.source.value, expected)
         return self
 
@@ -388,10 +401,10 @@ class Settings(Section):
         if self.group.backend is GroupBackend.EXCLUSIVE:
             return self
         if self.group.key != PARTITION_KEY:
-            expected = f"{PARTITION_KEY} with backend: partitioned, as that is what the broker deals partitions by"
+            expected = f"{PARTITION_KEY} with backend: partitioned, as the broker chooses partitions by it"
             raise SettingProblem(("group", "key"), str(self.group.key), expected)
         if self.dispatch.missing_key is MissingKey.SHARD:
-            expected = "error or no_order with backend: partitioned, where a message without key is in any partition"
+            expected = "error or no_order with backend: partitioned, where a message without a key is in any partition"
             raise SettingProblem(("dispatch", "missing_key"), MissingKey.SHARD.value, expected)
         return self
 
@@ -401,9 +414,18 @@ class Settings(Section):
         return self.rebind.mode is RebindMode.COOPERATIVE and self.group.backend is GroupBackend.EXCLUSIVE
 
     @property
+    def beside_connection(self) -> ConnectionSettings:
+        """The session of a program that is no member: it runs no broker, and has a client name of its own.
+
+        A group with the embedded broker has it in a member's process; and the client name of the settings is that of a
+        member, whose session a second client of that name would end.
+        """
+        return self.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+
+    @property
     def outside_connection(self) -> ConnectionSettings:
-        """The session of who looks at the group from outside, or re-stripes it: as `semp.conductor` if there is one."""
-        connection = self.connection.model_copy(update={"transport": TransportKind.SOLACE, "client_name": None})
+        """The session for looking at the group from outside, or re-striping it: as `semp.conductor` if there is one."""
+        connection = self.beside_connection
         account = None if self.semp is None else self.semp.conductor
         if account is None:
             return connection
@@ -412,7 +434,7 @@ class Settings(Section):
 
     @property
     def error_topic(self) -> str:
-        """Where messages are published that are moved to the error queue."""
+        """The topic of messages that are moved to the error queue."""
         return f"{ERROR_TOPIC_PREFIX}{self.group.name}"
 
     @property
@@ -422,7 +444,7 @@ class Settings(Section):
 
     @property
     def dead_message_queue(self) -> QueueName:
-        """The queue to which messages are moved that end so; it needs no subscription."""
+        """The queue to which `then: dmq` moves messages; it needs no subscription."""
         return QueueName(self.failure.dead_message_queue)
 
     def with_status_port(self, port: int) -> "Settings":

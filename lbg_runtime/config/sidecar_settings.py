@@ -43,56 +43,59 @@ def _subscribed_topic(value: str) -> str:
 
 
 class ContentMode(Enum):
-    """How an event stands in a request, as CloudEvents has it."""
+    """How an event is placed in a request, in the terms of CloudEvents."""
 
     STRUCTURED = "structured"
     """Attributes and data in one JSON object."""
     BINARY = "binary"
-    """Attributes in headers, the data as it is in the body."""
+    """Attributes in headers, the data unchanged in the body."""
 
 
 class ApplicationHealthSettings(Section):
-    """When the application is there. While it is not, it is sent nothing."""
+    """When the application counts as available. While it does not, nothing is sent to it."""
 
     path: Text | None = None
-    """Answered with 2xx where it is well; without a path it is enough that it takes connections."""
+    """Path that the application answers with 2xx while it is healthy. Without a path, accepting connections is
+    enough."""
     interval_ms: Annotated[PositiveDurationMs, Field(alias="interval")] = 5_000
-    """Between two looks."""
+    """Time between two checks."""
 
 
 class SubscriptionSettings(Section):
-    """Events that the application gets without asking for them."""
+    """Events that are sent to the application without its asking for them."""
 
     topic: Annotated[Text, AfterValidator(_subscribed_topic)]
-    """Original topic, without hash prefix and shard; with wildcards."""
+    """Original topic, without hash prefix and shard; wildcards are allowed."""
     route: Text
-    """Path of the application that they are posted to."""
+    """Path of the application to which the events are posted."""
     content_mode: ContentMode = ContentMode.STRUCTURED
 
 
 class SidecarSettings(Section):
-    """An application in a process of its own, to which messages are delivered over HTTP instead of to handlers."""
+    """An application in a process of its own: messages are delivered to it over HTTP, instead of to handlers."""
 
     application: Annotated[str, BeforeValidator(_application_address)] | None = None
-    """Where it listens; without one it pulls its events."""
+    """Address at which the application listens. Without one, the application pulls its events."""
     application_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
-    """Shown to the application with every request."""
+    """Token that is shown to the application with every request."""
     listen: Annotated[ListenAddress | None, BeforeValidator(off_or_address)] = ListenAddress("127.0.0.1", 3500)
-    """Where the application publishes and pulls. None, in the file `off`: nowhere."""
+    """Address at which the application publishes and pulls. None, in the file `off`: no such address."""
     token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
-    """What the application shows there; needed beyond loopback."""
+    """Token that the application shows at `listen`; required if that is not on loopback."""
     max_body_kb: Annotated[Count, Field(ge=1, le=30 * 1024)] = 4 * 1024
-    """Of one request of the application."""
+    """Largest body of a request of the application, in units of 1,024 bytes."""
     health: ApplicationHealthSettings = ApplicationHealthSettings()
     subscriptions: tuple[SubscriptionSettings, ...] = ()
-    """Before those that the application names itself (`GET /dapr/subscribe`)."""
+    """These come before the ones that the application names itself (`GET /dapr/subscribe`)."""
 
     @model_validator(mode="after")
     def _is_of_use(self) -> Self:
         if self.listen is None and self.application is None:
             raise SettingProblem(("application",), "not set", "an address, or `listen` for an application that pulls")
         if self.application is None and self.subscriptions:
-            raise SettingProblem(("subscriptions",), "given without an application", "none for one that pulls")
+            raise SettingProblem(
+                ("subscriptions",), "given without an application", "none for an application that pulls"
+            )
         if self.listen is not None and not self.listen.is_loopback and self.token is None:
             raise SettingProblem(
                 ("listen",),

@@ -11,6 +11,7 @@ name when it is whole.
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,17 +97,15 @@ def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
 def begin(target: Path) -> Path:
     """A new, empty folder in `target` for a run that is being laid out; raises `UserError`."""
     draft = target / f"{_RUN}{_DRAFT_SUFFIX}"
-    try:
+    with _writing_to(target):
         target.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-    except OSError as error:
-        raise UserError(str(target), f"cannot be written: {error.strerror}", "a folder for the run") from error
     return draft
 
 
 def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
-    """Lay out one member's journal."""
+    """Lay out one member's journal; raises `UserError`."""
     columns = {"dispatch": ("dispatches", "queue"), "flow": ("flows", "queue")}
     with _ByQueue(number, draft) as parts:
         file = _pour(read_journal_blocks, path, number, columns, parts, lambda queues: queues)
@@ -118,7 +117,7 @@ def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
 
 
 def lay_out_ledger(path: Path, number: int, draft: Path, parts: int) -> LaidOut:
-    """Lay out one publisher's ledger; `parts` is `parts_of` all journals."""
+    """Lay out one publisher's ledger; `parts` is `parts_of` all journals. Raises `UserError`."""
     columns = {name: (name, "shard") for name in ("confirmed", "unconfirmed")}
     with _ByQueue(number, draft) as written:
         file = _pour(read_ledger_blocks, path, number, columns, written, lambda shards: shards % parts)
@@ -133,19 +132,23 @@ def parts_of(journals: Sequence[LaidOut]) -> int:
 
 
 def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut]) -> Path:
-    """Write the tables of the whole run and give the folder its name; an older one of that name is replaced."""
+    """Write the tables of the whole run and give the folder its name; an older one of that name is replaced.
+
+    Raises `UserError`.
+    """
     tables = {
         "journals": [laid.row for laid in journals],
         "ledgers": [laid.row for laid in ledgers],
         "owners": [laid.owners for laid in journals],
         "stripes": [laid.stripes for laid in journals],
     }
-    for name, schema in _WHOLE.items():
-        pq.write_table(pa.concat_tables([schema.empty_table(), *tables[name]]), draft / f"_{name}.parquet")
     names = {name for table in tables["journals"] for name in table.column("run_id").to_pylist() if name}
     folder = draft.with_name(_RUN + (_as_file_name(min(names)) if names else "unnamed"))
-    shutil.rmtree(folder, ignore_errors=True)
-    return draft.rename(folder)
+    with _writing_to(draft):
+        for name, schema in _WHOLE.items():
+            pq.write_table(pa.concat_tables([schema.empty_table(), *tables[name]]), draft / f"_{name}.parquet")
+        shutil.rmtree(folder, ignore_errors=True)
+        return draft.rename(folder)
 
 
 def read_whole(run: Path) -> RunTables:
@@ -227,7 +230,10 @@ def _pour(
 
 
 class _ByQueue:
-    """The Parquet files that one file of records becomes; whatever waits is written when it is left."""
+    """The Parquet files that one file of records becomes; whatever waits is written when it is left without an error.
+
+    Raises `UserError` for what cannot be written.
+    """
 
     def __init__(self, number: int, draft: Path) -> None:
         self._number = number
@@ -239,11 +245,20 @@ class _ByQueue:
     def __enter__(self) -> "_ByQueue":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for place in list(self._waiting):
-            self._flush(place)
-        for writer in self._writers.values():
-            writer.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                for place in list(self._waiting):
+                    self._flush(place)
+                    # At once: a run may have more queues than a process may have open files.
+                    self._close(place)
+                for place in list(self._writers):
+                    self._close(place)
+        finally:
+            # Where something has failed already, what these leave is of no use.
+            for writer in self._writers.values():
+                with suppress(OSError):
+                    writer.close()
 
     def add(self, name: str, table: pa.Table, queues: Ints) -> None:
         """Take records of one kind, each with its queue."""
@@ -261,14 +276,27 @@ class _ByQueue:
     def _flush(self, place: tuple[str, int]) -> None:
         name, queue = place
         writer = self._writers.get(place)
-        if writer is None:
-            folder = self._draft / f"{_QUEUE}{queue}"
-            folder.mkdir(exist_ok=True)
-            path = folder / f"{name}-{self._number}.parquet"
-            writer = self._writers[place] = pq.ParquetWriter(path, _BY_QUEUE[name], compression="zstd")
-        # Of thousands of small chunks, one.
-        writer.write_table(pa.concat_tables(self._waiting.pop(place)).combine_chunks())
+        with _writing_to(self._draft):
+            if writer is None:
+                folder = self._draft / f"{_QUEUE}{queue}"
+                folder.mkdir(exist_ok=True)
+                path = folder / f"{name}-{self._number}.parquet"
+                writer = self._writers[place] = pq.ParquetWriter(path, _BY_QUEUE[name], compression="zstd")
+            # Of thousands of small chunks, one.
+            writer.write_table(pa.concat_tables(self._waiting.pop(place)).combine_chunks())
         self._counts[place] = 0
+
+    def _close(self, place: tuple[str, int]) -> None:
+        with _writing_to(self._draft):
+            self._writers.pop(place).close()
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(str(folder), f"cannot be written: {error.strerror}", "a folder for the run") from error
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:

@@ -96,8 +96,14 @@ class RecordWriter:
             CloseRecord(written=self.written, dropped=self.dropped, clean=clean, t=time.time_ns() // 1_000),
         )
         self.flush()
-        os.close(self._file)
-        self._file = None
+        file, self._file = self._file, None
+        try:
+            os.close(file)
+        except OSError as error:
+            # A file system over the network may tell only now that it has no room for what it had taken. The number is
+            # free all the same, and may be another file's already.
+            self._say_what_is_missing()
+            _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
 
     def _say_what_is_missing(self) -> None:
         """In the first line, in place, which takes no room: the last line may find none, or never be written."""

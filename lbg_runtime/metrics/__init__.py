@@ -1,1 +1,1 @@
-"""What a member and a publisher tell of their work: figures for Prometheus, spans for OpenTelemetry."""
+"""What a member and a publisher report about their work: metrics for Prometheus, spans for OpenTelemetry."""

@@ -1,10 +1,10 @@
-"""How long things took: a histogram of plain integers, so that to count one costs no more than a look-up."""
+"""How long things took: a histogram of plain integers, so that counting a duration costs no more than a look-up."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper ends of the buckets, each included; one more bucket has what is above the last."""
+"""Upper bounds of the buckets, inclusive; one more bucket has everything above the last."""
 
 BOUNDS_NS = tuple(round(bound_s * 1e9) for bound_s in BOUNDS_S)
 
@@ -14,18 +14,18 @@ class DurationsReading:
     """The histogram at one moment."""
 
     counts: tuple[int, ...]
-    """By bucket, one more than there are bounds; not added up."""
+    """By bucket, one more than there are bounds; not cumulative."""
     sum_s: float
 
 
 class Durations:
-    """Written on one thread; read there."""
+    """Written and read on one thread."""
 
     __slots__ = ("counts", "sum_ns")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """By bucket. Open, as a call for each message would cost more than what it does: see `MemberMeters.ended`."""
+        """By bucket. Public, because a call per message would cost more than it does: see `MemberMeters.ended`."""
         self.sum_ns = 0
 
     def count(self, duration_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""The metrics of a member: each of them in one table, from which what Prometheus is told and docs/metrics.md are made.
+"""The metrics of a member: one table, from which the answers to Prometheus and docs/metrics.md are made.
 
 Labels are bounded: the index of a queue, an event, a cause, a state. Never a key or a topic.
 """
@@ -18,7 +18,7 @@ from lbg_runtime.metrics.durations import BOUNDS_S, DurationsReading
 from lbg_runtime.metrics.reading import MemberReading
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""Of the exposition: the text format that every version of Prometheus reads, and the quicker one to write."""
+"""The text format of the exposition, which every version of Prometheus reads, and which is the quicker one to write."""
 
 Labels = dict[str, str]
 Figures = Iterable[tuple[Labels, float]]
@@ -36,12 +36,12 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What is known of a member when it is asked for its metrics."""
+    """What is known of a member when its metrics are scraped."""
 
     blocked_ms: int
-    """How long its event loop has not answered, at least; 0 where it does."""
+    """How long its event loop has not answered, at least; 0 if it answers."""
     reading: MemberReading | None
-    """None where it does not answer, or has not begun."""
+    """None if the loop does not answer, or the member has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,60 +71,61 @@ def _one(value: float) -> Figures:
 STATE_METRICS: tuple[tuple[str, str, Callable[[MemberState], float]], ...] = (
     (
         "lbg_member_up",
-        "1 where the member's event loop answers; where it is 0, nothing is told but this and the next three.",
+        "1 if the member's event loop answers. If it is 0, only this metric and the next three are reported.",
         lambda state: not state.blocked_ms,
     ),
     (
         "lbg_member_loop_blocked_seconds",
-        "How long its event loop has not answered, at least; 0 where it does.",
+        "How long the event loop has not answered, at least; 0 if it answers.",
         lambda state: state.blocked_ms / 1_000,
     ),
     (
         "lbg_member_started",
-        "1 where it has learned its place in the group and begun to bind, as /startedz.",
+        "1 if the member has learned its place in the group and begun to bind, like /startedz.",
         lambda state: state.reading is not None and state.reading.has_started,
     ),
     (
         "lbg_member_ready",
-        "1 where every queue it is at home on is fed to it or has another owner, as /readyz.",
+        "1 if every queue that the member is at home on is fed to it or has another owner, like /readyz.",
         lambda state: state.reading is not None and state.reading.is_ready,
     ),
 )
-"""Gauges that are told of every member, whatever it answers."""
+"""Gauges that are reported for every member, even if it does not answer."""
 
 FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_member_info",
         MetricKind.GAUGE,
-        "Always 1; says in its labels whose metrics these are.",
+        "Always 1; its labels identify the member.",
         lambda one: (({"group": one.group, "member": one.member, "version": _VERSION}, 1.0),),
         ("group", "member", "version"),
     ),
     FigureMetric(
         "lbg_messages_handled_total",
         MetricKind.COUNTER,
-        "Messages settled as accepted, by index of their queue: handled with success, or moved to the error queue.",
+        "Messages settled as accepted, by queue index: handled successfully, or moved to the error queue or the dead "
+        "message queue. Parked messages count when their replay is settled.",
         lambda one: (({"queue": str(queue.queue_index)}, queue.handled) for queue in one.queues),
         ("queue",),
     ),
     FigureMetric(
         "lbg_messages_in_flight",
         MetricKind.GAUGE,
-        "Messages received and not settled, by index of their queue, for the queues that are fed to this member.",
+        "Messages received and not settled, by queue index; only for queues that are fed to this member.",
         lambda one: (({"queue": str(queue.queue_index)}, queue.in_flight) for queue in one.queues if queue.is_owned),
         ("queue",),
     ),
     FigureMetric(
         "lbg_queues",
         MetricKind.GAUGE,
-        "Queues of the group by the state of this member's flow there; active and draining ones are fed to it.",
+        "Queues of the group, by the state of this member's flow; active and draining ones are fed to this member.",
         lambda one: (({"state": state}, count) for state, count in one.queue_states.items()),
         ("state",),
     ),
     FigureMetric(
         "lbg_messages_redelivered_total",
         MetricKind.COUNTER,
-        "Messages handled and settled that the broker had delivered before, to this member or another.",
+        "Messages handled and settled that the broker had delivered before, to this member or to another.",
         lambda one: _one(one.meters.redelivered),
     ),
     FigureMetric(
@@ -136,115 +137,115 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_attempts_failed_total",
         MetricKind.COUNTER,
-        "Attempts of handlers that failed, the last of a message among them, timeouts and missing handlers too.",
+        "Failed attempts, including the last one of a message, timeouts, and messages for which there is no handler.",
         lambda one: _one(one.troubles.failed_attempts),
     ),
     FigureMetric(
         "lbg_messages_moved_total",
         MetricKind.COUNTER,
-        "Messages that failed for good and lie on the error queue.",
+        "Messages that failed for good and were moved to the error queue or the dead message queue.",
         lambda one: _one(one.troubles.moved),
     ),
     FigureMetric(
         "lbg_messages_parked_total",
         MetricKind.COUNTER,
-        "Messages that this member has parked, those among them that follow another of their key.",
+        "Messages that this member has parked, including those that follow another message of their key.",
         lambda one: _one(one.parking.parked_total),
     ),
     FigureMetric(
         "lbg_messages_parked",
         MetricKind.GAUGE,
-        "Messages that are parked in the queues that are fed to this member.",
+        "Messages that are parked, of the queues that are fed to this member.",
         lambda one: _one(one.parking.messages),
     ),
     FigureMetric(
         "lbg_keys_parked",
         MetricKind.GAUGE,
-        "Keys that are parked in the queues that are fed to this member.",
+        "Keys that are parked, of the queues that are fed to this member.",
         lambda one: _one(one.parking.keys),
     ),
     FigureMetric(
         "lbg_moves_failed_total",
         MetricKind.COUNTER,
-        "Times that the broker has not confirmed such a move; it is tried again, and the key waits.",
+        "How often the broker did not confirm that a message was moved or parked. It is tried again; the key waits.",
         lambda one: _one(one.troubles.moves_failed),
     ),
     FigureMetric(
         "lbg_queues_stopped_total",
         MetricKind.COUNTER,
-        "Queues that were stopped by a message that failed for good; once for each flow handle.",
+        "Queues that were stopped by a message that failed for good, counted once per flow handle.",
         lambda one: _one(one.troubles.stops),
     ),
     FigureMetric(
         "lbg_queues_standing_still",
         MetricKind.GAUGE,
-        "Queues that are fed to this member and of which nothing is started, because a message has failed for good.",
+        "Queues that are fed to this member but from which it starts nothing, because a message has failed for good.",
         lambda one: _one(one.troubles.stopped),
     ),
     FigureMetric(
         "lbg_receipts_late_total",
         MetricKind.COUNTER,
-        "Receipts that were settled when their attempt was over, or twice: without effect.",
+        "Receipts that were settled after their attempt was over, or a second time. This has no effect.",
         lambda one: _one(one.troubles.late_settlements),
     ),
     FigureMetric(
         "lbg_settlements_fenced_total",
         MetricKind.COUNTER,
-        "Handlings whose outcome was superseded: it came too late for its flow handle, and the message comes again.",
+        "Handlings with an outcome that came too late for its flow handle and was not sent; the message comes again.",
         lambda one: _one(one.meters.fenced),
     ),
     FigureMetric(
         "lbg_messages_returned_total",
         MetricKind.COUNTER,
-        "Messages that ended without an outcome: given back unhandled, or their handler cancelled; they come again.",
+        "Messages that ended without an outcome: given back unhandled, or their handler cancelled. They come again.",
         lambda one: _one(one.meters.returned),
     ),
     FigureMetric(
         "lbg_lanes",
         MetricKind.GAUGE,
-        "Keys of which the member holds a message.",
+        "Keys of which the member holds at least one message.",
         lambda one: _one(one.lanes.lanes),
     ),
     FigureMetric(
         "lbg_lanes_running",
         MetricKind.GAUGE,
-        "Keys whose handler runs.",
+        "Keys with a running handler.",
         lambda one: _one(one.lanes.running),
     ),
     FigureMetric(
         "lbg_messages_waiting",
         MetricKind.GAUGE,
-        "Messages held that no handler has, those between two attempts among them.",
+        "Messages that the member holds and no handler is working on, including those between two attempts.",
         lambda one: _one(one.lanes.waiting),
     ),
     FigureMetric(
         "lbg_keys_hot",
         MetricKind.GAUGE,
-        "Keys of which more messages wait than dispatch.max_waiting_per_key, until half of them are gone.",
+        "Keys of which more messages wait than dispatch.max_waiting_per_key, until at most half of that number wait.",
         lambda one: _one(one.keys.hot),
     ),
     FigureMetric(
         "lbg_keys_hot_total",
         MetricKind.COUNTER,
-        "Times that a key became hot.",
+        "How often a key became hot.",
         lambda one: _one(one.keys.hot_total),
     ),
     FigureMetric(
         "lbg_keys_stuck",
         MetricKind.GAUGE,
-        "Keys whose next message has been the same for longer than dispatch.stuck_key.",
+        "Keys whose next message has been the same one for longer than dispatch.stuck_key.",
         lambda one: _one(one.keys.stuck),
     ),
     FigureMetric(
         "lbg_keys_stuck_total",
         MetricKind.COUNTER,
-        "Times that a key became stuck.",
+        "How often a key became stuck.",
         lambda one: _one(one.keys.stuck_total),
     ),
     FigureMetric(
         "lbg_handlers_slow",
         MetricKind.GAUGE,
-        "Attempts that run for longer than dispatch.slow_handler.",
+        "Attempts that have been running for longer than dispatch.slow_handler.",
         lambda one: _one(one.keys.slow),
     ),
     FigureMetric(
@@ -256,25 +257,25 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_messages_without_key_total",
         MetricKind.COUNTER,
-        "Messages that arrived without a key by the rule of group.key; dispatch.missing_key says what becomes of them.",
+        "Messages in which the rule of group.key found no key; dispatch.missing_key decides what happens to them.",
         lambda one: _one(one.keys.without_key),
     ),
     FigureMetric(
         "lbg_bodies_refused_total",
         MetricKind.COUNTER,
-        "Attempts that failed because the payload was not what the handler's annotation says.",
+        "Attempts that failed because the payload did not match the handler's annotation.",
         lambda one: _one(one.keys.bodies_refused),
     ),
     FigureMetric(
         "lbg_sidecar_application_ready",
         MetricKind.GAUGE,
-        "1 where the application of a sidecar is there, and events are sent.",
+        "1 if the application of a sidecar is available, so that events are sent to it.",
         lambda one: () if one.sidecar is None else _one(one.sidecar.is_ready),
     ),
     FigureMetric(
         "lbg_sidecar_events_total",
         MetricKind.COUNTER,
-        "Events by what the application made of them: accepted, dropped, or failed, which counts attempts.",
+        "Events, by the application's answer: accepted, dropped, or failed. Failed counts attempts.",
         lambda one: (
             ()
             if one.sidecar is None
@@ -289,7 +290,8 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_sidecar_published_total",
         MetricKind.COUNTER,
-        "Messages of the application by their fate: confirmed, or failed: refused, or not known to be on the broker.",
+        "Messages that the application published, by their fate: confirmed, or failed (refused, or not known to be on "
+        "the broker).",
         lambda one: (
             ()
             if one.sidecar is None
@@ -300,13 +302,13 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_sidecar_requests_refused_total",
         MetricKind.COUNTER,
-        "Requests to the sidecar that were not let in: no token, a foreign page, too large.",
+        "Requests to the sidecar that were refused: without the token, from a web page, or too large.",
         lambda one: () if one.sidecar is None else _one(one.sidecar.refused),
     ),
     FigureMetric(
         "lbg_owner_changes_total",
         MetricKind.COUNTER,
-        "Queues taken or given, by cause, as `lbg group moves` has them.",
+        "Queues taken or given, by cause; the causes are those of `lbg group moves`.",
         lambda one: (
             ({"event": event, "cause": cause}, count) for (event, cause), count in one.meters.owner_changes.items()
         ),
@@ -315,14 +317,14 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_group_members",
         MetricKind.GAUGE,
-        "Living members, this one among them, as it sees them, by state; one that is silent counts as suspect.",
+        "Living members as this one sees them, itself included, by state; a silent member counts as suspect.",
         lambda one: (({"state": state}, count) for state, count in one.group_members.items()),
         ("state",),
     ),
     FigureMetric(
         "lbg_restriping_shards",
         MetricKind.GAUGE,
-        "While the group is re-striped: shards that change their queue, by whether they have left the old one.",
+        "While the group is being re-striped: shards that change their queue, by whether they have left the old one.",
         lambda one: (
             ()
             if one.restriping is None
@@ -338,30 +340,30 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
 DURATION_METRICS: tuple[DurationMetric, ...] = (
     DurationMetric(
         "lbg_handling_duration_seconds",
-        "From the start of a message's first attempt to the end of its last, waits in between included.",
+        "Time from the start of a message's first attempt to the end of its last, including the waits in between.",
         lambda one: one.meters.handling,
     ),
     DurationMetric(
         "lbg_queue_wait_seconds",
-        "From the arrival of a message at the member to the start of its first attempt.",
+        "Time from the arrival of a message at the member to the start of its first attempt.",
         lambda one: one.meters.waiting,
     ),
     DurationMetric(
         "lbg_queue_drain_seconds",
-        "From the order to give a queue up in good order to the end of what was in flight of it.",
+        "Time from the order to give a queue up in good order until nothing of it was in flight any more.",
         lambda one: one.meters.drains,
     ),
     DurationMetric(
         "lbg_queue_pause_seconds",
-        "From the moment a queue is fed to this member to the start of its first handling, the wait for a message "
-        "included; with the drain at the member that gave it, the pause of its move.",
+        "Time from the moment a queue is fed to this member to the start of its first handling, including the wait for "
+        "a message. Together with the drain at the member that gave the queue, this is the pause of its move.",
         lambda one: one.meters.first_handlings,
     ),
 )
 
 
 def exposition(state: MemberState) -> bytes:
-    """The metrics of one member as Prometheus scrapes them, in a registry of their own."""
+    """The metrics of one member as Prometheus scrapes them, from a registry of their own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(state))
     return generate_latest(registry)

@@ -10,20 +10,21 @@ _HEAD = """# Metrics
 
 Made from `lbg_runtime/metrics/`; do not edit. `make docs` writes it anew.
 
-A member with `ops.status` answers `GET /metrics` there, in the text format of Prometheus, to whoever may ask the
-[status API](status-api.md) for facts: on loopback anybody on the machine, elsewhere with the token as
-`authorization: {credentials_file: ...}` of the scrape job. Counters begin at 0 with each life of the member. Several
-members in one process have an address each, and tell of themselves alone. Without `ops.status` nothing is counted.
+A member with `ops.status` answers `GET /metrics` there, in the text format of Prometheus, under the rules
+of the [status API](status-api.md): without `ops.status_token`, anybody on the machine may ask on loopback; with it,
+requests must carry the token, on loopback too (`authorization: {credentials_file: ...}` in the scrape job). Counters
+begin at 0 with each life of the member. If several members run in one process, each has its own address and reports
+only its own metrics. Without `ops.status` nothing is counted.
 
-No label has a key, a topic or anything else that a message brings: a member of a group with N queues has at most 2 N
-series by queue, and less than 150 others. What is told was true at one moment, between two steps of the member's event
-loop; it is put into text in the thread of the status server.
+No label contains a key, a topic or anything else that comes with a message: a member of a group with N queues has at
+most 2 N series by queue, and less than 150 others. All figures of one answer were true at the same moment, between two
+steps of the member's event loop; the thread of the status server turns them into text.
 """
 
-_SPANS = """`ops.tracing: spans` has a member make a span for each attempt of a handler, and `lbg publish` one for each
-message, from its sending to the broker's answer (`pip install 'lbg-runtime[otel]'`). They are one trace: the
-publisher's context travels as the user properties `traceparent` and `tracestate` of the W3C, and what a handler
-publishes is below its span. In a program of your own:
+_SPANS = """With `ops.tracing: spans` a member makes a span for each attempt of a handler, `lbg publish` one for each
+message, from the moment it is sent to the broker's answer (`pip install 'lbg-runtime[otel]'`). They form one trace: the
+publisher's context travels in the user properties `traceparent` and `tracestate` of the W3C, and the spans of messages
+that a handler publishes are below the handler's span. In a program of your own:
 
 ```python
 from lbg_runtime.metrics.tracing import open_spans
@@ -31,15 +32,15 @@ from lbg_runtime.metrics.tracing import open_spans
 HashedPublisher(messenger, shape, hash_function, publisher_id=new_publisher_id(), spans=open_spans(settings))
 ```
 
-Names are those of the messaging conventions: `messaging.system` is `solace`, the destination the topic where it is
-published and the queue where it is handled, the partition the shard; `lbg.epoch`, `lbg.attempt` and `lbg.redelivered`
-are ours. The key is told, as `lbg.key`, with `ops.tracing: spans_with_keys` alone; without it, a topic with the key
-in it is told as `<hash prefix>/<shard>/{topic}`. Who keeps the spans is decided by the program that sets up a tracer
-provider: a module of handlers, or `opentelemetry-instrument lbg run`. Without the setting nothing of OpenTelemetry is
-imported; with it a published message costs some 20 us more, a handled one 30 us.
+Names follow OpenTelemetry's messaging conventions: `messaging.system` is `solace`; the destination is the topic in a
+publisher's span and the queue in a handler's; the partition is the shard. `lbg.epoch`, `lbg.attempt` and
+`lbg.redelivered` are our own. The key is in a span (as `lbg.key`) only with `ops.tracing: spans_with_keys`; without
+that, a topic that contains the key appears as `<hash prefix>/<shard>/{topic}`. The program that sets up a tracer
+provider decides where the spans go: a module of handlers, or `opentelemetry-instrument lbg run`. Without the setting,
+nothing of OpenTelemetry is imported; with it, a published message costs some 20 us more and a handled one 30 us.
 
-Log lines that a handler writes with structlog, and those of tasks that it starts, have `queue`, `epoch` and `key` of
-its message. A program with a structlog configuration of its own adds the processor
+Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
+message. A program with a structlog configuration of its own has to add the processor
 `lbg_runtime.runtime.log_facts.add_handling`.
 """
 
@@ -53,11 +54,11 @@ REGISTRY.register(PublisherCollector(publisher))
 ```
 """
 
-_ASK = """| what | expression |
+_ASK = """| question | expression |
 |---|---|
-| messages a second, of the group | `sum(rate(lbg_messages_handled_total[1m]))` |
-| queues that nobody has | `count(count by (queue) (lbg_messages_in_flight)) < 8`, for a group of 8 |
-| a handler in trouble | `rate(lbg_attempts_failed_total[5m]) > 0` |
+| messages per second of the group | `sum(rate(lbg_messages_handled_total[1m]))` |
+| queues without an owner | `count(count by (queue) (lbg_messages_in_flight)) < 8`, for a group of 8 |
+| handlers that fail | `rate(lbg_attempts_failed_total[5m]) > 0` |
 | p99 of handling | `histogram_quantile(0.99, sum by (le) (rate(lbg_handling_duration_seconds_bucket[5m])))` |
 | takeovers | `increase(lbg_owner_changes_total{event="taken",cause="elected"}[10m])`, beyond those of a start |
 | a member that is stuck | `lbg_member_up == 0`, or `lbg_member_ready == 0` for longer than a move takes |
@@ -76,7 +77,7 @@ def metrics_page() -> str:
             "|---|---|---|---|",
             *_member_rows(),
             "",
-            f"Buckets of the histograms, in seconds: {bounds}. They are of the member as a whole.",
+            f"Buckets of the histograms, in seconds: {bounds}. Histograms cover the whole member, not single queues.",
             "",
             "## A publisher",
             "",

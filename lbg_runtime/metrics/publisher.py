@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 
 class PublisherFigures(Protocol):
-    """What became of a publisher's messages; `HashedPublisher.counts` is one."""
+    """What became of a publisher's messages; `HashedPublisher.counts` is one such object."""
 
     @property
     def sent(self) -> int:
@@ -17,22 +17,22 @@ class PublisherFigures(Protocol):
 
     @property
     def confirmed(self) -> int:
-        """Those that the broker has taken over."""
+        """Messages that the broker has taken over."""
         ...
 
     @property
     def refused(self) -> int:
-        """Those that the broker said no to."""
+        """Messages that the broker refused."""
         ...
 
     @property
     def unknown(self) -> int:
-        """Those that may or may not be on the broker."""
+        """Messages that may or may not be on the broker."""
         ...
 
     @property
     def unconfirmed(self) -> int:
-        """Those on their way."""
+        """Messages on their way."""
         ...
 
 
@@ -41,17 +41,17 @@ class CountingPublisher(Protocol):
 
     @property
     def counts(self) -> PublisherFigures:
-        """Until now."""
+        """The counts until now."""
         ...
 
 
 PUBLISHER_COUNTERS = (
     ("lbg_publisher_sent_total", "sent", "Messages sent."),
     ("lbg_publisher_confirmed_total", "confirmed", "Messages that the broker has confirmed."),
-    ("lbg_publisher_refused_total", "refused", "Messages that the broker refused; they are nowhere."),
+    ("lbg_publisher_refused_total", "refused", "Messages that the broker refused and did not store."),
     ("lbg_publisher_unknown_total", "unknown", "Messages that may or may not be on the broker."),
 )
-UNCONFIRMED = ("lbg_publisher_unconfirmed", "Messages on their way: sent, and nothing heard of them yet.")
+UNCONFIRMED = ("lbg_publisher_unconfirmed", "Messages on their way: sent, and not answered by the broker yet.")
 
 
 class PublisherCollector(Collector):

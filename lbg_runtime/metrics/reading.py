@@ -1,4 +1,4 @@
-"""The figures of one member at one moment, as values: taken on its event loop, told from any thread."""
+"""The figures of one member at one moment, as values: taken on its event loop, read from any thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,52 +21,50 @@ class QueueReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LanesReading:
-    """What is held by the lanes of all keys, of all queues."""
+    """What the lanes of all keys hold, over all queues."""
 
     lanes: int
-    """Keys of which there is a message."""
+    """Keys with at least one message."""
     running: int
-    """Keys whose handler runs."""
+    """Keys with a running handler."""
     waiting: int
-    """Messages in them that no handler has; those between two attempts are among them."""
+    """Messages that no handler is working on, including those between two attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestripingReading:
     """A re-striping that is under way, as far as the member knows."""
 
-    from_count: int
-    to_count: int
     shards_moving: int
     """Shards that change their queue."""
     shards_left: int
-    """Of these, the ones of which the old queue has nothing left."""
+    """Those of them that have nothing left on their old queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class TroublesReading:
-    """What did not go as it should, since the member began."""
+    """What has gone wrong since the member began."""
 
     failed_attempts: int
-    """Attempts of handlers that failed, the last of a message among them."""
+    """Attempts of handlers that failed, including the last one of a message."""
     moved: int
-    """Messages that lie on the error queue."""
+    """Messages that were moved to the error queue or the dead message queue."""
     moves_failed: int
-    """Times that the broker did not confirm so."""
+    """How often the broker did not confirm that a message was moved or parked."""
     stops: int
     """Queues that were stopped."""
     stopped: int
-    """Those of them that stand still now."""
+    """Those of them that are stopped now."""
     late_settlements: int
     """Receipts that were settled too late, or twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysReading:
-    """Keys and handlers that hold others up, as of the member's last look, and since it began; and bad messages."""
+    """Keys and handlers that hold others up, as of the member's last look and since it began; also bad messages."""
 
     hot: int = 0
-    """Keys of which more messages wait than a key may keep waiting."""
+    """Keys of which more messages wait than the settings allow for one key."""
     hot_total: int = 0
     stuck: int = 0
     """Keys whose next message has been the same for too long."""
@@ -87,7 +85,7 @@ class ParkingReading:
     keys: int = 0
     messages: int = 0
     parked_total: int = 0
-    """Messages that it has parked, those that follow another of their key among them."""
+    """Messages that it has parked, including those that follow another message of their key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class SidecarReading:
     """What became of the events and publications of a sidecar, since the member began."""
 
     is_ready: bool
-    """Whether the application is there."""
+    """Whether the application is available."""
     accepted: int
     dropped: int
     failed: int
@@ -104,7 +102,7 @@ class SidecarReading:
     unpublished: int
     """Refused by the broker, or of unknown fate."""
     refused: int
-    """Requests that were not let in."""
+    """Requests that were refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +136,10 @@ class MemberReading:
     troubles: TroublesReading
     meters: MetersReading
     group_members: Mapping[str, int]
-    """Living members, as this one sees them, by state; a suspect one counts as `suspect` alone."""
+    """Living members, as this one sees them, by state; a suspect one counts only as `suspect`."""
     restriping: RestripingReading | None
-    """None where none is under way."""
+    """None if none is under way."""
     keys: KeysReading = KeysReading()
     parking: ParkingReading = ParkingReading()
     sidecar: SidecarReading | None = None
-    """None where handlers are functions."""
+    """None if handlers are functions."""

@@ -1,11 +1,11 @@
 """Spans of OpenTelemetry: a message is one trace, from its publisher to the end of its handler.
 
 The context of the publisher's span travels as the user properties of the W3C trace context (`traceparent`,
-`tracestate`), so that consumers in other languages find it too. Names are those of the messaging conventions; what
-they have no name for is under `lbg.`. Which spans are kept and where they go is the business of the program that sets
-up a tracer provider; without one, nothing is kept.
+`tracestate`), so that consumers in other languages find it too. Names are those of the messaging conventions;
+attributes that they have no name for begin with `lbg.`. The program that sets up a tracer provider decides which spans
+are kept and where they go; without one, nothing is kept.
 
-The only module that imports `opentelemetry`. It is itself imported where `ops.tracing` asks for it, and nowhere else.
+This is the only module that imports `opentelemetry`. It is itself imported only if `ops.tracing` asks for spans.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class MessageSpans:
     """Makes the spans of one group's messages; one per member and publisher, used on its loop."""
 
     def __init__(self, shape: GroupShape, *, has_keys: bool, provider: TracerProvider | None = None) -> None:
-        """`has_keys`: spans tell the key of a message, which may be a person's. `provider`: in place of the global."""
+        """`has_keys`: spans contain keys of messages, which may be personal data. `provider`: None for the global."""
         self._group = shape.name
         self._hashed_topic = shape.hashed_topic
         # Low in number, as names of spans must be: not the topic, but what topics have in common.
@@ -52,8 +52,8 @@ class MessageSpans:
     ) -> Span:
         """A span of a message that is about to be sent, below the current one; its context is added to `properties`.
 
-        `topic` is the full one; what follows the shard is not told where the key is in it and must not be. Whoever
-        begins it ends it with `end_publish`.
+        `topic` is the full one. The part after the shard is left out if it contains the key and spans must not. The
+        caller ends the span with `end_publish`.
         """
         is_told = self._has_keys or key not in topic
         span = self._tracer.start_span(
@@ -82,9 +82,9 @@ class MessageSpans:
         attempt: int,
         is_redelivered: bool,
     ) -> Iterator[None]:
-        """With the current span that of one attempt to handle the message, below the publisher's where there is one.
+        """Make the span of one attempt to handle the message the current one, below the publisher's if there is one.
 
-        What is raised inside ends it as failed, and is passed on; so does a cancellation.
+        An exception raised inside ends the span as failed and is passed on; the same goes for a cancellation.
         """
         with self._tracer.start_as_current_span(
             f"process {queue}",
@@ -104,7 +104,7 @@ class MessageSpans:
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 if not isinstance(error, Exception):
-                    # Those alone are marked by the library.
+                    # The library marks only exceptions.
                     span.set_status(Status(StatusCode.ERROR, "cancelled"))
                 raise
 
@@ -127,7 +127,7 @@ class MessageSpans:
 
 
 def end_publish(span: Span, error: BaseException | None) -> None:
-    """The broker has answered, or never will: None where it has taken the message over."""
+    """End the span: the broker has answered, or never will. `error` is None if it has taken the message over."""
     if error is not None:
         name = type(error).__qualname__
         span.set_attribute("error.type", name)
@@ -136,7 +136,7 @@ def end_publish(span: Span, error: BaseException | None) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a message was not taken; nothing where that quotes the topic, which may tell the key."""
+    """Why a message was not taken; empty if the reason quotes the topic, which may contain the key."""
     if not isinstance(error, PublishFailed):
         return ""
     hashed = "/".join(error.topic.split("/")[:2])
@@ -144,7 +144,7 @@ def _reason(error: BaseException) -> str:
 
 
 class _PropertiesGetter(Getter[Mapping[str, PropertyValue]]):
-    """Reads user properties, which may be of any type, and named by anybody."""
+    """Reads user properties, which may have any type and any name."""
 
     def get(self, carrier: Mapping[str, PropertyValue], key: str) -> list[str] | None:
         value = carrier.get(key)

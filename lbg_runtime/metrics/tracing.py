@@ -1,4 +1,4 @@
-"""Whether spans are made, decided once: nothing of OpenTelemetry is imported where they are not."""
+"""Decides once whether spans are made: if not, nothing of OpenTelemetry is imported."""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def open_spans(settings: Settings) -> "MessageSpans | None":
-    """What makes the spans that the settings ask for, None where they ask for none.
+    """The object that makes the spans that the settings ask for; None if they ask for none.
 
-    Raises `ConfigError` where OpenTelemetry is not installed.
+    Raises `ConfigError` if OpenTelemetry is not installed.
     """
     tracing = settings.ops.tracing
     if tracing is Tracing.OFF:

@@ -27,9 +27,9 @@ class _Range:
 class Ledger:
     """Writes confirmed messages as one range per key, and never a message before its confirm.
 
-    Owned by one publisher, called from its event loop. Ranges are held until `flush`, or until so many messages are
-    held that a key more would be a burden; a process killed before that leaves a torn file, not a wrong one.
-    Times are wall clock in microseconds since the epoch.
+    Owned by one publisher, called from its event loop. Ranges are held until `flush`, at most `max_held` messages of
+    them. A process that is killed leaves a torn file, never a wrong one. Times are wall clock in microseconds since the
+    epoch.
     """
 
     def __init__(self, writer: RecordWriter, header: LedgerHeader, max_held: int = 10_000) -> None:
@@ -49,11 +49,6 @@ class Ledger:
     def dropped(self) -> int:
         """Records that the disk refused; more than 0 makes the verdict unknown."""
         return self._writer.dropped
-
-    @property
-    def held(self) -> int:
-        """Confirmed messages that no line of the file tells yet."""
-        return self._held
 
     def confirmed(self, key: str, shard: int, sequence: int, t_us: int) -> None:
         """The broker confirmed message `sequence` of `key`."""

@@ -1,15 +1,5 @@
 """An even rate out of coarse ticks."""
 
-from math import isfinite
-
-from lbg_runtime.model.errors import UserError
-
-
-def insist_on_finite(where: str, number: float | None) -> None:
-    """Raise `UserError` for a rate or a time that never ends, or is no number at all."""
-    if number is not None and not isfinite(number):
-        raise UserError(where, str(number), "a number that is not endless")
-
 
 class Pace:
     """Says at each look how many messages are due; what a stall delayed by more than `max_lag_s` is not made up for.

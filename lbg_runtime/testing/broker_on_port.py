@@ -106,7 +106,7 @@ class BrokerOnPort:
                 if condition(status):
                     return status
             pause.wait(LOOK_S)
-        raise NotReached(f"so: what is waited for of queue {queue}", within_s, [f"it is {seen}"])
+        raise NotReached(f"queue {queue} did not meet the condition", within_s, [f"it is {seen}"])
 
     # -- faults
 

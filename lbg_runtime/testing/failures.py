@@ -9,14 +9,14 @@ _FINDINGS_SHOWN = 3
 
 
 class NotReached(LbgError):
-    """What the test waited for did not come to be within the time, which is virtual; `why` has a line for each reason.
+    """What the test waited for did not come to be in time; `what` says so, and `why` has a line for each reason.
 
-    `within_s` is None where waiting would not help.
+    `within_s` is virtual time in a group and real time with a `BrokerOnPort`; None where waiting would not help.
     """
 
     def __init__(self, what: str, within_s: float | None, why: Sequence[str]) -> None:
         bound = "" if within_s is None else f" within {within_s:g} s"
-        super().__init__("\n  ".join([f"not {what}{bound}:", *why]))
+        super().__init__("\n  ".join([f"{what}{bound}:", *why]))
         self.what = what
         self.within_s = within_s
         self.why = tuple(why)

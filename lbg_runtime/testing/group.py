@@ -99,13 +99,13 @@ class Group:
                 async with asyncio.timeout(PATIENCE_S):
                     answer = await self._publisher.submit(topic, content, key=key, properties=properties)
             except TimeoutError:
-                raise NotReached("published", PATIENCE_S, self._standstill().lines) from None
+                raise NotReached("not published", PATIENCE_S, self._standstill().lines) from None
             answer.add_done_callback(self._note_answer)
 
     async def settled(self, within_s: float = PATIENCE_S) -> None:
-        """Wait until everything that was published is handled, and its settlement has reached the broker."""
+        """Wait until everything that was published is handled, moved or parked, and settled at the broker."""
         __tracebackhide__ = True
-        await self._until(self._is_settled, "settled", within_s, self._standstill)
+        await self._until(self._is_settled, "not settled", within_s, self._standstill)
 
     async def started(self, key: str | None = None, number: int | None = None) -> Attempt:
         """Wait until a handler runs, for this key and this message of it if they are given; the call that does."""
@@ -115,8 +115,8 @@ class Group:
         def running() -> list[Attempt]:
             return [each for each in self.attempts(key, number) if each.is_running]
 
-        what = "started: a handler" if key is None else f"started: the handler of {key} #{number or 'any'}"
-        await self._until(lambda: bool(running()), what, PATIENCE_S, self._standstill)
+        whose = ("" if key is None else f" of {key}") + ("" if number is None else f" #{number}")
+        await self._until(lambda: bool(running()), f"no handler{whose} started", PATIENCE_S, self._standstill)
         return running()[-1]
 
     def handled(self, key: str | None = None) -> list[Handled]:
@@ -203,7 +203,7 @@ class Group:
         """Wait until every queue is with the member that it belongs to, as far as members are at work."""
         __tracebackhide__ = True
         await self._until(
-            lambda: not self._imbalances(), "balanced", within_s, lambda: Reasons(tuple(self._imbalances()))
+            lambda: not self._imbalances(), "not balanced", within_s, lambda: Reasons(tuple(self._imbalances()))
         )
 
     def owner(self, key: str) -> str | None:
@@ -226,7 +226,7 @@ class Group:
     async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         """Wait until this is so; it is asked whenever something happens in the group, and once a second."""
         __tracebackhide__ = True
-        await self._until(condition, "so: what the test waits for", within_s, self._standstill)
+        await self._until(condition, "the condition given to until() was not met", within_s, self._standstill)
 
     # -- for `running`
 
@@ -295,7 +295,7 @@ class Group:
 
     def _is_settled(self) -> bool:
         if self.sent.failures:
-            raise NotReached("settled", None, self.sent.failures)
+            raise NotReached("not settled", None, self.sent.failures)
         if self._publisher.counts.unconfirmed:
             return False
         return not any(self.broker.depth(queue) for queue in self.shape.queue_names())

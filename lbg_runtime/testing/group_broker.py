@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.moments import Moments
-from lbg_runtime.transport.memory.broker import DEFAULT_VPN, MemoryBroker
+from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.flow import WINDOW, message_of
 from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S, MemoryTransport
 

@@ -9,8 +9,8 @@ from time import monotonic_ns
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import FencingToken, Message
-from lbg_runtime.runtime.handlers.registry import Handler, HandlerFunction
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, refuse_unrun
+from lbg_runtime.runtime.handlers.registry import Handler
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 from lbg_runtime.testing.moments import Moments
 
 Wrapper = Callable[[HandlerFunction], HandlerFunction]

@@ -27,7 +27,7 @@ def find_handlers(given: Handlers | ModuleType | App) -> Handlers:
     if isinstance(given, ModuleType):
         return load_handlers([given.__name__])
     if not given:
-        raise HandlerError("handlers", "no handler at all", "one function at least under @handlers.handler(...)")
+        raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
     return given
 
 

@@ -156,7 +156,9 @@ class Life:
         await asyncio.wait([self._task], timeout=bound_s)
         if not self._task.done():
             running = [attempt for attempt in self.watch.attempts if attempt.is_running]
-            raise NotReached(f"gone: {self.member}", bound_s, [f"{each}, though it was cancelled" for each in running])
+            raise NotReached(
+                f"{self.member} did not leave", bound_s, [f"{each}, though it was cancelled" for each in running]
+            )
         self._is_failure_told = True
         return StopReport(0, 0) if self._task.cancelled() else self._task.result()
 

@@ -20,7 +20,7 @@ from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.broker.server.tls import TlsFiles
-from lbg_runtime.cli.broker import parse_address, parse_size, tls_files
+from lbg_runtime.cli.broker import tls_files
 from lbg_runtime.model.errors import UserError
 from tests.certificates import Certificates
 from tests.processes import running
@@ -96,12 +96,6 @@ def test_faults_are_ordered_where_it_is_asked_for() -> None:
         assert httpx.get(f"http://{address}/", trust_env=False).json() == {"clients": []}
         process.terminate()
         assert process.wait(BOUND_S) == 0
-
-
-def test_a_size_is_written_with_its_unit() -> None:
-    assert parse_size("--replay-log", "1.5M") == 3 << 19
-    with pytest.raises(UserError, match="--replay-log: '100'; expected a size such as 500M or 20G"):
-        parse_size("--replay-log", "100")
 
 
 @pytest.mark.real_time
@@ -195,13 +189,6 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert line == f"lbg: smf {address}: Address already in use; expected an address of this machine with a free port"
-
-
-def test_an_address_is_a_host_and_a_port() -> None:
-    assert parse_address("--smf", "127.0.0.1:0") == ("127.0.0.1", 0)
-    assert parse_address("--smf", "[::1]:55555") == ("::1", 55555)
-    with pytest.raises(UserError, match="HOST:PORT"):
-        parse_address("--smf", "55555")
 
 
 @pytest.mark.real_time

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.cli.check import check_client_name
-from lbg_runtime.config.load import parse_settings
+from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError
 
 pytestmark = pytest.mark.real_time
@@ -180,7 +179,7 @@ def test_a_journal_that_cannot_be_written_is_one_line(folder):
 def test_nobody_to_handle_is_one_line_for_both_commands(folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("handlers: [shop]", "handlers: []"))
-    line = "lbg: handlers: no handler at all; expected one function at least under @handlers.handler(...)"
+    line = "lbg: handlers: none; expected at least one function with @handlers.handler(...)"
     assert _only_line(_lbg(path.parent, "check")) == line
     assert _only_line(_lbg(path.parent, "run")) == line
     (path.parent / "shop.py").write_text("from lbg_runtime import Handlers\nhandlers = Handlers()\n")
@@ -194,12 +193,12 @@ def test_a_sidecar_needs_no_handlers(folder):
     assert result.returncode == 0, result.stderr
 
 
-def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_both_commands(folder):
+def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_every_command(folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("name: orders", f"name: {'ä' * 80}"))
-    for command in ("check", "run"):
-        line = _only_line(_lbg(path.parent, command))
-        found = re.fullmatch(r"lbg: group\.name: 160 bytes; expected at most ([0-9]+), as with member, .*", line)
+    for command in (("check",), ("run",), ("land", "--dir", "log")):
+        line = _only_line(_lbg(path.parent, *command))
+        found = re.fullmatch(r"lbg: group\.name: 160 bytes; expected at most ([0-9]+), as the client name .*", line)
         assert found is not None, line
         # Without "/member-0/", the host and the process.
         assert int(found[1]) in range(149 - len(socket.gethostname()) - 8, 149 - len(socket.gethostname()) - 1)
@@ -208,8 +207,7 @@ def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_both_comman
 
 
 def test_a_member_that_makes_the_clients_name_too_long_is_one_line() -> None:
-    group = {"name": "orders", "hash_prefix": "h", "hash_count": 2, "queue_count": 1}
-    settings = parse_settings({"group": group}, "config.yaml", {})
-    with pytest.raises(ConfigError, match=r"^membership\.id: 200 bytes; expected at most [0-9]+, as with group, host"):
-        check_client_name(settings, "ä" * 100)
-    check_client_name(settings, "ä" * 10)
+    with pytest.raises(ConfigError, match=r"^membership\.id: 200 bytes; expected at most [0-9]+, as the client name"):
+        check_client_name("orders", "ä" * 100, None)
+    check_client_name("orders", "ä" * 10, None)
+    check_client_name("orders", "ä" * 100, "c")

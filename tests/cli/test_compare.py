@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.comparison.patterns import PATTERNS
-from lbg_runtime.cli.comparison.play import NothingHandled, Stream, play
+from lbg_runtime.cli.comparison.play import PatternStuck, Stream, play
 from lbg_runtime.cli.comparison.stages import MemoryStage, open_stage
 from lbg_runtime.cli.main import app
 
@@ -61,7 +61,7 @@ async def test_a_pattern_that_does_not_get_going_is_named(monkeypatch):
     stage = MemoryStage()
     create = stage.create_queue
     stage.create_queue = lambda queue, subscriptions, settings: create(queue, [], settings)
-    with pytest.raises(NothingHandled, match="round robin: the start of the members took too long"):
+    with pytest.raises(PatternStuck, match="round robin: the start of the members took too long"):
         await play(pattern, stage, STREAM)
 
 

@@ -16,7 +16,7 @@ from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.publisher.load import LoadPlan
-from lbg_runtime.transport.solace.fast import publish_check as fast_publish_check
+from lbg_runtime.transport.solace import paths
 
 PublishCommand = Callable[..., list[str]]
 BOUND_S = 30
@@ -262,13 +262,13 @@ async def test_the_client_path_of_the_settings_is_the_one_it_publishes_by(
     broker: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: ClientPathChoice
 ) -> None:
     chosen: list[ClientPathChoice] = []
-    choose = fast_publish_check.choose_publisher
+    choose = paths.choose_paths
 
-    def choose_and_note(choice: ClientPathChoice, *, receives_fast: bool) -> object:
+    def choose_and_note(choice: ClientPathChoice) -> object:
         chosen.append(choice)
-        return choose(choice, receives_fast=receives_fast)
+        return choose(choice)
 
-    monkeypatch.setattr(fast_publish_check, "choose_publisher", choose_and_note)
+    monkeypatch.setattr(paths, "choose_paths", choose_and_note)
     settings = load_settings(_write_config(tmp_path, broker.port, transport={"client_path": path.value}))
     summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=None)
     assert (summary.confirmed, chosen) == (3, [path])

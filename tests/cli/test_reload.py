@@ -193,3 +193,41 @@ def test_a_member_that_is_stopped_is_waited_for_within_a_bound_and_then_killed(t
         process.send_signal(signal.SIGTERM)
         until("stop_requested", "member_killed")
         assert process.wait(30) == 128 + signal.SIGKILL
+
+
+NOT_WATCHED = """\
+import asyncio, errno, sys
+from pathlib import Path
+from lbg_runtime.cli import reload
+from lbg_runtime.cli.log import configure_log
+
+configure_log(as_json=True)
+
+async def awatch(*places, ignore_permission_denied, **options):
+    print("others' folders passed over:", ignore_permission_denied, flush=True)
+    raise OSError(errno.ENOSPC, "OS file watch limit reached")
+    yield
+
+reload.awatch = awatch
+member = "import time; print('there', flush=True); time.sleep(60)"
+files = reload.UserFiles(Path.cwd(), Path("config.yaml"))
+sys.exit(asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run()))
+"""
+
+
+@pytest.mark.real_time
+def test_a_watch_that_ends_is_told_and_a_folder_of_somebody_else_ends_none(tmp_path):
+    with running(
+        [sys.executable, "-c", NOT_WATCHED], cwd=tmp_path, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+
+        def until(text):
+            assert any(text in line for line in process.stdout), text
+
+        until("others' folders passed over: True")
+        until('"reason": "[Errno 28] OS file watch limit reached", "event": "watch_failed"')
+        until("there")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

@@ -8,14 +8,18 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import app
+from lbg_runtime.cli.member import run_member
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
+from lbg_runtime.runtime.supervisor import StopReport
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
@@ -68,6 +72,36 @@ def test_it_handles_what_another_process_publishes_and_leaves_clean(member, tmp_
         numbers = [number for of_key, number in handled if of_key == key]
         assert numbers == list(range(1, len(numbers) + 1))
     assert records[-1]["clean"] is True
+
+
+class Left:
+    """An App that has left at once."""
+
+    membership = types.SimpleNamespace(member="a")
+
+    def __init__(self):
+        self.was_run = []
+
+    def run_sync(self, **how):
+        self.was_run.append(how)
+        return StopReport(left_behind=2, still_bound=0)
+
+
+def test_nothing_follows_a_member_but_how_it_left(capsys):
+    # Or a second signal would make another exit code of it.
+    left = Left()
+    with pytest.raises(typer.Exit) as ended:
+        run_member(left, 7, as_json=True, more=lambda: {"landed": 3})
+    assert left.was_run == [{"parent_pid": 7, "ends_process": True}]
+    assert ended.value.exit_code == 1
+    told = {"member": "a", "clean": False, "left_behind": 2, "still_bound": 0, "landed": 3}
+    assert json.loads(capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize("option", [("--json",), ("--member-index", "0"), ("--member-count", "2")])
+def test_what_is_for_one_process_is_named(siblings_of, option):
+    with pytest.raises(UserError, match=rf"^--processes: 2, with {option[0]}; expected 1$"):
+        siblings_of("--processes", "2", *option)
 
 
 SIBLINGS_CONFIG = """
@@ -123,7 +157,8 @@ def test_several_processes_are_refused_where_there_is_no_status_port_for_the_las
     with pytest.raises(UserError) as refused:
         siblings_of("--processes", "2", "--status-port", "65535")
     assert str(refused.value) == (
-        "--processes: 2 with status port 65535; expected a status port up to 65534, as it goes up by one for each"
+        "--processes: 2 with status port 65535; "
+        "expected a status port up to 65534, as it is increased by one for each process"
     )
 
 

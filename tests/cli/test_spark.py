@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -157,4 +158,24 @@ def test_a_large_run_without_spark_is_judged_here(run: Path, monkeypatch: pytest
     monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_CORES", 1)
     done = lbg("validate", run, "--json", **NO_JAVA)
     assert "without Spark" in done.stderr
+    assert orjson.loads(done.stdout)["verdict"] == expected
+
+
+def test_spark_that_dies_while_it_judges_is_no_traceback(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> None:
+        raise ConnectionRefusedError(111, "refused")
+
+    @contextmanager
+    def dying(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(range=die)
+
+    expected = orjson.loads(lbg("validate", run, "--json").stdout)["verdict"]
+    monkeypatch.setattr(session, "spark_session", dying)
+    done = lbg("validate", run, "--engine", "spark")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "the JVM of Spark does not answer any more" in done.stderr
+    monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_RECORDS", 1)
+    monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_CORES", 1)
+    done = lbg("validate", run, "--json")
+    assert "without Spark, as Spark failed" in done.stderr
     assert orjson.loads(done.stdout)["verdict"] == expected

@@ -92,13 +92,32 @@ def test_a_smaller_window_allows_fewer_duplicates(tmp_path: Path) -> None:
         ["{folder}/nowhere", "--live"],
         ["{folder}/nowhere"],
         ["{folder}", "--ack-window", "5"],
-        ["{folder}", "--checkpoint", "{folder}/c"],
     ],
 )
 def test_a_users_mistake_is_told_as_one(tmp_path: Path, arguments: list[str]) -> None:
     result = validate(*(argument.format(folder=tmp_path) for argument in arguments))
 
     assert isinstance(result.exception, UserError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["{folder}", "--for", "30s"], "--for"),
+        (["{folder}", "--topic", "x"], "--topic"),
+        (["{folder}", "--live", "--topic", "x"], "--topic"),
+        (["--live", "--layout", "{folder}/p"], "--layout"),
+        (["{folder}", "--live", "--layout", "{folder}/p"], "--layout"),
+        (["--live", "--engine", "spark"], "--engine spark"),
+        (["{folder}", "--checkpoint", "{folder}/c"], "--checkpoint"),
+        (["{folder}", "--live", "--checkpoint", "{folder}/c"], "--checkpoint"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path, arguments: list[str], option: str) -> None:
+    result = validate(*(argument.format(folder=tmp_path) for argument in arguments))
+
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith(f"{option}: of no use here; expected ")
 
 
 # -- live

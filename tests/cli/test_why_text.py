@@ -1,6 +1,6 @@
 import pytest
 
-from lbg_runtime.cli.why_text import answer_as_object, answer_lines
+from lbg_runtime.cli.why_text import answer_lines
 from lbg_runtime.core.group.control_messages import (
     FlowReport,
     Header,
@@ -70,7 +70,7 @@ def test_a_parked_key_is_told_as_such() -> None:
     assert list(answer_lines(answer(ACTIVE, None, parked=3))) == [
         "  owner: a, active, epoch 3, 12 in flight on the queue",
         "  in flight: nothing",
-        "  parked: 3, and what comes is parked too; `lbg parked show` tells why",
+        "  parked: 3, and new messages are parked too; `lbg parked show` says why",
     ]
 
 
@@ -78,13 +78,3 @@ def test_a_handler_that_outlived_its_flow_is_told_as_such() -> None:
     head = LaneHead(LaneStage.RUNNING, 1, False, 1, 5, 5, None)
     (first, *_) = answer_lines(answer(None, head))
     assert first == "  not its owner, but still has a message of it: a"
-
-
-def test_the_object_has_the_same() -> None:
-    told = answer_as_object(answer(ACTIVE, LaneHead(LaneStage.READY, 0, False, 17, 250, None, None)))
-    assert told["flow"] == {"state": "active", "epoch": 3, "in_flight": 12}
-    assert told["head"] == {
-        "stage": "ready", "attempts": 0, "redelivered": False, "number": 17, "received_ms": 250, "started_ms": None,
-        "retry_in_ms": None,
-    }  # fmt: skip
-    assert (told["member"], told["waiting"], told["last"]) == ("a", 4, None)

@@ -20,7 +20,7 @@ def _problem(**facts):
 
 @pytest.mark.parametrize("letter", ["\0", "\n", "\x7f", "\u2028"])
 def test_characters_that_cannot_be_printed_are_refused(letter):
-    expected = "expected characters that can be printed"
+    expected = "expected printable characters"
     text = f"a{letter}b"
     assert _problem(name=text) == f"config.yaml: group.name: {text!r}; {expected}"
     assert _problem(hash_prefix=text) == f"config.yaml: group.hash_prefix: {text!r}; {expected}"
@@ -39,7 +39,7 @@ def test_members_talk_on_one_topic(topic):
     )
 
 
-RESERVED = "a first letter other than # and !, with which a broker means something else"
+RESERVED = "a first character other than # and !, which are reserved by the broker"
 
 
 @pytest.mark.parametrize("text", ["#share", "#noexport", "#P2P", "!h", "#"])

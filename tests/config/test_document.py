@@ -5,7 +5,7 @@ import pytest
 from lbg_runtime.config.document import read_document
 from lbg_runtime.model.errors import ConfigError
 
-AS_TEXT = "expected valid YAML, with quotes around what is meant as a text"
+AS_TEXT = "expected valid YAML, with quotes around values that are meant as text"
 
 
 def _problem(folder, text):
@@ -20,16 +20,16 @@ def _problem(folder, text):
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        ("2026-13-45", "what stands there is not a date"),
-        ("!!timestamp x", "what stands there is not a date"),
-        ("!!int two", "what stands there is not a whole number"),
-        ("!!int ''", "what stands there is not a whole number"),
-        ("0x_", "what stands there is not a whole number"),
-        ("0b_", "what stands there is not a whole number"),
-        ("9" * 5_000, "what stands there is not a whole number"),
-        ("1" + ":00" * 200 + ".0", "what stands there is not a number"),
-        ("!!float x", "what stands there is not a number"),
-        ("!!bool x", "what stands there is not true or false"),
+        ("2026-13-45", "the value is not a date"),
+        ("!!timestamp x", "the value is not a date"),
+        ("!!int two", "the value is not a whole number"),
+        ("!!int ''", "the value is not a whole number"),
+        ("0x_", "the value is not a whole number"),
+        ("0b_", "the value is not a whole number"),
+        ("9" * 5_000, "the value is not a whole number"),
+        ("1" + ":00" * 200 + ".0", "the value is not a number"),
+        ("!!float x", "the value is not a number"),
+        ("!!bool x", "the value is not true or false"),
     ],
 )
 def test_a_value_that_is_none_of_its_kind_is_one_line(tmp_path, value, found):

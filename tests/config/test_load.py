@@ -3,14 +3,19 @@
 More than 400 lines, because most of it is one table of what is wrong.
 """
 
+import inspect
 import json
 import pathlib
+import re
+from functools import reduce
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
 from lbg_runtime.config.connection_settings import TransportKind
 from lbg_runtime.config.load import load_settings, parse_settings, problems_of
-from lbg_runtime.config.settings import ClientPathChoice, MembershipMode, MissingKey, Provision
+from lbg_runtime.config.settings import ClientPathChoice, MembershipMode, MissingKey, Provision, Settings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.hashing import HashFunction
@@ -214,6 +219,51 @@ def test_a_wrong_value_is_one_line_with_place_value_and_expectation(sections, li
 )
 def test_a_limit_is_said_as_the_value_is_written(sections, line):
     assert _problem(**sections) == f"config.yaml: {line}"
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        ({"membership": {"id": "my member"}}, "membership.id: 'my member'; expected letters, digits and _ . : -"),
+        ({"membership": {"id": "m\n"}}, r"membership.id: 'm\n'; expected letters, digits and _ . : -"),
+        ({"membership": {"id": "x" * 101}}, f"membership.id: '{'x' * 101}'; expected at most 100 characters"),
+        ({"connection": {"host": "a/b"}}, "connection.host.0: 'a/b'; expected an address such as tcp://broker:55555"),
+        ({"rebind": {"jitter": "much"}}, "rebind.jitter: 'much'; expected a number"),
+    ],
+)
+def test_what_is_expected_is_that_settings_own_form(sections, line):
+    assert _problem(**sections) == f"config.yaml: {line}"
+
+
+def _places(section=Settings, path=()):
+    for name, field in section.model_fields.items():
+        inner = (*path, field.alias or name)
+        yield inner
+        kinds = [each for each in _kinds_in(field.annotation) if inspect.isclass(each) and issubclass(each, BaseModel)]
+        yield from (place for each in kinds for place in _places(each, inner))
+
+
+def _kinds_in(annotation):
+    yield annotation
+    for each in get_args(annotation):
+        yield from _kinds_in(each)
+
+
+@pytest.mark.parametrize("path", list(_places()), ids=".".join)
+def test_no_refusal_is_told_in_the_words_of_a_library(path):
+    numbers = (1, -1, 1.5, float("nan"), 10**30)
+    for value in (True, *numbers, "", "two words", "x" * 1_000, "\0", "9" * 5_000, None, [], [[]], {}):
+        document = reduce(lambda below, name: {name: below}, reversed(path), value)
+        said = _refusal(document)
+        assert not re.search("Input|should|String|unable|instance|decimal", said), said
+
+
+def _refusal(document):
+    try:
+        parse_settings(document, "config.yaml", {})
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 @pytest.mark.parametrize(("written", "shown"), [(5, "5"), (None, "nothing"), (["topic"], "a list")])

@@ -92,7 +92,7 @@ def test_a_mistake_in_a_subscription_is_named_with_its_place():
     assert sorted(map(str, problems_of(caught.value))) == [
         "config.yaml: sidecar.subscriptions.1.topc: unknown setting; expected topic, or another of content_mode, "
         "route, topic",
-        "config.yaml: sidecar.subscriptions.1.topic: not set; expected a value, it has no default",
+        "config.yaml: sidecar.subscriptions.1.topic: not set; expected a value, as it has no default",
     ]
 
 

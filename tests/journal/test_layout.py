@@ -1,6 +1,8 @@
 """A run laid out as Parquet by queue: the same records, cut where the kernel may be cut."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,6 +66,60 @@ def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, t
     path.write_bytes(b"torn")
     with pytest.raises(UserError, match="cannot be read"):
         read_part(run, whole, [queue])
+
+
+def test_the_files_of_few_queues_at_a_time_are_open(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_open: set[object] = set()
+    most = 0
+
+    class Counted(pq.ParquetWriter):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            nonlocal most
+            super().__init__(*given, **more)
+            now_open.add(id(self))
+            most = max(most, len(now_open))
+
+        def close(self) -> None:
+            super().close()
+            now_open.discard(id(self))
+
+    monkeypatch.setattr("lbg_runtime.journal.layout.pq.ParquetWriter", Counted)
+    run = lay_out(journals, tmp_path)
+    assert len(list(run.glob("queue=*/*.parquet"))) > 6
+    assert most == 1
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+@pytest.mark.parametrize("refused", ["write_table", "close"])
+def test_a_full_disk_is_told_of_the_folder_that_is_written(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, refused: str
+) -> None:
+    class Full(pq.ParquetWriter):
+        is_full = False
+
+    def refuse(writer: Full, *given: object) -> None:
+        if not writer.is_full:
+            writer.is_full = True
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    setattr(Full, refused, refuse)
+    monkeypatch.setattr("lbg_runtime.journal.layout.ROW_GROUP_RECORDS", rows)
+    monkeypatch.setattr("lbg_runtime.journal.layout.pq.ParquetWriter", Full)
+    with pytest.raises(UserError, match=r"run=\.part: cannot be written: No space left on device; expected a folder"):
+        lay_out(journals, tmp_path)
+
+
+def test_a_full_disk_is_told_of_at_the_very_end_too(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lbg_runtime.journal.layout.pq.write_table", refuse)
+    with pytest.raises(UserError, match=r"run=\.part: cannot be written: No space left on device"):
+        lay_out(journals, tmp_path)
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:

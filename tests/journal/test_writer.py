@@ -156,3 +156,29 @@ def test_a_short_write_that_goes_on_is_no_loss(path, monkeypatch):
     writer.close(clean=True)
     assert writer.dropped == 0
     assert [json.loads(line)["kind"] for line in _lines(path)] == ["confirmed", "close"]
+
+
+def test_a_file_system_that_refuses_at_the_close_is_told_of_once_and_raises_nothing(path, monkeypatch):
+    real, closed = os.close, []
+
+    def close(file):
+        real(file)
+        # Once: the number is another file's right after.
+        if file == number and not closed:
+            closed.append(file)
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    number = os.dup(0)
+    real(number)
+    writer = RecordWriter(path)
+    assert path.samefile(f"/proc/self/fd/{number}")
+    writer.write(JournalHeader("run", "orders", "h", 4, 2, "a", 1, "host", 1, 0))
+    monkeypatch.setattr(os, "close", close)
+    with capture_logs() as logs:
+        writer.close(clean=True)
+        writer.close(clean=True)
+    assert closed == [number]
+    assert [(log["event"], log["reason"]) for log in logs] == [("journal_write_failed", "Disk quota exceeded")]
+    # The last line is there, and the first one says that something may be missing.
+    assert len(_lines(path)) == 2
+    assert json.loads(_lines(path)[0])["is_whole"] is False

@@ -19,7 +19,7 @@ def samples(state):
 
 
 def test_every_figure_is_told_under_its_name_and_labels() -> None:
-    told = samples(MemberState(0, member_reading(restriping=RestripingReading(8, 12, 64, 3))))
+    told = samples(MemberState(0, member_reading(restriping=RestripingReading(64, 3))))
     assert told["lbg_messages_handled_total", ("queue", "1")] == 7
     assert told["lbg_messages_in_flight", ("queue", "0")] == 3
     assert told["lbg_queues", ("state", "active")] == 2

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_runtime.model.errors import UserError
-from lbg_runtime.publisher.pace import Pace, insist_on_finite
+from lbg_runtime.publisher.pace import Pace
 
 
 @pytest.mark.parametrize("rate", [0.5, 3, 400, 1000])
@@ -41,14 +40,3 @@ def test_no_sequence_of_looks_exceeds_the_rate(rate: float, gaps: list[float]) -
         now_s += gap
         sent += pace.due(now_s)
     assert sent <= now_s * rate + 1.001
-
-
-@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
-def test_what_is_endless_or_no_number_is_refused(number: float) -> None:
-    with pytest.raises(UserError, match=rf"^--rate: {number}; expected a number that is not endless"):
-        insist_on_finite("--rate", number)
-
-
-@pytest.mark.parametrize("number", [None, 0.001, 1e300])
-def test_every_other_number_is_taken(number: float | None) -> None:
-    insist_on_finite("--rate", number)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real_time
 def test_a_queue_is_looked_at_until_it_is_as_wanted(lbg_broker: BrokerOnPort) -> None:
     lbg_broker.create_queue("q", "q/>")
     assert lbg_broker.wait_until("q", lambda status: status.depth == 0).subscriptions == ("q/>",)
-    with pytest.raises(NotReached, match=r"not so: what is waited for of queue q within 0.02 s:\n  it is QueueStatus"):
+    with pytest.raises(NotReached, match=r"^queue q did not meet the condition within 0.02 s:\n  it is QueueStatus"):
         lbg_broker.wait_until("q", lambda status: status.depth == 1, within_s=0.02)
     with pytest.raises(NotReached, match="it is not there"):
         lbg_broker.wait_until("missing", lambda status: True, within_s=0.02)

@@ -10,7 +10,7 @@ from lbg_runtime.testing import NotReached, running
 async def stuck(group, within_s=30) -> list[str]:
     with pytest.raises(NotReached) as failure:
         await group.settled(within_s)
-    assert failure.value.what == "settled"
+    assert failure.value.what == "not settled"
     assert failure.value.within_s == within_s
     return list(failure.value.why)
 
@@ -139,9 +139,13 @@ async def test_the_same_stands_below_a_failed_assertion(handlers) -> None:
 
 async def test_other_waits_say_what_they_wait_for(handlers) -> None:
     async with running(handlers()) as group:
-        with pytest.raises(NotReached, match=r"not started: the handler of k #any within 120 s"):
+        with pytest.raises(NotReached, match=r"^no handler of k started within 120 s:"):
             await group.started("k")
-        with pytest.raises(NotReached, match=r"not so: what the test waits for within 5 s"):
+        with pytest.raises(NotReached, match=r"^no handler of k #2 started within 120 s:"):
+            await group.started("k", 2)
+        with pytest.raises(NotReached, match=r"^no handler started within 120 s:"):
+            await group.started()
+        with pytest.raises(NotReached, match=r"^the condition given to until\(\) was not met within 5 s:"):
             await group.until(lambda: False, within_s=5)
         group.broker.fail()
         with pytest.raises(

@@ -26,12 +26,15 @@ ARMS = {NO_OP: (256, 64, (0.0, 0.0)), FEW: (256, 256, WAIT_MS), MANY: (2_000, 2_
 
 
 def acks(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one burst.")] = 50_000,
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one burst.")] = 50_000,
     rounds: Rounds = 3,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Count settlement frames for a message. Exit 1 where a message is missing, comes twice or out of order."""
+    """Count the frames with settlements per message.
+
+    Exit code 1 if a message is missing, comes twice or out of order.
+    """
     check_profile(profile)
     bursts: dict[str, list[Burst]] = {arm: [] for arm in ARMS}
     for number in range(rounds):

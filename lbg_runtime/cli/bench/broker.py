@@ -41,15 +41,18 @@ Measured = dict[tuple[str, str], list[float]]
 
 
 def broker(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one measurement.")] = 60_000,
-    spooled: Annotated[int, typer.Option(min=1_000, help="Messages of 1 KB that are spooled.")] = 200_000,
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one measurement.")] = 60_000,
+    spooled: Annotated[int, typer.Option(min=1_000, help="Number of 1 KB messages to spool.")] = 200_000,
     queues: Annotated[int, typer.Option(min=1, max=10_000, help="Queues to bind.")] = 1_000,
-    members: Annotated[int, typer.Option(min=1, max=100, help="Members that bind all of them.")] = 10,
+    members: Annotated[int, typer.Option(min=1, max=100, help="Members, each of which binds all queues.")] = 10,
     rounds: Rounds = 3,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure the development broker on its own. Exit 1 where a message is missing, comes twice or out of order."""
+    """Measure the development broker on its own.
+
+    Exit code 1 if a message is missing, comes twice or out of order.
+    """
     check_profile(profile)
     measured: Measured = defaultdict(list)
     for number in range(rounds):

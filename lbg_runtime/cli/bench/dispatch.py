@@ -21,13 +21,15 @@ PROFILED_ROUNDS = 10
 
 
 def dispatch(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one measurement.")] = 100_000,
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one measurement.")] = 100_000,
     rounds: Rounds = 5,
-    keys: Annotated[list[int] | None, typer.Option(min=1, help="Different keys; repeatable.")] = None,
+    keys: Annotated[
+        list[int] | None, typer.Option(min=1, help="Number of different keys; repeatable. Default: 1, 100 and 10,000.")
+    ] = None,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure what the runtime adds to a handler; 1, 100 and 10,000 keys unless told otherwise."""
+    """Measure what the runtime adds to a handler."""
     import uvloop
 
     from lbg_runtime.cli.bench.arms.dispatch import GOALS, LANES, RUNTIME, made_messages, measure, repeat

@@ -1,8 +1,9 @@
-"""`lbg bench all`: every bench with short settings, and each ratio beside the one that the repository keeps.
+"""`lbg bench all`: the benches that take a minute or two, with short settings, and each ratio beside the kept one.
 
 Each bench is a command of its own and runs as one, so that none has another's memory and threads. Ratios are kept and
-not rates, because machines differ and drift; how far a ratio may fall is stated for each bench, by how much its ratios
-go up and down on a machine that does other things meanwhile.
+not rates, because machines differ and drift; how much worse a ratio may be is stated for each bench, by how much its
+ratios go up and down on a machine that does other things meanwhile. Not among them are `moves`, `restripe`, `poison`,
+`faults`, `landing`, `soak`, and the parts of `pipeline` that start Spark.
 """
 
 import subprocess
@@ -23,31 +24,38 @@ KEPT = Path("docs/benchmarks.json")
 _PATIENCE_S = 1_200
 
 
+Kept = dict[str, Any]
+"""Of one bench, what is kept: `date`, `machine`, and `ratios`, each with its median at least."""
+
+
 @dataclass(frozen=True, slots=True)
 class Short:
     """How a bench runs here."""
 
     name: str
     arguments: str
-    share: float = 0.3
-    """How much of a kept ratio may be lost."""
+    share: float = 0.5
+    """How much worse than the kept one a ratio may be, as a part of the kept one. It may be 1 or more only where less
+    is better in every ratio of the bench."""
 
 
 BENCHES = (
     Short("dispatch", "--messages 50000 --rounds 3"),
     Short("receive", "--messages 30000 --rounds 3 --keys 100"),
     Short("publish", "--messages 30000 --rounds 3"),
-    Short("latency", "--rounds 3", 0.5),
+    # A p99 is made by the slowest hundredth, and whatever else the machine does is in it.
+    Short("latency", "--rounds 3", 1.0),
     Short("broker", "--messages 20000 --spooled 50000 --queues 200 --rounds 2"),
     Short("acks", "--messages 20000 --rounds 1"),
-    Short("processes", "--messages 50000 --rounds 2"),
+    # Below that, two are slower than one.
+    Short("processes", "--messages 50000 --rounds 2", 0.3),
     Short("scale", "--messages 20000 --queues 200 --keys 100000 --rounds 2"),
     # Pauses of a few queues by the gaps of a few others: there is more chance in them than in rates.
-    Short("takeover", "--steady 2 --rounds 2", 0.6),
-    Short("handback", "--steady 2 --rounds 1", 0.6),
-    Short("sidecar", "--messages 3000 --seconds 2 --rounds 2", 0.5),
+    Short("takeover", "--steady 2 --rounds 2", 1.5),
+    Short("handback", "--steady 2 --rounds 1", 1.5),
+    Short("sidecar", "--messages 3000 --seconds 2 --rounds 2"),
     # Without the parts that start Spark, which take minutes.
-    Short("pipeline", "--part landing --rounds 2", 0.5),
+    Short("pipeline", "--part landing --rounds 2"),
 )
 
 
@@ -73,12 +81,17 @@ class Comparison:
 
 
 def all_(
-    keep: Annotated[bool, typer.Option("--keep", help="Write the ratios to the file instead of comparing.")] = False,
-    file: Annotated[Path, typer.Option(help="Where the ratios are kept.")] = KEPT,
-    only: Annotated[list[str] | None, typer.Option(help="Only this bench; repeatable.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Write the ratios to the file instead of comparing them.")
+    ] = False,
+    file: Annotated[Path, typer.Option(help="File with the kept ratios.")] = KEPT,
+    only: Annotated[list[str] | None, typer.Option(help="Run only this bench; repeatable.")] = None,
     json: Json = False,
 ) -> None:
-    """Run every bench for a short time and compare the ratios. Takes ten minutes. Exit 1 where one fell or failed."""
+    """Run the short benches and compare their ratios with the kept ones. Takes ten minutes.
+
+    Exit code 1 if one fell or failed. Not run: moves, restripe, poison, faults, landing, soak, and pipeline with Spark.
+    """
     chosen = chosen_benches(only)
     kept = {} if keep else read_kept(file)
     reports: dict[str, Mapping[str, Any]] = {}
@@ -90,8 +103,10 @@ def all_(
         else:
             reports[bench.name] = report
     compared = compare(reports, kept, chosen)
-    if keep and not failed:
-        before = read_spreads(file) if file.exists() else {}
+    if keep and failed:
+        tell("all", f"{file} is left as it was")
+    elif keep:
+        before = read_kept(file) if file.exists() else {}
         file.write_bytes(orjson.dumps(kept_object(reports, before), option=orjson.OPT_INDENT_2) + b"\n")
         tell("all", f"written to {file}")
     if json:
@@ -115,48 +130,38 @@ def chosen_benches(only: Sequence[str] | None) -> list[Short]:
     return [bench for bench in BENCHES if not only or bench.name in only]
 
 
-def read_kept(file: Path) -> dict[str, dict[str, float]]:
-    """By bench and ratio, the kept medians; raises `UserError`."""
-    return {bench: {name: each["median"] for name, each in part.items()} for bench, part in read_spreads(file).items()}
-
-
-def read_spreads(file: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """By bench and ratio, all that is kept of it, the median at least; raises `UserError`."""
+def read_kept(file: Path) -> dict[str, Kept]:
+    """By bench, what `kept_object` has written of it; raises `UserError`."""
     try:
-        told = orjson.loads(file.read_bytes())
-        return {
-            bench: {
-                name: {"median": float(each["median"]), **{what: float(value) for what, value in each.items()}}
-                for name, each in part.items()
-            }
-            for bench, part in told["ratios"].items()
-        }
+        benches: dict[str, Kept] = orjson.loads(file.read_bytes())["benches"]
+        for part in benches.values():
+            for each in part["ratios"].values():
+                each["median"] = float(each["median"])
+        return benches
     except OSError as error:
         raise UserError(str(file), str(error.strerror), "a file that `lbg bench all --keep` wrote") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(str(file), "something else", "a file that `lbg bench all --keep` wrote") from None
 
 
-def kept_object(
-    reports: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, Mapping[str, float]]]
-) -> dict[str, Any]:
-    """What the file holds: ratios that were measured now, and those of before of benches that were not."""
-    ratios: dict[str, Any] = {bench: part for bench, part in before.items() if bench not in reports}
-    for bench, report in reports.items():
-        ratios[bench] = {
-            label(ratio): {name: ratio[name] for name in ("median", "lowest", "highest")} for ratio in report["ratios"]
+def kept_object(reports: Mapping[str, Mapping[str, Any]], before: Mapping[str, Kept]) -> dict[str, Any]:
+    """What the file holds: the benches that ran now, with date, machine and ratios, and the others as they were."""
+    ran = {
+        bench: {
+            "date": report["date"],
+            "machine": report["machine"],
+            "ratios": {
+                ratio["label"]: {name: ratio[name] for name in ("median", "lowest", "highest")}
+                for ratio in report["ratios"]
+            },
         }
-    any_report = next(iter(reports.values()))
-    return {"date": any_report["date"], "machine": any_report["machine"], "ratios": dict(sorted(ratios.items()))}
-
-
-def label(ratio: Mapping[str, Any]) -> str:
-    """The name of a ratio in the file."""
-    return f"{ratio['case']}: {ratio['name']}" if ratio["case"] else str(ratio["name"])
+        for bench, report in reports.items()
+    }
+    return {"benches": dict(sorted({**before, **ran}.items()))}
 
 
 def compare(
-    reports: Mapping[str, Mapping[str, Any]], kept: Mapping[str, Mapping[str, float]], benches: Sequence[Short]
+    reports: Mapping[str, Mapping[str, Any]], kept: Mapping[str, Kept], benches: Sequence[Short]
 ) -> list[Comparison]:
     """Every ratio that was measured or is kept, in the order of the benches; of those that failed nothing is said."""
     found = []
@@ -164,8 +169,9 @@ def compare(
         report = reports.get(bench.name)
         if report is None:
             continue
-        known = kept.get(bench.name, {})
-        measured = {label(ratio): ratio for ratio in report["ratios"]}
+        ratios = kept[bench.name]["ratios"] if bench.name in kept else {}
+        known = {name: each["median"] for name, each in ratios.items()}
+        measured = {ratio["label"]: ratio for ratio in report["ratios"]}
         for name, ratio in measured.items():
             standing = Standing.NEW
             if name in known:
@@ -187,7 +193,7 @@ def has_fallen(ratio: Mapping[str, Any], kept: float, share: float) -> bool:
     found: float = ratio["median"]
     if ratio["better"] == Better.MORE.value:
         return found < kept * (1 - share)
-    return not ratio.get("met", False) and found > kept / (1 - share)
+    return not ratio.get("met", False) and found > kept * (1 + share)
 
 
 def _run(bench: Short) -> Mapping[str, Any] | None:
@@ -217,8 +223,8 @@ def _print_table(compared: Sequence[Comparison], *, is_new: bool) -> None:
     from lbg_runtime.cli.bench.report import console, figure
 
     table = Table(title="lbg bench all", title_justify="left")
-    for name in ("bench", "ratio", "found", "kept", "may fall by", ""):
-        table.add_column(name, justify="right" if name in ("found", "kept", "may fall by") else "left")
+    for name in ("bench", "ratio", "found", "kept", "may be worse by", ""):
+        table.add_column(name, justify="right" if name in ("found", "kept", "may be worse by") else "left")
     before = None
     for each in compared:
         found, kept = ("-" if value is None else figure(value) for value in (each.found, each.kept))

@@ -24,10 +24,13 @@ MEMORY_GOAL_MB = 20.0
 
 def faults(
     raises: Annotated[int, typer.Option(min=1_000, help="How often the handler raises.")] = 1_000_000,
-    burst: Annotated[int, typer.Option(min=1_000, help="Messages that are there at once.")] = 1_000_000,
+    burst: Annotated[int, typer.Option(min=1_000, help="Number of messages in the burst.")] = 1_000_000,
     json: Json = False,
 ) -> None:
-    """Have a handler raise and a burst arrive, a million times each. Exit 1 where a message is lost or memory leaks."""
+    """Have a handler raise a million times, and a burst of a million messages arrive.
+
+    Exit code 1 if a message is lost or memory leaks.
+    """
     each = min(RAISES_EACH, raises)
     tell("faults", f"{raises} failures of a handler")
     with group_trial(QUEUES, raises=each) as trial:

@@ -6,17 +6,15 @@ of them is settled; that each came once and in the order of its key is checked f
 
 import base64
 import subprocess
-import sys
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
-from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, Broker, run_broker, run_module
+from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, Broker, ask, run_broker, run_module, show
 
 _BROKER = "lbg_runtime.cli.bench.arms.group_broker"
 _MEMBER = "lbg_runtime.cli.bench.arms.group_member"
@@ -82,11 +80,11 @@ class Trial:
             if time.monotonic() > end_s:
                 raise BenchFailed("members", f"{after['depth']} messages are left on the queues")
             time.sleep(_POLL_S)
-        told = [_ask(member) for member in self._members]
+        told = [ask("a member", member) for member in self._members]
         numbers = [array("q", base64.b64decode(each["numbers"])) for each in told]
         check_burst(numbers, first, messages, keys)
         # Once more: the first answer itself takes memory while it is made.
-        idle = [_ask(member) for member in self._members]
+        idle = [ask("a member", member) for member in self._members]
         busy = [each for each, some in zip(told, numbers, strict=True) if some]
         return Burst(
             messages,
@@ -145,15 +143,19 @@ def group_trial(
             logs.append(log)
         try:
             yield Trial(broker, processes, queues)
-            for process in processes:
-                process.communicate(timeout=PATIENCE_S)
-            codes = [process.returncode for process in processes]
-            _check_left(codes)
-        except (BenchFailed, subprocess.TimeoutExpired):
+            _check_left([_exit_code(process) for process in processes])
+        except BenchFailed:
             for log in logs:
-                log.seek(0)
-                sys.stderr.write(log.read().decode(errors="replace"))
+                show(log)
             raise
+
+
+def _exit_code(member: "subprocess.Popen[bytes]") -> int:
+    try:
+        member.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise BenchFailed("a member", f"it did not leave within {PATIENCE_S:g} s") from None
+    return member.returncode
 
 
 def _check_left(codes: Sequence[int]) -> None:
@@ -176,15 +178,3 @@ def check_burst(numbers: Sequence[Sequence[int]], first: int, messages: int, key
     handled = sorted(number for some in numbers for number in some)
     if handled != list(range(first, first + messages)):
         raise BenchFailed("members", f"{len(handled)} messages were handled, {len(set(handled))} of {messages}")
-
-
-def _ask(member: "subprocess.Popen[bytes]") -> dict[str, Any]:
-    if member.stdin is None or member.stdout is None:
-        raise BenchFailed("a member", "it has no input and output")
-    member.stdin.write(b"\n")
-    member.stdin.flush()
-    line = member.stdout.readline()
-    if not line:
-        raise BenchFailed("a member", "it ended")
-    told: dict[str, Any] = orjson.loads(line)
-    return told

@@ -17,15 +17,20 @@ from lbg_runtime.model.errors import UserError
 
 
 def landing(
-    each: Annotated[int, typer.Option(min=1, max=1_000, help="Blows of each kind.")] = 20,
+    each: Annotated[int, typer.Option(min=1, max=1_000, help="Number of blows of each kind.")] = 20,
     blow: Annotated[
-        list[str] | None, typer.Option(help="Only this kind: kill, move, tear or full; may be given several times.")
+        list[str] | None, typer.Option(help="Only blows of this kind: kill, move, tear or full; repeatable.")
     ] = None,
-    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Messages a second.")] = 600,
-    seed: Annotated[int | None, typer.Option(help="Of the order and the moments; another one each time.")] = None,
+    rate: Annotated[int, typer.Option(min=10, max=20_000, help="Messages per second.")] = 600,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed for the order and the moments of the blows. Default: random.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Deal blows to members that land. Exit 1 where a message is missing, comes twice or out of order."""
+    """Deal blows to members that are landing messages.
+
+    Exit code 1 if a message is missing, comes twice or out of order.
+    """
     import uvloop
 
     from lbg_runtime.cli.bench.landing_trial import Blow, landing_trial

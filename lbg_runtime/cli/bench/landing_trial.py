@@ -27,6 +27,8 @@ FILE_LIMIT_BYTES = 50_000
 SETTLE_S = 30.0
 """Without anything new to read, what is missing by then is lost."""
 
+_FAILED = b"flush_failed"
+
 
 class Blow(Enum):
     """What is done to a member while messages come."""
@@ -108,7 +110,6 @@ async def landing_trial(
 
     `on_blow` is told how many were dealt. Raises `StepStuck` and `ProcessEnded`.
     """
-    chance = random.Random(seed)
     root = folder / "log"
     follower = Follower(root)
     trial = Trial()
@@ -120,58 +121,24 @@ async def landing_trial(
     shape = GroupShape(GroupName("orders"), "orders-hash", 8 * QUEUES, QUEUES)
     # Queues that are there spare each start of a member the asking for them.
     group = LiveGroup(folder, shape, sections, on_look=lambda: None, is_administered=True)
-
-    starts: Counter[str] = Counter()
-    torn: set[Path] = set()
-
-    async def land(name: str) -> None:
-        starts[name] += 1
-        small = ("--flush-rows", "100", "--flush-ms", "10", "--member-id", name)
-        # Not where the group looks: a journal that is denied the disk has lines that end in the middle.
-        await group.begin(name, "land", "--dir", str(root), "--journal", str(folder / "landers"), *small)
-
+    chance = random.Random(seed)
+    landers = _Landers(group, root, chance)
     async with group:
         await group.start_broker()
         for number in range(members):
-            await land(f"lander-{number}")
+            await landers.start(f"lander-{number}")
         await group.start_publisher(rate, KEYS)
         await group.until("something has landed", lambda: follower.look() > 0)
         for count, blow in enumerate(blows, 1):
             await anyio.sleep(chance.uniform(0.2, 0.8))
             follower.look(chance.choice([None, 50, 1_000]))
-            name = await _one_that_lands(group, root, list(starts), chance)
+            await landers.deal(blow)
             trial.blows[blow] += 1
-            match blow:
-                case Blow.KILL:
-                    await group.kill(name)
-                case Blow.MOVE:
-                    await group.stop(name)
-                case Blow.TEAR:
-                    await group.kill(name)
-                    _tear(root, name, torn, chance)
-                case Blow.FULL:
-                    log = folder / f"{name}.log"
-                    failed = _count(log, b"flush_failed")
-                    _limit_files(group.pid(name), log.stat().st_size + FILE_LIMIT_BYTES)
-                    await group.until("a flush has failed", lambda: _count(log, b"flush_failed") > failed)  # noqa: B023
-                    await anyio.sleep(chance.uniform(0.2, 1.0))
-                    _limit_files(group.pid(name), None)
-            if blow is not Blow.FULL:
-                await land(name)
             on_blow(count)
         await group.stop(PUBLISHER)
         trial.published = group.published()
-
-        # As long as it goes on: on a busy machine much may lie in the broker.
-        rows = -1
-        while rows < follower.rows < trial.published and not follower.wrong:
-            rows = follower.rows
-            with suppress(StepStuck):
-                await group.until("something more is read", lambda: _has_read(follower, rows), SETTLE_S)  # noqa: B023
-        for name, count in starts.items():
-            # One that still starts knows no signal yet.
-            await group.until(f"{name} has started", lambda: _starts_told(folder, name) == count)  # noqa: B023
-            await group.stop(name)
+        await _read_to_the_end(group, follower, trial.published)
+        await landers.stop()
     follower.look()
     trial.rows, trial.copies, trial.wrong = follower.rows, follower.copies, follower.wrong[:10]
     if trial.rows != trial.published:
@@ -179,17 +146,76 @@ async def landing_trial(
     return trial
 
 
+@dataclass(slots=True)
+class _Landers:
+    """The members of a trial. Used by one task."""
+
+    group: LiveGroup
+    root: Path
+    """Of the log."""
+    chance: random.Random
+    starts: Counter[str] = field(default_factory=Counter)
+    """By name, how often it was started."""
+    torn: set[Path] = field(default_factory=set)
+    """Lanes that have had their ends torn."""
+
+    async def start(self, name: str) -> None:
+        """Have a member land, for the first time or again."""
+        self.starts[name] += 1
+        small = ("--flush-rows", "100", "--flush-ms", "10", "--member-id", name)
+        # Not where the group looks: a journal that is denied the disk has lines that end in the middle.
+        journal = str(self.group.folder / "landers")
+        await self.group.begin(name, "land", "--dir", str(self.root), "--journal", journal, *small)
+
+    async def deal(self, blow: Blow) -> None:
+        """Do this to a member that is just landing; afterwards it lands again."""
+        name = await _one_that_lands(self.group, self.root, list(self.starts), self.chance)
+        match blow:
+            case Blow.KILL:
+                await self.group.kill(name)
+            case Blow.MOVE:
+                await self.group.stop(name)
+            case Blow.TEAR:
+                await self.group.kill(name)
+                _tear(self.root, name, self.torn, self.chance)
+            case Blow.FULL:
+                await self._fill_disk(name)
+        if blow is not Blow.FULL:
+            await self.start(name)
+
+    async def stop(self) -> None:
+        """Have all of them leave."""
+        for name, count in self.starts.items():
+            # One that still starts knows no signal yet.
+            await self.group.until(f"{name} has started", lambda: self._count(name, b'"member_started"') == count)  # noqa: B023
+            await self.group.stop(name)
+
+    async def _fill_disk(self, name: str) -> None:
+        pid, failed = self.group.pid(name), self._count(name, _FAILED)
+        _limit_files(pid, self._log(name).stat().st_size + FILE_LIMIT_BYTES)
+        await self.group.until("a flush has failed", lambda: self._count(name, _FAILED) > failed)
+        await anyio.sleep(self.chance.uniform(0.2, 1.0))
+        _limit_files(pid, None)
+
+    def _log(self, name: str) -> Path:
+        return self.group.folder / f"{name}.log"
+
+    def _count(self, name: str, event: bytes) -> int:
+        return self._log(name).read_bytes().count(event)
+
+
+async def _read_to_the_end(group: LiveGroup, follower: Follower, published: int) -> None:
+    """Read for as long as something new comes: on a busy machine much may still lie in the broker."""
+    rows = -1
+    while rows < follower.rows < published and not follower.wrong:
+        rows = follower.rows
+        with suppress(StepStuck):
+            await group.until("something more is read", lambda: _has_read(follower, rows), SETTLE_S)  # noqa: B023
+
+
 def _has_read(follower: Follower, rows: int) -> bool:
     follower.look()
     return follower.rows > rows
-
-
-def _starts_told(folder: Path, name: str) -> int:
-    return _count(folder / f"{name}.log", b'"member_started"')
-
-
-def _count(log: Path, event: bytes) -> int:
-    return log.read_bytes().count(event)
 
 
 async def _one_that_lands(group: LiveGroup, root: Path, names: Sequence[str], chance: random.Random) -> str:

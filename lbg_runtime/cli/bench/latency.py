@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lbg_runtime.cli.bench.processes import BenchFailed, end_of, run_arm, run_broker, run_module
+from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, end_of, hear, run_arm, run_broker, run_module
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
@@ -34,16 +34,16 @@ Measured = Mapping[str, Sequence[Mapping[str, float]]]
 
 def latency(
     messages: Annotated[
-        int, typer.Option(min=50, help="Messages of each arm and round, after the warm-up; in full turns of 50.")
+        int, typer.Option(min=50, help="Messages per arm and round, after the warm-up; in full turns of 50.")
     ] = 4_000,
-    rate: Annotated[float, typer.Option(min=1, help="Messages a second.")] = 1_000,
+    rate: Annotated[float, typer.Option(min=1, help="Messages per second.")] = 1_000,
     rounds: Rounds = 5,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure the way of single messages beside the client's own. Takes a minute or two.
+    """Measure the latency of single messages beside that of the bare client. Takes a minute or two.
 
-    Exit 1 where a message is not confirmed, is missing, comes twice or out of the order of its key, or is left on a
+    Exit code 1 if a message is not confirmed, is missing, comes twice or out of the order of its key, or is left on a
     queue.
     """
     from lbg_runtime.cli.bench.arms.latency import ARMS, SLICE
@@ -69,9 +69,12 @@ def measure(message_count: int, rate_per_s: float, profile: Path | None = None) 
             arm: stack.enter_context(run_module(_ARMS_MODULE, (arm, *arguments), subprocess.DEVNULL)) for arm in ARMS
         }
         for arm, (process, log) in started.items():
-            # Nothing comes where it has ended badly, and its end says why.
-            if process.stdout is None or not process.stdout.readline():
+            try:
+                hear(arm, process, PATIENCE_S)
+            except BenchFailed:
+                # Its end says why.
                 end_of(arm, process, log)
+                raise
         stack.enter_context(profiled(profile, started["member"][0].pid))
         confirmed = run_arm("publisher", _ARMS_MODULE, *arguments)
         quantiles = {arm: end_of(arm, process, log) for arm, (process, log) in started.items()}

@@ -17,13 +17,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
-import orjson
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.cli.live.tail import accepted_dispatches
 from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
@@ -64,10 +65,10 @@ class Course:
         self.phases.append(Phase(name, now_ns, now_ns))
 
 
-Rate = Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")]
-Keys = Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")]
-Steady = Annotated[float, typer.Option(min=0, help="Seconds without an event, to count owner changes.")]
-Cycle = Annotated[bool, typer.Option(help="Also with the plain rebind cycle of 30 s; takes minutes.")]
+Rate = Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")]
+Keys = Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")]
+Steady = Annotated[float, typer.Option(min=0, help="Seconds without an event, during which owner changes are counted.")]
+Cycle = Annotated[bool, typer.Option(help="Measure the plain rebind cycle of 30 s as well; takes minutes.")]
 
 COMING_AND_LEAVING = ("join", "sigterm", "rejoin")
 CRASH = ("sigkill",)
@@ -82,7 +83,10 @@ def moves(
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure pauses, takeovers, duplicates and owner changes of a group of 16 queues. Exit 1 unless all is valid."""
+    """Measure pauses, takeovers, duplicates and owner changes of a group of 16 queues.
+
+    Exit code 1 unless everything is valid.
+    """
     _bench("moves", COMING_AND_LEAVING + CRASH, rate, keys, steady, rounds, cycle, profile, json)
 
 
@@ -95,7 +99,10 @@ def handback(
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure how long queues pause when members join and leave in order. Exit 1 unless all is valid."""
+    """Measure how long queues pause when members join and leave in good order.
+
+    Exit code 1 unless everything is valid.
+    """
     _bench("handback", COMING_AND_LEAVING, rate, keys, steady, rounds, cycle, profile, json)
 
 
@@ -108,7 +115,10 @@ def takeover(
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure how soon the queues of a member that was killed go on elsewhere. Exit 1 unless all is valid."""
+    """Measure how soon the queues of a killed member go on at other members.
+
+    Exit code 1 unless everything is valid.
+    """
     _bench("takeover", CRASH, rate, keys, steady, rounds, cycle, profile, json)
 
 
@@ -259,16 +269,10 @@ def _sections(mode: RebindMode) -> dict[str, dict[str, object]]:
 
 def handlings_of(journals: Path) -> list[Handling]:
     """See `Played.handlings`."""
-    found = []
-    for path in journals.glob("*.member.jsonl"):
-        for line in path.read_bytes().splitlines():
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue  # the last line of a process that was killed
-            if record["kind"] == "dispatch" and record["outcome"] == "accepted":
-                message = (record["publisher"], record["key"], record["seq"])
-                found.append(Handling(record["start_mono_ns"], record["queue"], message))
+    found = (
+        Handling(record["start_mono_ns"], record["queue"], (record["publisher"], record["key"], record["seq"]))
+        for record in accepted_dispatches(journals)
+    )
     return sorted(found, key=lambda handling: handling.start_ns)
 
 
@@ -279,7 +283,7 @@ def summary(played: Sequence[Played]) -> dict[str, object]:
         "rounds": len(played),
         "invalid_rounds": sum(verdict.kind.value != "valid" for verdict in verdicts),
         "published": sum(verdict.accounts.published for verdict in verdicts),
-        "out_of_order_or_lost": sum(sum(verdict.counts.values()) for verdict in verdicts),
+        "violations": sum(sum(verdict.counts.values()) for verdict in verdicts),
         "duplicates": sum(verdict.accounts.duplicates for verdict in verdicts),
         "phases": {
             phase.name: _phase_summary(
@@ -328,9 +332,9 @@ def _phase_summary(parts: Sequence[tuple[Played, Phase]]) -> dict[str, object]:
         "seconds": round(seconds, 1),
         "owner_changes": len(felt.pauses),
         "duplicates": duplicates,
-        "pause_ms": spread(felt.pauses),
-        "takeover_ms": spread(felt.takeovers),
-        "longest_gap_of_unmoved_queues_ms": spread(felt.still),
+        "pause_ms": tail(felt.pauses),
+        "takeover_ms": tail(felt.takeovers),
+        "longest_gap_of_unmoved_queues_ms": tail(felt.still),
     }
 
 
@@ -384,13 +388,8 @@ def longest_gaps_ms(handlings: Sequence[Handling], phase: Phase) -> dict[int, fl
     }
 
 
-def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Median, 99th percentile (nearest rank) and maximum; None for no values."""
+def tail(values: Sequence[float]) -> dict[str, float] | None:
+    """Median, 99th percentile (nearest ranks) and maximum; None for no values."""
     if not values:
         return None
-    ordered = sorted(values)
-    return {
-        "median": round(ordered[(len(ordered) - 1) // 2], 1),
-        "p99": round(ordered[-(-99 * len(ordered) // 100) - 1], 1),
-        "max": round(ordered[-1], 1),
-    }
+    return {name: round(quantile(values, part), 1) for name, part in (("median", 0.5), ("p99", 0.99), ("max", 1.0))}

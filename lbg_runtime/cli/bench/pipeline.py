@@ -34,12 +34,15 @@ Part = Callable[[Path, int], Found]
 
 
 def pipeline(
-    part: Annotated[list[str] | None, typer.Option(help="Only this part; may be given several times.")] = None,
+    part: Annotated[list[str] | None, typer.Option(help="Measure only this part; repeatable.")] = None,
     rounds: Rounds = 3,
-    folder: Annotated[Path | None, typer.Option(help="Where to write; a temporary folder without it.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder to write to. Default: a temporary one.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure landing, and what reads it. Exit 1 where a row is missing, comes twice or out of order."""
+    """Measure landing, and the programs that read the log.
+
+    Exit code 1 if a row is missing, comes twice or out of order.
+    """
     parts = _parts()
     chosen: Sequence[str] = part or [name for name in parts if name != ONLY_BY_NAME]
     unknown = [name for name in chosen if name not in parts]

@@ -21,6 +21,7 @@ from statistics import harmonic_mean
 import orjson
 
 from lbg_runtime.cli.bench.pipeline import Found
+from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.report import Better, Ratio, Row, tell, within_rounds
 
 SOURCE_ROWS = 1_000_000
@@ -127,7 +128,7 @@ def _validator(
     for number in range(rounds):
         for arm in arms:
             tell("pipeline", f"{case}, round {number + 1} of {rounds}, {arm}")
-            spent_s, peak_mb, said = _timed(commands[arm])
+            spent_s, peak_mb, said = timed(arm, commands[arm])
             seconds[arm].append(spent_s)
             if arm in memory:
                 memory[arm].append(peak_mb)
@@ -144,12 +145,14 @@ def _validator(
     return found, seconds
 
 
-def _timed(command: list[str]) -> tuple[float, float, Mapping[str, int]]:
-    """Seconds of a process, its peak memory in megabytes, and the object that it printed."""
+def timed(arm: str, command: list[str]) -> tuple[float, float, Mapping[str, int]]:
+    """Seconds of a process, its peak memory in megabytes, and the object that it printed; `BenchFailed` for none."""
     began_s = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603  # a command of ours
     with process:
         printed = process.stdout.read() if process.stdout else b""
-        _, _, usage = os.wait4(process.pid, 0)
-        process.returncode = 0  # it is waited for
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if not printed:
+        raise BenchFailed(arm, f"it left with exit code {process.returncode} and printed nothing")
     return time.perf_counter() - began_s, usage.ru_maxrss / 1024, orjson.loads(printed)

@@ -1,5 +1,6 @@
 """The processes of a benchmark: a broker that tells what it has done, and an arm that says what it took."""
 
+import select
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ from lbg_runtime.cli.bench.profile import profiled
 from lbg_runtime.model.errors import LbgError
 
 PATIENCE_S = 150.0
+ANSWER_S = 600.0
+"""What is asked may be to put a million messages on queues, on a machine that does other things meanwhile."""
 
 
 class BenchFailed(LbgError):
@@ -30,7 +33,7 @@ class Broker:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
-        self.host: str = self._hear()["host"]
+        self.host: str = hear("the broker", process)["host"]
 
     @property
     def pid(self) -> int:
@@ -38,19 +41,33 @@ class Broker:
         return self._process.pid
 
     def ask(self, question: str = "") -> dict[str, Any]:
-        """What it has used and done so far: `cpu_s`, and what its module says besides, to this line."""
-        if self._process.stdin is None:
-            raise BenchFailed("the broker", "it has no input")
-        self._process.stdin.write(f"{question}\n".encode())
-        self._process.stdin.flush()
-        return self._hear()
+        """What it has used and done so far, or what else its module says to this line; raises as `hear` does."""
+        return ask("the broker", self._process, question)
 
-    def _hear(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process.stdout is not None else b""
-        if not line:
-            raise BenchFailed("the broker ended", "")
-        heard: dict[str, Any] = orjson.loads(line)
-        return heard
+
+def ask(what: str, process: "subprocess.Popen[bytes]", question: str = "") -> dict[str, Any]:
+    """What a process answers to this line; raises `BenchFailed` as `hear` does."""
+    if process.stdin is None:
+        raise BenchFailed(what, "it has no input")
+    try:
+        process.stdin.write(f"{question}\n".encode())
+        process.stdin.flush()
+    except BrokenPipeError:
+        raise BenchFailed(what, "it ended") from None
+    return hear(what, process)
+
+
+def hear(what: str, process: "subprocess.Popen[bytes]", within_s: float = ANSWER_S) -> dict[str, Any]:
+    """What a process says next, in a line; raises `BenchFailed` where it has ended, or says nothing for so long."""
+    output = process.stdout
+    # A process says one line at a time, so that none lies in the buffer, where it would not be seen here.
+    if output is None or not select.select([output], [], [], within_s)[0]:
+        raise BenchFailed(what, f"it said nothing for {within_s:g} s")
+    line = output.readline()
+    if not line:
+        raise BenchFailed(what, "it ended")
+    heard: dict[str, Any] = orjson.loads(line)
+    return heard
 
 
 @contextmanager
@@ -60,8 +77,7 @@ def run_broker(module: str, *arguments: object) -> Iterator[Broker]:
         try:
             yield Broker(process)
         except BenchFailed:
-            log.seek(0)
-            sys.stderr.write(log.read().decode(errors="replace"))
+            show(log)
             raise
 
 
@@ -79,12 +95,19 @@ def end_of(arm: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> dict
     try:
         output, _ = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        output = b""
+        show(log)
+        raise BenchFailed(arm, f"it did not end within {PATIENCE_S:g} s") from None
     if process.returncode != 0:
         log.seek(0)
         raise BenchFailed(arm, log.read().decode(errors="replace"))
     said: dict[str, Any] = orjson.loads(output)
     return said
+
+
+def show(log: IO[bytes]) -> None:
+    """Put what a process had to say on standard error."""
+    log.seek(0)
+    sys.stderr.write(log.read().decode(errors="replace"))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ _PATIENCE_S = 60.0
 
 Profile = Annotated[
     Path | None,
-    typer.Option("--profile", metavar="FILE", help="Also draw a flame graph of our arm into this SVG file."),
+    typer.Option("--profile", metavar="FILE", help="Also write a flame graph of our arm to this SVG file."),
 ]
 
 

@@ -42,7 +42,7 @@ Measured = Mapping[str, list[dict[str, float]]]
 
 def publish(
     messages: Annotated[
-        int, typer.Option(min=600, help="Messages of one measurement; slow arms get a sixth.")
+        int, typer.Option(min=600, help="Messages in one measurement; slow arms get a sixth.")
     ] = 60_000,
     rounds: Rounds = 5,
     profile: Profile = None,
@@ -50,7 +50,7 @@ def publish(
 ) -> None:
     """Measure confirmed publishing beside its peers. Takes a minute or two.
 
-    Exit 1 where a message is not confirmed, or is not on the broker once and in the order of its key.
+    Exit code 1 if a message is not confirmed, or is not on the broker once and in the order of its key.
     """
     check_profile(profile)
     measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}

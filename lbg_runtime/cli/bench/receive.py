@@ -36,16 +36,18 @@ Measured = Mapping[str, Sequence[Mapping[str, float]]]
 
 def receive(
     messages: Annotated[
-        int, typer.Option(min=600, help="Messages of one measurement; slow arms get a sixth.")
+        int, typer.Option(min=600, help="Messages in one measurement; slow arms get a sixth.")
     ] = 60_000,
     rounds: Rounds = 3,
-    keys: Annotated[list[int] | None, typer.Option(min=1, help="Different keys; repeatable.")] = None,
+    keys: Annotated[
+        list[int] | None, typer.Option(min=1, help="Number of different keys; repeatable. Default: 1, 100 and 10,000.")
+    ] = None,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure the receive path beside its peers; 1, 100 and 10,000 keys unless told otherwise. Takes minutes.
+    """Measure the receive path beside its peers. Takes minutes.
 
-    Exit 1 where a message is missing, comes twice or out of the order of its key, or is left on the queue.
+    Exit code 1 if a message is missing, comes twice or out of the order of its key, or is left on the queue.
     """
     check_profile(profile)
     rows: list[Row] = []

@@ -1,9 +1,10 @@
 """What every bench says in the end: one table, or with `--json` one object, always of the same form.
 
 The object: `name`, `date`, `machine` (processor, cores, load when it began, Python, official client), `rounds`,
-`settings` (what was measured with), `rows` (case, arm, unit, median, lowest, highest), `ratios` (case, name, median,
-lowest, highest; goal, whether more is better and whether it is met, where there is a goal), `details` (what does not
-fit a row), `right` (whether every count and every order was as it must be; the exit code is 1 otherwise).
+`settings` (what was measured with), `rows` (case, arm, unit, median, lowest, highest), `ratios` (case, name, label,
+median, lowest, highest, whether more or less is better; goal and whether it is met, where there is one), `details`
+(what does not fit a row), `right` (whether every count and every order was as it must be; the exit code is 1
+otherwise), `wrong` (what was not).
 """
 
 import logging
@@ -30,7 +31,7 @@ WIDTH = 132
 _LOAD = round(os.getloadavg()[0], 2)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Rounds = Annotated[int, typer.Option(min=1, max=100, help="How often the arms take turns.")]
+Rounds = Annotated[int, typer.Option(min=1, max=100, help="Number of rounds, in each of which every arm runs.")]
 
 
 class Better(Enum):
@@ -64,7 +65,7 @@ class Ratio:
 
     @property
     def label(self) -> str:
-        """What it is called in the regression file."""
+        """Its name with its case: in tables, and in the file of kept ratios."""
         return f"{self.case}: {self.name}" if self.case else self.name
 
     @property
@@ -163,7 +164,7 @@ def within_rounds(mine: Iterable[float], others: Iterable[float]) -> list[float]
 
 
 def _ratio_object(ratio: Ratio) -> dict[str, object]:
-    told: dict[str, object] = {"case": ratio.case, "name": ratio.name, **spread(ratio.values)}
+    told: dict[str, object] = {"case": ratio.case, "name": ratio.name, "label": ratio.label, **spread(ratio.values)}
     told["better"] = ratio.better.value
     if ratio.goal is not None:
         told["goal"] = ratio.goal

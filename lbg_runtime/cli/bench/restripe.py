@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
-import orjson
 import typer
 
-from lbg_runtime.cli.bench.moves import spread
+from lbg_runtime.cli.bench.moves import tail
 from lbg_runtime.cli.bench.report import Json, Report, Row, finish
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.cli.live.tail import accepted_dispatches
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 
@@ -58,15 +58,19 @@ class Handling:
 
 
 def restripe(
-    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 800,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 1000,
-    queues: Annotated[int, typer.Option(min=1, max=96, help="Queues at the beginning.")] = 8,
-    to: Annotated[list[int] | None, typer.Option(min=1, max=96, help="Queues to have next; repeatable.")] = None,
-    kill: Annotated[bool, typer.Option(help="Kill who conducts, and a member, in the middle of each.")] = False,
+    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")] = 800,
+    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 1000,
+    queues: Annotated[int, typer.Option(min=1, max=96, help="Number of queues at the beginning.")] = 8,
+    to: Annotated[
+        list[int] | None, typer.Option(min=1, max=96, help="Next number of queues; repeatable. Default: 12, then 6.")
+    ] = None,
+    kill: Annotated[bool, typer.Option(help="In the middle of each change, kill the conductor and a member.")] = False,
     json: Json = False,
 ) -> None:
-    """Change the number of queues under load, 8 to 12 to 6 unless told otherwise. Exit 1 unless nothing is lost,
-    out of order, or, where nobody was killed, handled twice."""
+    """Change the number of queues under load.
+
+    Exit code 1 if a message is lost, out of order, or, unless somebody was killed, handled twice.
+    """
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.judge import validate
 
@@ -80,15 +84,13 @@ def restripe(
         anyio.run(_story, group, changes, targets, rate, keys, kill)
         verdict = validate(read_run(group.journals))
         result = summary(changes, verdict, handlings_of(group.journals))
-        keep = verdict.kind.value != "valid"
+        wrong = wrong_of(verdict, was_killed=kill)
+        keep = bool(wrong)
     finally:
         if keep:
             print(f"journals and logs: {folder}", file=sys.stderr)
         else:
             shutil.rmtree(folder)
-    wrong = [] if verdict.kind.value == "valid" else [f"the verdict is {verdict.kind.value}"]
-    if verdict.accounts.duplicates and not kill:
-        wrong.append(f"{verdict.accounts.duplicates} messages were handled twice")
     settings = {"rate": rate, "keys": keys, "queues": queues, "to": targets, "kill": kill}
     finish(Report("restripe", 1, rows_of(result), settings=settings, details=result, wrong=wrong), json=json)
 
@@ -134,17 +136,11 @@ async def _be_interrupted(group: LiveGroup, target: int) -> None:
 
 def handlings_of(journals: Path) -> list[Handling]:
     """All accepted handlings of messages that have a shard."""
-    found = []
-    for path in journals.glob("*.member.jsonl"):
-        for line in path.read_bytes().splitlines():
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue  # the last line of a process that was killed
-            if record["kind"] == "dispatch" and record["outcome"] == "accepted" and record["shard"] is not None:
-                waited_ms = (record["start_mono_ns"] - record["receive_mono_ns"]) / 1e6
-                found.append(Handling(record["shard"], record["start_mono_ns"], waited_ms))
-    return found
+    return [
+        Handling(record["shard"], record["start_mono_ns"], (record["start_mono_ns"] - record["receive_mono_ns"]) / 1e6)
+        for record in accepted_dispatches(journals)
+        if record["shard"] is not None
+    ]
 
 
 def summary(changes: Sequence[Change], verdict: "Verdict", handlings: Sequence[Handling]) -> dict[str, object]:
@@ -153,11 +149,19 @@ def summary(changes: Sequence[Change], verdict: "Verdict", handlings: Sequence[H
     return {
         "verdict": verdict.kind.value,
         "published": verdict.accounts.published,
-        "lost_or_out_of_order": sum(verdict.counts.values()),
+        "violations": sum(verdict.counts.values()),
         "duplicates": verdict.accounts.duplicates,
-        "wait_before_ms": spread([one.waited_ms for one in handlings if one.start_ns < first_ns]),
+        "wait_before_ms": tail([one.waited_ms for one in handlings if one.start_ns < first_ns]),
         "changes": [change_summary(change, handlings) for change in changes],
     }
+
+
+def wrong_of(verdict: "Verdict", *, was_killed: bool) -> list[str]:
+    """In words, what must not be: a kill excuses messages that are handled twice, and nothing else."""
+    wrong = [] if verdict.kind.value == "valid" else [f"the verdict is {verdict.kind.value}"]
+    if verdict.accounts.duplicates and not was_killed:
+        wrong.append(f"{verdict.accounts.duplicates} messages were handled twice")
+    return wrong
 
 
 def change_summary(change: Change, handlings: Sequence[Handling]) -> dict[str, object]:
@@ -173,8 +177,8 @@ def change_summary(change: Change, handlings: Sequence[Handling]) -> dict[str, o
         "interrupted": change.interrupted,
         "seconds": round((change.end_ns - change.start_ns) / 1e9, 1),
         "moving_shards": len(moving),
-        "longest_wait_of_moving_shards_ms": spread([longest[shard] for shard in moving]),
-        "longest_wait_of_staying_shards_ms": spread([longest[shard] for shard in longest.keys() - moving]),
+        "longest_wait_of_moving_shards_ms": tail([longest[shard] for shard in moving]),
+        "longest_wait_of_staying_shards_ms": tail([longest[shard] for shard in longest.keys() - moving]),
     }
 
 

@@ -21,16 +21,19 @@ MEMORY_GOAL_MB = 10.0
 
 
 def scale(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one burst.")] = 100_000,
-    queues: Annotated[int, typer.Option(min=1, max=10_000, help="Queues of the large one.")] = 1_000,
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one burst.")] = 100_000,
+    queues: Annotated[int, typer.Option(min=1, max=10_000, help="Number of queues of the large group.")] = 1_000,
     keys: Annotated[
-        int, typer.Option(min=1, help="Keys that the large one has had before it is measured.")
+        int, typer.Option(min=1, help="Number of keys that the large group has had before it is measured.")
     ] = 1_000_000,
     rounds: Rounds = 3,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure the cost of a message with many queues and keys. Exit 1 where one is missing, twice or out of order."""
+    """Measure the cost of a message with many queues and keys.
+
+    Exit code 1 if a message is missing, comes twice or out of order.
+    """
     check_profile(profile)
     few: list[Burst] = []
     many: list[Burst] = []

@@ -18,14 +18,19 @@ QUEUES = 8
 
 
 def processes(
-    messages: Annotated[int, typer.Option(min=1_000, help="Messages of one burst.")] = 100_000,
-    keys: Annotated[int, typer.Option(min=1, help="Different keys.")] = 1_000,
-    count: Annotated[int, typer.Option("--processes", min=2, max=16, help="Members beside the arm with one.")] = 2,
+    messages: Annotated[int, typer.Option(min=1_000, help="Messages in one burst.")] = 100_000,
+    keys: Annotated[int, typer.Option(min=1, help="Number of different keys.")] = 1_000,
+    count: Annotated[
+        int, typer.Option("--processes", min=2, max=16, help="Number of members in the larger arm; the other has one.")
+    ] = 2,
     rounds: Rounds = 3,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure what more member processes bring. Exit 1 where a message is missing, comes twice or out of order."""
+    """Measure what additional member processes bring.
+
+    Exit code 1 if a message is missing, comes twice or out of order.
+    """
     check_profile(profile)
     bursts: dict[int, list[Burst]] = {1: [], count: []}
     for number in range(rounds):

@@ -26,6 +26,7 @@ import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
+from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.model.errors import LbgError
 
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 ARMS = ("bare_throughput", "sidecar_throughput", "bare_latency", "sidecar_latency")
 
+THROUGHPUT_GOAL = 0.7
+ADDED_MS_GOAL = 1.0
+"""What the hop adds to the median."""
+QUANTILES = {"p50": 0.5, "p99": 0.99}
 WARM_UP = 0.125
 """Part of the messages of a latency arm that is not counted, at its beginning."""
 
@@ -60,15 +65,22 @@ class Arm:
 
 
 def sidecar(
-    messages: Annotated[int, typer.Option(min=1000, max=200_000, help="Messages for the highest throughput.")] = 5000,
-    seconds: Annotated[float, typer.Option(min=1, max=120, help="Seconds of the steady rate, for the latency.")] = 3,
-    rate: Annotated[int, typer.Option(min=1, max=3000, help="Messages a second, for the latency.")] = 1000,
-    keys: Annotated[int, typer.Option(min=1, max=1000, help="Different keys.")] = 64,
+    messages: Annotated[
+        int, typer.Option(min=1000, max=200_000, help="Messages for measuring the highest throughput.")
+    ] = 5000,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=120, help="Seconds of steady rate for measuring the latency.")
+    ] = 3,
+    rate: Annotated[int, typer.Option(min=1, max=3000, help="Messages per second for measuring the latency.")] = 1000,
+    keys: Annotated[int, typer.Option(min=1, max=1000, help="Number of different keys.")] = 64,
     rounds: Rounds = 3,
     profile: Profile = None,
     json: Json = False,
 ) -> None:
-    """Measure latency and throughput of the hop to an application. Exit 1 unless every count and order is right."""
+    """Measure latency and throughput of the hop to an application.
+
+    Exit code 1 unless every count and order is right.
+    """
     import uvloop
 
     check_profile(profile)
@@ -190,37 +202,20 @@ async def _until_active(journal: Path) -> None:
 
 def _event(key: int) -> tuple[dict[str, str], bytes]:
     """What the sidecar sends for a message of the filled broker."""
-    from lbg_runtime.cli.bench.arms.filled_broker import PAYLOAD, QUEUE, SHAPE
+    from lbg_runtime.cli.bench.arms.filled_broker import QUEUE, SHAPE, TOPIC, stamped
     from lbg_runtime.model.ids import Epoch
-    from lbg_runtime.model.message import (
-        KEY_SEQUENCE_PROPERTY,
-        PARTITION_KEY_PROPERTY,
-        PUBLISHER_PROPERTY,
-        Message,
-        PropertyValue,
-    )
     from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, facts, structured
 
-    name, shard = f"key-{key}", key % SHAPE.hash_count
-    stamps: dict[str, PropertyValue] = {
-        PARTITION_KEY_PROPERTY: name,
-        PUBLISHER_PROPERTY: "bench",
-        KEY_SEQUENCE_PROPERTY: 1,
-    }
-    message = Message(SHAPE.hashed_topic(shard, "orders/new"), PAYLOAD, stamps, str(key), 1_700_000_000_000)
-    event = Event(message, "orders/new", name, shard, QUEUE, Epoch(1), 1, False, "", "/bench")
+    message, shard = stamped(SHAPE, key, 1, key), key % SHAPE.hash_count
+    event = Event(message, TOPIC, message.key or "", shard, QUEUE, Epoch(1), 1, False, "", "/bench")
     return {**facts(event), "content-type": STRUCTURED_TYPE}, structured(event, "pubsub")
 
 
 def _journal_times_ns(folder: Path) -> list[tuple[int, int]]:
     """Arrival and end of the answer of every message, in order of arrival."""
-    found = []
-    for path in folder.glob("*.member.jsonl"):
-        for line in path.read_bytes().splitlines():
-            record = orjson.loads(line)
-            if record["kind"] == "dispatch":
-                found.append((record["receive_mono_ns"], record["done_mono_ns"]))
-    return sorted(found)
+    from lbg_runtime.cli.live.tail import accepted_dispatches
+
+    return sorted((record["receive_mono_ns"], record["done_mono_ns"]) for record in accepted_dispatches(folder))
 
 
 # -- processes
@@ -289,23 +284,27 @@ async def _lbg(folder: Path, *command: str, is_endless: bool = True) -> AsyncIte
 def rows_of(arms: Mapping[str, Sequence[Arm]]) -> list[Row]:
     """The figures of all arms, each with its rounds."""
     rows = [Row(name, "messages/s", [arm.per_s for arm in arms[name]]) for name in ARMS[:2]]
-    for part in ("p50", "p99"):
-        rows += [
-            Row(f"{name} {part}", "ms", [quantiles(arm.latencies_ms)[part] for arm in arms[name]]) for name in ARMS[2:]
-        ]
+    for part in QUANTILES:
+        for name in ARMS[2:]:
+            # Where nothing was handled there is none, and `wrong_of` says so.
+            values = [found[part] for arm in arms[name] if (found := quantiles(arm.latencies_ms))]
+            rows += [Row(f"{name} {part}", "ms", values)] if values else []
     return rows
 
 
 def ratios_of(arms: Mapping[str, Sequence[Arm]]) -> list[Ratio]:
     """Throughput of the hop to that of the bare client, and what the hop adds."""
     bare, hop = ([arm.per_s for arm in arms[name]] for name in ARMS[:2])
-    ratios = [Ratio("throughput, sidecar / bare client", within_rounds(hop, bare))]
-    for part in ("p50", "p99"):
-        bare_ms, hop_ms = ([quantiles(arm.latencies_ms)[part] for arm in arms[name]] for name in ARMS[2:])
-        ratios.append(
-            Ratio(f"latency {part}, sidecar / bare client", within_rounds(hop_ms, bare_ms), better=Better.LESS)
-        )
-    return ratios
+    ratios = [Ratio("throughput, sidecar / bare client", within_rounds(hop, bare), goal=THROUGHPUT_GOAL)]
+    rounds = zip(*([quantiles(arm.latencies_ms) for arm in arms[name]] for name in ARMS[2:]), strict=True)
+    both = [(bare_ms, hop_ms) for bare_ms, hop_ms in rounds if bare_ms and hop_ms]
+    if not both:
+        return ratios
+    for part in QUANTILES:
+        values = [hop_ms[part] / bare_ms[part] for bare_ms, hop_ms in both]
+        ratios.append(Ratio(f"latency {part}, sidecar / bare client", values, better=Better.LESS))
+    added_ms = [hop_ms["p50"] - bare_ms["p50"] for bare_ms, hop_ms in both]
+    return [*ratios, Ratio("ms added at p50", added_ms, better=Better.LESS, goal=ADDED_MS_GOAL)]
 
 
 def checked(arms: Mapping[str, Sequence[Arm]]) -> dict[str, dict[str, int]]:
@@ -333,10 +332,7 @@ def wrong_of(arms: Mapping[str, Sequence[Arm]]) -> list[str]:
 
 def quantiles(latencies_ms: Sequence[float]) -> dict[str, float]:
     """Median and 99th percentile (nearest rank) without the warm-up; empty for no values."""
-    ordered = sorted(latencies_ms[int(len(latencies_ms) * WARM_UP) :])
-    if not ordered:
+    counted = latencies_ms[int(len(latencies_ms) * WARM_UP) :]
+    if not counted:
         return {}
-    return {
-        "p50": round(ordered[(len(ordered) - 1) // 2], 3),
-        "p99": round(ordered[-(-99 * len(ordered) // 100) - 1], 3),
-    }
+    return {name: round(quantile(counted, part), 3) for name, part in QUANTILES.items()}

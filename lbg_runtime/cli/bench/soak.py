@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from statistics import median
@@ -103,13 +103,16 @@ class Course:
 
 
 def soak(
-    minutes: Annotated[float, typer.Option(min=0.1, max=1_440, help="How long it is disturbed.")] = 60,
-    rate: Annotated[int, typer.Option(min=1, max=5_000, help="Messages published a second.")] = 800,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 5_000,
-    seed: Annotated[int | None, typer.Option(help="Of what happens next; by lot where it is not given.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, max=1_440, help="How long the group is disturbed.")] = 60,
+    rate: Annotated[int, typer.Option(min=1, max=5_000, help="Messages published per second.")] = 800,
+    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 5_000,
+    seed: Annotated[int | None, typer.Option(help="Seed for the disturbances. Default: random.")] = None,
     json: Json = False,
 ) -> None:
-    """Disturb a group for long and judge it. Exit 1 unless it is valid, nothing leaks and everybody leaves in order."""
+    """Disturb a group for a long time and judge it.
+
+    Exit code 1 if no cut explains a finding, the member that stays leaks, or a member does not leave in good order.
+    """
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.judge import validate
 
@@ -147,10 +150,7 @@ def soak(
             shutil.rmtree(folder)
     settings = {"minutes": minutes, "rate": rate, "keys": keys, "seed": seed}
     details = {**report.details, "seconds": round(time.monotonic() - began_s)}
-    finish(
-        Report("soak", 1, report.rows, report.ratios, settings, details, report.wrong),
-        json=json,
-    )
+    finish(replace(report, settings=settings, details=details), json=json)
 
 
 # -- the story

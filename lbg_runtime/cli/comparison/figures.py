@@ -103,10 +103,12 @@ def _late(firsts: Sequence[Handled]) -> int:
 
 
 def _overlaps(every: Sequence[Handled]) -> int:
-    return sum(
-        any(before.done_s > handled.start_s and before.member != handled.member for before in every[max(0, i - 8) : i])
-        for i, handled in enumerate(every)
-    )
+    busy_until_s: dict[str, float] = {}
+    overlaps = 0
+    for handled in every:
+        overlaps += any(done_s > handled.start_s for member, done_s in busy_until_s.items() if member != handled.member)
+        busy_until_s[handled.member] = max(handled.done_s, busy_until_s.get(handled.member, 0.0))
+    return overlaps
 
 
 def _owner_changes(every: Sequence[Handled]) -> int:

@@ -120,7 +120,7 @@ class QueueMember(_SerialMember):
 
 
 class DirectMember(_SerialMember):
-    """Takes direct messages of one subscription; what it does not take is nobody\'s."""
+    """Takes direct messages of one subscription; what it does not take is nobody's."""
 
     def __init__(self, name: str, session: Session, watch: Watch, subscription: str) -> None:
         super().__init__(name, session, watch)

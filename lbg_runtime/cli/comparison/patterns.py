@@ -16,7 +16,7 @@ QUEUES = 8
 SHAPE = GroupShape(GroupName("compare"), "compare-hash", hash_count=64, queue_count=QUEUES)
 
 TOPIC = "orders"
-"""A message\'s topic ends in it and its key, so that a sticky share can be told where the key is."""
+"""A message's topic ends in it and its key, so that a sticky share can be told where the key is."""
 
 REBALANCE_DELAY_MS = 1_000
 MAX_HANDOFF_MS = 3_000

@@ -29,7 +29,7 @@ BURST = 4
 """Messages of one key that are published at once: what is to be kept in order."""
 
 
-class NothingHandled(LbgError):
+class PatternStuck(LbgError):
     """A pattern did not get going, or not to its end, in time."""
 
     def __init__(self, pattern: str, waited_for: str) -> None:
@@ -53,7 +53,7 @@ class Stream:
 
 
 async def play(pattern: Pattern, stage: Stage, stream: Stream) -> Figures:
-    """Play a pattern on a stage that has nothing on it yet; raises `NothingHandled`."""
+    """Play a pattern on a stage that has nothing on it yet; raises `PatternStuck`."""
     run = _Run(pattern, stage, stream)
     try:
         return await run.play()
@@ -120,7 +120,7 @@ class _Run:
                         await self._publish_burst(f"warm-{number}")
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise NothingHandled(self._pattern.name, "the start of the members") from None
+            raise PatternStuck(self._pattern.name, "the start of the members") from None
         await self._until_empty("the start of the members")
 
     async def _publish(self) -> None:
@@ -140,7 +140,7 @@ class _Run:
             self._confirmed[answer.result().key] += 1
 
     async def _until_empty(self, waited_for: str) -> None:
-        """Until nothing is on the way any more; raises `NothingHandled` where nothing gets on."""
+        """Until nothing is on the way any more; raises `PatternStuck` where nothing gets on."""
         loop, work_s = asyncio.get_running_loop(), self._watch.longest_work_s
         seen, seen_s = len(self._watch.handled), loop.time()
         while True:
@@ -152,4 +152,4 @@ class _Run:
             if quiet_s >= QUIET_S and not self._publisher.counts.unconfirmed and not depth_of(self._stage):
                 return
             if quiet_s >= STUCK_S:
-                raise NothingHandled(self._pattern.name, waited_for)
+                raise PatternStuck(self._pattern.name, waited_for)

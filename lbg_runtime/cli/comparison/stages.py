@@ -31,7 +31,7 @@ class Stage(Protocol):
         ...
 
     def cut(self, name: str) -> None:
-        """End a client\'s connection for good, as the death of its process does."""
+        """End a client's connection for good, as the death of its process does."""
         ...
 
 

@@ -28,21 +28,28 @@ SHAPE = GroupShape(GroupName("demo"), hash_prefix="demo", hash_count=100, queue_
 
 def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
-    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published a second.")] = 400,
-    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Different keys.")] = 200,
+    rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")] = 400,
+    keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 200,
     rebind: Annotated[
         RebindMode | None,
-        typer.Option(help="How queues move: offered and accepted, or given up now and then (cycle, unless --page)."),
+        typer.Option(
+            help="How queues move: offered and accepted, or given up now and then. "
+            "Default: cycle; with --page, cooperative."
+        ),
     ] = None,
     rebind_interval: Annotated[str, typer.Option(help="Interval of the secondaries' rebind cycle.")] = "3s",
     page: Annotated[
-        bool, typer.Option("--page", help="Show it as a live page too, whose address is printed first; plays slower.")
+        bool,
+        typer.Option(
+            "--page",
+            help="Also show the story as a live page, at an address that is printed first. It plays more slowly.",
+        ),
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="What judges it, as for lbg validate.")] = Engine.AUTO,
+    engine: Annotated[Engine, typer.Option(help="What judges the run, as for lbg validate.")] = Engine.AUTO,
 ) -> None:
-    """Play the source article's story with real processes on loopback and judge it; exit 0 only for a valid verdict.
+    """Play the source article's story with real processes on loopback and judge it. Exit code 0 only if it is valid.
 
-    The journals and logs stay on disk when the verdict is not valid, and the last line says where.
+    If the verdict is not valid, the journals and logs stay on disk, and the last line says where.
     """
     from lbg_runtime.validator.findings import VerdictKind
     from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS

@@ -9,8 +9,16 @@ from rich.text import Text
 from lbg_runtime.cli.live.board import Board, Cell, Move
 
 _SHOWN_MOVES = 6
-_STYLES = {"active": "bold green", "draining": "yellow", "standby": "dim", "gone": "red", "unbound": "dim red"}
-_MARKS = {"active": "●", "draining": "◐", "standby": "○", "gone": "✗", "unbound": "·"}
+_LOOKS = {
+    "unbound": ("·", "dim red"),
+    "binding": ("·", "dim"),
+    "standby": ("○", "dim"),
+    "active": ("●", "bold green"),
+    "draining": ("◐", "yellow"),
+    "unbinding": ("◐", "yellow"),
+    "gone": ("✗", "red"),
+}
+"""By state, mark and style."""
 
 
 def render(board: Board, members: Sequence[str], queue_names: Sequence[str], headline: str) -> RenderableType:
@@ -37,8 +45,8 @@ def _cell(cell: Cell) -> Text:
     if not cell.role and cell.state == "unbound":
         return Text("")
     role = cell.role[:1].upper()
-    mark = _MARKS.get(cell.state, "?")
-    return Text(f"{role} {mark} {cell.in_flight:>3} {cell.handled:>6}", style=_STYLES.get(cell.state, ""))
+    mark, style = _LOOKS.get(cell.state, ("?", ""))
+    return Text(f"{role} {mark} {cell.in_flight:>3} {cell.handled:>6}", style=style)
 
 
 def _handled(board: Board, member: str, queue_count: int) -> int:

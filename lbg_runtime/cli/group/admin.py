@@ -1,7 +1,7 @@
 """`lbg group create`, `apply`, `plan`, `verify`, `list`, `show`, `delete`, `evict`: a group on the broker, over SEMP.
 
-What a group is to be stands in the settings: `group`, the username and password of `connection`, and in `semp` who
-administers it. Exit code 1 where something is refused, in the way, or not as it should be.
+The settings say how a group is to be: `group`, the username and password of `connection`, and in `semp` the account
+that administers it. Exit code 1 if something is refused, in the way, or not as it should be.
 """
 
 import sys
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from lbg_runtime.cli.options import print_json
 from lbg_runtime.model.errors import ConfigError, GroupMissing
 from lbg_runtime.model.printable import printable
 
@@ -38,27 +39,27 @@ _DEFAULT_CONFIG = Path("config.yaml")
 
 
 def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
-    """Create the group's queues, its account and its stored settings; nothing of it may be there yet.
+    """Create the group's queues, its account and its stored settings. None of them may exist yet.
 
-    What fails on the way is taken back. What was killed on the way is finished by `lbg group apply`.
+    A creation that fails is undone. One that was killed can be finished with `lbg group apply`.
     """
     settings = _load(config, makes_group=True)
     _carry_out(settings, json, is_new=True)
 
 
 def apply(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
-    """Make the broker as the settings say, and nothing more: print the plan, then carry it out."""
+    """Make the broker match the settings, and change nothing else: print the plan, then carry it out."""
     _carry_out(_load(config, makes_group=True), json, is_new=False)
 
 
 def plan(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
-    """Print what `apply` would do. Exit code 1 where it would refuse."""
+    """Print what `apply` would do. Exit code 1 if it would refuse."""
     made = _look(_load(config, makes_group=True), json)
     raise typer.Exit(1 if made.problems else 0)
 
 
 def verify(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
-    """Compare the broker with the settings. Exit code 1 where it is not as it should be."""
+    """Compare the broker with the settings. Exit code 1 if they differ."""
     made = _look(_load(config, makes_group=True), json)
     raise typer.Exit(0 if made.is_clean else 1)
 
@@ -70,7 +71,7 @@ def list_groups(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     settings = _load(config)
     groups = _run(settings, lambda admin, _: admin.stored_groups())
     if json:
-        _print_json({"vpn": settings.connection.vpn, "groups": [group.as_object() for group in groups]})
+        print_json({"vpn": settings.connection.vpn, "groups": [group.as_object() for group in groups]})
     elif groups:
         print_table(groups_as_table(groups))
     else:
@@ -79,6 +80,7 @@ def list_groups(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
 
 def show(name: Name, config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Show a group's stored settings, and its queues as the broker sees them."""
+    from lbg_runtime.admin.backlog import find_shard_queues
     from lbg_runtime.admin.sight import read_sights
     from lbg_runtime.cli.group.plan_text import groups_as_table, sights_as_object, sights_as_table
 
@@ -90,11 +92,12 @@ def show(name: Name, config: Config = _DEFAULT_CONFIG, json: Json = False) -> No
         if stored is None:
             raise GroupMissing(name)
         queues = stored.shape.queue_names()
-        return stored, queues, await read_sights(client, vpn, queues)
+        found = await find_shard_queues(client, vpn, name)
+        return stored, queues, await read_sights(client, vpn, {each: found[each] for each in queues if each in found})
 
     stored, queues, sights = _run(settings, look)
     if json:
-        _print_json({**stored.as_object(), "queues": sights_as_object(sights)})
+        print_json({**stored.as_object(), "queues": sights_as_object(sights)})
         return
     print_table(groups_as_table([stored]))
     print_table(sights_as_table(queues, sights))
@@ -104,7 +107,7 @@ def delete(
     name: Name,
     config: Config = _DEFAULT_CONFIG,
     force: Annotated[
-        bool, typer.Option("--force", help="Also with messages in its queues, which are lost, and members bound.")
+        bool, typer.Option("--force", help="Delete even if members are bound or queues hold messages, which are lost.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -118,7 +121,7 @@ def delete(
 
     kept = _run(settings, remove)
     if json:
-        _print_json({"group": name, "deleted": True, "kept": kept})
+        print_json({"group": name, "deleted": True, "kept": kept})
     for ref in kept:
         print(f"lbg: {ref} is left: {_semp_username(settings)} may not delete it", file=sys.stderr)
 
@@ -128,9 +131,9 @@ def evict(
     config: Config = _DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Have the broker end a member's connection: its queues go to who stands by. Exit code 1 where there is none.
+    """Have the broker end a member's connection, so that its queues go to the standbys. Exit code 1 if it has none.
 
-    For a member that hangs and cannot be asked. It comes back if it can, behind the others.
+    This is for a member that hangs and does not answer. If it can, it comes back, behind the others.
     """
     from lbg_runtime.admin.sight import disconnect
     from lbg_runtime.runtime.membership import checked_id
@@ -138,12 +141,14 @@ def evict(
     checked_id("MEMBER", member)
     settings = _load(config)
     if (client_name := settings.connection.client_name) is not None:
-        expected = "none: it is not known which member has it, and the broker's administration can end that client"
+        expected = (
+            "none: it is not known which member has this name; the broker's administration can disconnect the client"
+        )
         raise ConfigError("connection.client_name", client_name, expected)
     group = settings.group.name
     ended = _run(settings, lambda _, client: disconnect(client, settings.connection.vpn, group, member))
     if json:
-        _print_json({"member": member, "disconnected": ended})
+        print_json({"member": member, "disconnected": ended})
     for name in ended if not json else ():
         print(printable(f"disconnected {name}"))
     if not ended:
@@ -155,7 +160,7 @@ def evict(
 
 
 def _load(config: Path, *, makes_group: bool = False) -> "Settings":
-    """Settings that a group is made of stand in the file; all else may be asked of the broker."""
+    """Commands that make a group take its settings from the file; all others may ask the broker for them."""
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.load import load_settings
@@ -185,7 +190,7 @@ def _look(settings: "Settings", json: bool) -> "Plan":
     spec = spec_of(settings)
     made = _run(settings, lambda admin, _: admin.plan(spec))
     if json:
-        _print_json({"group": settings.group.name, **plan_as_object(made)})
+        print_json({"group": settings.group.name, **plan_as_object(made)})
     else:
         _print_plan(made)
     return made
@@ -208,7 +213,7 @@ def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
 
     made = _run(settings, work)
     if json:
-        _print_json({"group": settings.group.name, "done": not made.problems, **plan_as_object(made)})
+        print_json({"group": settings.group.name, "done": not made.problems, **plan_as_object(made)})
     if made.problems:
         raise typer.Exit(1)
 
@@ -218,7 +223,7 @@ async def _find_stored(admin: "GroupAdmin", name: str) -> "StoredGroup | None":
 
 
 async def _spec_to_delete(admin: "GroupAdmin", settings: "Settings", name: str) -> "GroupSpec":
-    """What is stored of the group; where nothing is, as after an interruption, what the settings say of it."""
+    """The stored settings of the group; if there are none, as after an interruption, those of the file."""
     from lbg_runtime.admin.group import spec_of
 
     stored = await _find_stored(admin, name)
@@ -239,7 +244,7 @@ def _print_plan(made: "Plan") -> None:
 
 
 def _shown_steps(total: int | None, *, quiet: bool) -> "AbstractContextManager[OnStep]":
-    """A bar where there is a terminal to show it on."""
+    """A progress bar, if there is a terminal to show it on."""
     if quiet or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
     return _step_bar(total)
@@ -263,14 +268,8 @@ def _semp_username(settings: "Settings") -> str:
     return settings.semp.username if settings.semp is not None else ""
 
 
-def _print_json(told: dict[str, object]) -> None:
-    import orjson
-
-    print(orjson.dumps(told).decode())
-
-
 def print_table(table: "Table") -> None:
-    """Print a table to standard output, as wide as it needs where that is no terminal."""
+    """Print a table to standard output, as wide as it needs if that is not a terminal."""
     from rich.console import Console
 
     # Names are text, whatever brackets are in them.

@@ -1,4 +1,4 @@
-"""`lbg group`: how a group stands, which of its queues changed hands, and its administration (`admin.py`)."""
+"""`lbg group`: the state of a group, the owner changes of its queues, and its administration (`admin.py`)."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
-from lbg_runtime.model.errors import SempError, UserError
+from lbg_runtime.model.errors import SempError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
@@ -37,16 +37,15 @@ group.command()(restripe)
 def status(
     config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
     listen: Annotated[
-        str | None, typer.Option("--for", help="How long to listen; two heartbeats and a half without it.")
+        str | None, typer.Option("--for", help="How long to listen. Default: two and a half heartbeats.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Ask the members of a running group how it stands. Exit code 3 where nobody was heard.
+    """Ask the members of a running group for its state. Exit code 3 if nobody was heard.
 
-    Who asks is no member, binds to no queue, and moves nothing. Where the settings have `semp`, the broker is asked
-    too: how deep the queues are, and whom they feed.
+    The command is not a member, binds to no queue, and moves nothing. If the settings have `semp`, it also asks the
+    broker how deep the queues are and which client each of them feeds.
     """
-    import orjson
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -54,6 +53,7 @@ def status(
     from lbg_runtime.cli.group.plan_text import sights_as_object, sights_as_table
     from lbg_runtime.cli.group.text import picture_as_object, surplus_queues
     from lbg_runtime.cli.log import configure_log
+    from lbg_runtime.cli.options import print_json
 
     configure_log()
     settings = load_group_settings(config)
@@ -65,7 +65,7 @@ def status(
         if sights is not None:
             told["broker"] = sights_as_object(sights)
             told["surplus"] = surplus_queues(picture, queues, sights)
-        print(orjson.dumps(told).decode())
+        print_json(told)
     else:
         if picture.members:
             _print(picture, queues)
@@ -79,19 +79,18 @@ def status(
 
 @group.command()
 def moves(
-    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run, which may still go on.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Directory with the journals of one run, which may still be going on.")
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List every owner change that members recorded: why, who decided it, and what it cost.
+    """List every owner change that members recorded: its cause, who decided it, and what it cost.
 
-    Exit code 3 where no journal can be read.
+    Exit code 3 if no member's journal can be read.
     """
-    import orjson
+    from lbg_runtime.cli.options import need_pyarrow, print_json
 
-    try:
-        import pyarrow as _  # noqa: F401
-    except ImportError:
-        raise UserError("lbg group moves", "pyarrow is not installed", "pip install 'lbg-runtime[validate]'") from None
+    need_pyarrow("lbg group moves")
 
     from lbg_runtime.cli.group.moves_text import as_object, as_text
     from lbg_runtime.journal.reader import read_run
@@ -100,7 +99,10 @@ def moves(
 
     tables = read_run(directory)
     found = find_owner_changes(tables, examine(tables).moves)
-    print(orjson.dumps(as_object(found)).decode() if json else as_text(found))
+    if json:
+        print_json(as_object(found))
+    else:
+        print(as_text(found))
     journals = tables.journals.to_pylist()
     for journal in journals:
         if journal["defect"]:
@@ -123,28 +125,26 @@ async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Si
 
     async with observing(settings) as observer:
         picture = await observer.look_at_group(listen_ms / 1_000)
-    return picture, await _look_at_queues(settings, picture)
+    return picture, await _look_at_queues(settings)
 
 
-async def _look_at_queues(settings: "Settings", picture: "GroupPicture") -> "Sights | None":
-    """What the broker sees of the queues that should be there and of all others that are a shard's by their names.
+async def _look_at_queues(settings: "Settings") -> "Sights | None":
+    """What the broker sees of all queues that are a shard's by their names, whoever else names them.
 
-    None where nobody may ask it, and where it does not answer, which is said.
+    None without `semp` in the settings, and if the broker does not answer, which is reported.
     """
     from lbg_runtime.admin.account import open_semp
     from lbg_runtime.admin.backlog import find_shard_queues
     from lbg_runtime.admin.sight import read_sights
-    from lbg_runtime.cli.group.homes import group_queues
     from lbg_runtime.cli.group.text import natural
 
     if settings.semp is None:
         return None
     try:
         async with open_semp(settings) as client:
-            vpn, group = settings.connection.vpn, settings.group
-            found = await find_shard_queues(client, vpn, group.name)
-            queues = {*found, *group_queues(picture, group.shape().queue_names())}
-            return await read_sights(client, vpn, sorted(queues, key=natural))
+            vpn = settings.connection.vpn
+            found = await find_shard_queues(client, vpn, settings.group.name)
+            return await read_sights(client, vpn, {queue: found[queue] for queue in sorted(found, key=natural)})
     except SempError as error:
         print(f"lbg: {error}", file=sys.stderr)
         return None
@@ -160,11 +160,6 @@ def _print(picture: "GroupPicture", queues: "Sequence[QueueName]") -> None:
 
 def listening_ms(settings: "Settings", given: str | None) -> int:
     """How long to listen: as given, or for long enough to hear every member once, whatever answers are lost."""
-    from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
+    from lbg_runtime.cli.options import duration_ms
 
-    if given is None:
-        return settings.membership.heartbeat_ms * 5 // 2
-    try:
-        return parse_duration_ms(given)
-    except ValueError:
-        raise UserError("--for", repr(given), DURATION_FORM) from None
+    return settings.membership.heartbeat_ms * 5 // 2 if given is None else duration_ms("--for", given)

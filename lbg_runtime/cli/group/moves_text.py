@@ -16,6 +16,7 @@ _DECIDERS = {
     "stop": "the stop of the member",
     "cycle": "the rebind cycle",
     "stand_aside": "the other process of its id",
+    "restripe": "the re-striping, which removes the queue",
 }
 
 

@@ -11,7 +11,6 @@ from lbg_runtime.admin.objects import NEVER_READ, Attributes
 from lbg_runtime.admin.plan import Change, Create, Delete, Step
 from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.admin.spec import StoredGroup
-from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
 
@@ -24,21 +23,16 @@ def plan_as_object(plan: Plan) -> dict[str, object]:
     return {
         "clean": plan.is_clean,
         "steps": [_step_as_object(step) for step in plan.steps],
-        "problems": problems_as_objects(plan.problems),
+        "problems": [{"where": each.where, "found": each.found, "expected": each.expected} for each in plan.problems],
         "surplus_queues": list(plan.surplus),
     }
-
-
-def problems_as_objects(problems: Sequence[UserError]) -> list[dict[str, str]]:
-    """What somebody has to decide, part by part."""
-    return [{"where": each.where, "found": each.found, "expected": each.expected} for each in problems]
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """The plan for people: a line for each object, subscriptions of a queue in one."""
     yield from _step_lines(plan.steps)
     for queue in plan.surplus:
-        yield f"? queue {queue} is none of the group's and is left alone"
+        yield f"? queue {queue} does not belong to the group and is left alone"
     if plan.is_clean:
         yield "the broker is as it should be"
     elif plan.steps:
@@ -46,7 +40,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield "steps: " + ", ".join(f"{count} to {verb}" for verb, count in counts.items())
 
 
-def step_line(step: Step) -> str:
+def _step_line(step: Step) -> str:
     """One step, as it is carried out."""
     return f"{_MARKS[type(step)]} {step.ref}{_details(step)}"
 
@@ -103,7 +97,7 @@ def _step_lines(steps: Sequence[Step]) -> Iterator[str]:
     for (kind, queue), group in groupby(steps, lambda step: (type(step), step.ref.queue)):
         together = list(group)
         if queue is None:
-            yield from map(step_line, together)
+            yield from map(_step_line, together)
         else:
             noun = "subscription" if len(together) == 1 else "subscriptions"
             yield f"{_MARKS[kind]} {len(together)} {noun} of queue {queue}"

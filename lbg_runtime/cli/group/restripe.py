@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import print_json
 from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def restripe(
-    queues: Annotated[int, typer.Option(help="Number of queues to have.")],
+    queues: Annotated[int, typer.Option(help="New number of queues.")],
     config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Bring a running group to another number of queues. Nothing is lost, and keys keep their order.
+    """Change the number of queues of a running group. Nothing is lost, and keys keep their order.
 
-    Shards move one at a time, and only a shard that moves pauses, for a moment. Interrupted or killed, the same command
-    goes on where it was; a shard that was just moving waits until then. Exit code 1 where the broker refuses.
+    Shards move one at a time, and only the shard that moves pauses, for a moment. If the command is interrupted or
+    killed, run it again to continue; until then, a shard that was just moving waits. Exit code 1 if the broker refuses.
     """
     import uvloop
 
@@ -33,7 +34,7 @@ def restripe(
     configure_log()
     settings = load_group_settings(config)
     if not 1 <= queues <= settings.group.hash_count:
-        expected = f"1 to {settings.group.hash_count}, as there are so many shards"
+        expected = f"1 to {settings.group.hash_count}, which is the number of shards"
         raise UserError("--queues", str(queues), expected)
     began = monotonic()
     try:
@@ -42,20 +43,18 @@ def restripe(
         print(f"lbg: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
     except (SempError, TransportError) as error:
-        print(f"lbg: {error}; the same command goes on from here", file=sys.stderr)
+        print(f"lbg: {error}; run the same command again to continue", file=sys.stderr)
         raise typer.Exit(1) from error
     seconds = round(monotonic() - began, 1)
     before, moved = (done.plan.from_count, done.moving) if done is not None else (queues, 0)
     if json:
-        import orjson
-
         told = {"group": settings.group.name, "from": before, "to": queues, "moved": moved, "seconds": seconds}
-        print(orjson.dumps(told).decode())
+        print_json(told)
         return
     how = f"{moved} shards moved in {seconds} s" if done is not None else "there is nothing to do"
     print(f"{settings.group.name} has {queues} queues: {how}")
     if settings.group.queue_count != queues and settings.group.source is GroupSource.FILE:
-        print(f"now set group.queue_count to {queues} in the settings, for members that start from here on")
+        print(f"now set group.queue_count to {queues} in the settings, for members that start from now on")
 
 
 class _Teller:

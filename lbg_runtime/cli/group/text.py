@@ -81,7 +81,7 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]
     for member, by in picture.suspects.items():
         yield f"suspect: {member}, silent for {_names(by)}"
     for member, by in picture.unheard.items():
-        yield f"not heard: {member}, a living member to {_names(by)}"
+        yield f"not heard: {member}, which is alive according to {_names(by)}"
     for member in picture.twice:
         yield f"claimed twice: {member}, by more than one process"
     for one in picture.disagreements:

@@ -28,6 +28,7 @@ STEP_TIMEOUT_S = 40.0
 COMMAND_TIMEOUT_S = 120.0
 
 PUBLISHER = "publisher"
+BROKER_READY = "lbg broker ready: "
 
 
 class StepStuck(LbgError):
@@ -112,8 +113,9 @@ class LiveGroup:
         semp = ("--semp", "127.0.0.1:0") if self.is_administered else ()
         faults = ("--faults", "127.0.0.1:0") if self.has_faults else ()
         broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0", *semp, *faults)
-        await self.until("the broker is ready", lambda: bool(_ready_addresses(broker.log)))
-        self._addresses = _ready_addresses(broker.log)
+        await self.until("the broker is ready", lambda: bool(_ready_line(broker.log, BROKER_READY)))
+        listed = _ready_line(broker.log, BROKER_READY).split(", ")
+        self._addresses = dict(entry.split(" ", 1) for entry in listed)
         self._write_config(self._addresses)
         if self.is_administered:
             await self.carry_out("group", "create")
@@ -135,8 +137,8 @@ class LiveGroup:
         """Start the live page; returns its address."""
         asked = [option for port in self.status_ports for option in ("--status", f"127.0.0.1:{port}")]
         page = await self._start("dashboard", "dashboard", *self._config_option, *asked)
-        await self.until("the page is shown", lambda: bool(_page_address(page.log)))
-        return _page_address(page.log)
+        await self.until("the page is shown", lambda: bool(_ready_line(page.log, PAGE_READY)))
+        return _ready_line(page.log, PAGE_READY)
 
     async def carry_out(self, *command: str) -> None:
         """Run a command on the group to its end; raises `ProcessEnded` unless its exit code is 0."""
@@ -267,18 +269,9 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _page_address(log: Path) -> str:
-    """The address in the page's ready line, once it is written whole."""
+def _ready_line(log: Path, prefix: str) -> str:
+    """What follows this in a line of the log, once the line is written whole."""
     for line in log.read_text().splitlines(keepends=True):
-        if line.startswith(PAGE_READY) and line.endswith("\n"):
-            return line.removeprefix(PAGE_READY).strip()
+        if line.startswith(prefix) and line.endswith("\n"):
+            return line.removeprefix(prefix).strip()
     return ""
-
-
-def _ready_addresses(log: Path) -> dict[str, str]:
-    """By protocol, the addresses in the broker's ready line, once it is written whole."""
-    for line in log.read_text().splitlines(keepends=True):
-        if line.startswith("lbg broker ready: ") and line.endswith("\n"):
-            listed = line.removeprefix("lbg broker ready: ").strip().split(", ")
-            return dict(entry.split(" ", 1) for entry in listed)
-    return {}

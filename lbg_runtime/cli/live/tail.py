@@ -1,7 +1,9 @@
 """Reads journals while they grow, and hands out complete records in the order of their monotonic times."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -58,3 +60,10 @@ class JournalTail:
             state.offset = file.tell()
         *lines, state.rest = data.split(b"\n")
         return [orjson.loads(line) for line in lines if line]
+
+
+def accepted_dispatches(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of all handlings of a run that ended well."""
+    for record in JournalTail(folder).read():
+        if record.fields["kind"] == "dispatch" and record.fields["outcome"] == "accepted":
+            yield record.fields

@@ -18,8 +18,8 @@ _HEAD = """# Commands
 Made from `lbg_runtime/cli/`; do not edit. `make docs` writes it anew.
 
 Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown, 130
-interrupted; section 8 of [architecture.md](architecture.md) has them by command. Logs go to standard error, as JSON
-where it is no terminal, whoever writes them. `lbg COMMAND --help` says the same as this page.
+interrupted; section 8 of [architecture.md](architecture.md) lists them by command. Logs go to standard error, whoever
+writes them: as JSON, unless standard error is a terminal. `lbg COMMAND --help` says the same as this page.
 """
 
 REQUIRED = "required"
@@ -41,7 +41,7 @@ class _Parameter:
 
 
 def commands_page() -> str:
-    """The whole page: a section for each command, by the alphabet."""
+    """The whole page: a section for each command, in alphabetical order."""
     # Late, as the command line imports every command.
     from lbg_runtime.cli.main import app
 

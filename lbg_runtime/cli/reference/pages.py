@@ -1,4 +1,4 @@
-"""Which pages are made from the code, and of what; a test keeps the files in docs/ current."""
+"""Which pages are made from the code, and by what; a test keeps the files in docs/ current."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def write_pages(folder: Path) -> Iterator[Path]:
-    """Write every page that is not as it should be, and name it. The folder must be there."""
+    """Write every page that is out of date, and yield its path. The folder must exist."""
     for name, make in PAGES.items():
         path, text = folder / name, make()
         if not path.exists() or path.read_text(encoding="utf-8") != text:

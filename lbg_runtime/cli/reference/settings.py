@@ -30,20 +30,21 @@ from lbg_runtime.model.keys import KeySource
 _HEAD = """# Settings
 
 Made from `lbg_runtime/config/`; do not edit. `make docs` writes it anew. The file as shipped is
-[config.yaml](../config.yaml); `lbg check` says what is wrong with one.
+[config.yaml](../config.yaml); `lbg check` reports what is wrong with a file.
 
 - A *duration* is a number with its unit: `500ms`, `30s`, `2m`, `1h`.
 - A *secret* is the text itself, or `file:PATH` for a file that holds it. It is never shown.
-- In every text `${NAME}` and `${NAME:default}` are replaced from the environment. A default ends at the first `}` and
-  is taken as it stands, without references of its own; so is what the environment brings. A variable that is set to
-  nothing is set. All that has another form is text; for a `${NAME}` that is meant as a text write `${DOLLAR:$}{NAME}`.
-- An unknown setting stops the start, as a wrong one does, with its place, what was found, and what was expected.
-- Of [membership](#membership) the command line wins over the environment (`LBG_MEMBER_ID`, `LBG_MEMBER_INDEX`,
-  `LBG_MEMBER_COUNT`), and that over the file.
+- In every text, `${NAME}` and `${NAME:default}` are replaced from the environment. A default ends at the first `}`.
+  Defaults and values from the environment are taken as they are: references in them are not replaced. A variable that
+  is set to the empty text counts as set. Anything of another form is plain text; for a literal `${NAME}`, write
+  `${DOLLAR:$}{NAME}`.
+- A wrong or unknown setting stops the start, with a line that names its place, what was found, and what was expected.
+- For [membership](#membership), the command line takes precedence over the environment (`LBG_MEMBER_ID`,
+  `LBG_MEMBER_INDEX`, `LBG_MEMBER_COUNT`), and the environment over the file.
 """
 
 _WORDS = {all_is_none: "all", unlimited_is_none: "unlimited", off_is_none: "off", off_or_address: "off"}
-"""What stands in the file for None."""
+"""The word in the file for None."""
 
 _NONE_IN_CODE = re.compile(r"None, in the file (`\w+`)")
 
@@ -52,7 +53,7 @@ _RULE = "`property:NAME`, `json:/POINTER`, `topic` or `topic_level:N`"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a setting may be, taken apart: the type without None, and all that was said about it."""
+    """The kind of a setting, taken apart: the type without None, and all its annotations."""
 
     type: object
     marks: tuple[object, ...]
@@ -135,7 +136,7 @@ def _plain_kind_text(kind: _Kind) -> str:
     if kind.is_made_by(read_secret) or one is SecretStr:
         return "secret"
     if kind.is_made_by(split_hosts):
-        return "addresses, as a list or with commas"
+        return "addresses, as a list or separated by commas"
     if one is KeySource:
         return _RULE
     if one is ListenAddress:

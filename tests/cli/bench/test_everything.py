@@ -18,14 +18,17 @@ from lbg_runtime.cli.bench.everything import (
     has_fallen,
     kept_object,
     read_kept,
-    read_spreads,
 )
 from lbg_runtime.cli.main import bench
 from lbg_runtime.model.errors import UserError
 
 
 def ratio(median: float, better: str = "more", **more: Any) -> dict[str, Any]:
-    return {"case": "", "name": "r", "median": median, "lowest": median, "highest": median, "better": better, **more}
+    return {"label": "r", "median": median, "lowest": median, "highest": median, "better": better, **more}
+
+
+def kept(**medians: float) -> dict[str, Any]:
+    return {"date": "d", "machine": {}, "ratios": {name: {"median": value} for name, value in medians.items()}}
 
 
 def test_a_ratio_falls_by_more_than_its_share_or_not() -> None:
@@ -35,9 +38,11 @@ def test_a_ratio_falls_by_more_than_its_share_or_not() -> None:
 
 
 def test_where_less_is_better_more_has_fallen() -> None:
-    assert not has_fallen(ratio(1.42, "less"), kept=1.0, share=0.3)
-    assert has_fallen(ratio(1.44, "less"), kept=1.0, share=0.3)
+    assert not has_fallen(ratio(1.29, "less"), kept=1.0, share=0.3)
+    assert has_fallen(ratio(1.31, "less"), kept=1.0, share=0.3)
     assert not has_fallen(ratio(0.1, "less"), kept=1.0, share=0.3)
+    assert not has_fallen(ratio(2.49, "less"), kept=1.0, share=1.5)
+    assert has_fallen(ratio(2.51, "less"), kept=1.0, share=1.5)
 
 
 def test_a_small_count_that_still_meets_its_goal_has_not_fallen() -> None:
@@ -50,11 +55,11 @@ def test_a_small_count_that_still_meets_its_goal_has_not_fallen() -> None:
 def test_every_ratio_has_its_standing() -> None:
     benches = [Short("one", ""), Short("two", ""), Short("failed", "")]
     reports = {
-        "one": {"ratios": [ratio(10.0), {**ratio(1.0), "case": "7 keys"}]},
+        "one": {"ratios": [ratio(10.0), ratio(1.0, label="7 keys: r")]},
         "two": {"ratios": [ratio(1.0)]},
     }
-    kept = {"one": {"r": 9.0, "gone": 3.0}, "two": {"r": 5.0}, "failed": {"r": 1.0}}
-    found = {(each.bench, each.ratio): each.standing for each in compare(reports, kept, benches)}
+    before = {"one": kept(r=9.0, gone=3.0), "two": kept(r=5.0), "failed": kept(r=1.0)}
+    found = {(each.bench, each.ratio): each.standing for each in compare(reports, before, benches)}
     assert found == {
         ("one", "r"): Standing.AS_KEPT,
         ("one", "7 keys: r"): Standing.NEW,
@@ -63,16 +68,23 @@ def test_every_ratio_has_its_standing() -> None:
     }
 
 
-def test_what_is_written_is_read_again_and_benches_that_were_not_run_stay(tmp_path: Path) -> None:
-    reports = {"one": {"date": "d", "machine": {"cores": 2}, "ratios": [ratio(10.0)]}}
-    other = {"x": {"median": 2.0, "lowest": 1.0, "highest": 3.0}}
+def test_what_is_written_is_read_again_and_benches_that_were_not_run_stay_with_their_date(tmp_path: Path) -> None:
+    reports = {"one": {"date": "today", "machine": {"cores": 2}, "ratios": [ratio(10.0)]}}
+    other = {"date": "then", "machine": {"cores": 8}, "ratios": {"x": {"median": 2.0, "lowest": 1.0, "highest": 3.0}}}
     file = tmp_path / "kept.json"
-    file.write_text(json.dumps(kept_object(reports, {"one": {"old": {"median": 1.0}}, "other": other})))
-    assert read_kept(file) == {"one": {"r": 10.0}, "other": {"x": 2.0}}
-    assert read_spreads(file)["other"] == other
+    file.write_text(json.dumps(kept_object(reports, {"one": kept(old=1.0), "other": other})))
+    found = read_kept(file)
+    assert found["other"] == other
+    assert found["one"] == {
+        "date": "today",
+        "machine": {"cores": 2},
+        "ratios": {"r": {"median": 10.0, "lowest": 10.0, "highest": 10.0}},
+    }
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"ratios": {"one": {"r": {}}}}', '{"ratios": {"one": {"r": 1}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"ratios": {}}', '{"benches": {"one": {"ratios": {"r": {}}}}}', '{"benches": {"one": 1}}']
+)
 def test_a_file_that_is_something_else_is_a_users_mistake(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kept.json"
     file.write_text(text)
@@ -91,8 +103,8 @@ def test_benches_are_commands_and_can_be_chosen() -> None:
 
 
 def test_the_file_of_the_repository_holds_the_benches_that_run() -> None:
-    kept = read_kept(Path(__file__).parents[3] / "docs" / "benchmarks.json")
-    assert set(kept) == {each.name for each in BENCHES}
+    held = read_kept(Path(__file__).parents[3] / "docs" / "benchmarks.json")
+    assert set(held) == {each.name for each in BENCHES}
 
 
 @pytest.mark.real_time
@@ -110,11 +122,11 @@ def test_a_bench_is_run_kept_and_found_fallen(
 
     code, told = run(keep=True)
     assert (code, told["failed"]) == (0, [])
-    kept = json.loads(file.read_text())
-    assert set(kept) == {"date", "machine", "ratios"}
-    for each in kept["ratios"]["dispatch"].values():
+    written = json.loads(file.read_text())
+    assert set(written["benches"]["dispatch"]) == {"date", "machine", "ratios"}
+    for each in written["benches"]["dispatch"]["ratios"].values():
         each["median"] *= 1_000
-    file.write_text(json.dumps(kept))
+    file.write_text(json.dumps(written))
     code, told = run(keep=False)
     assert code == 1
     assert {each["standing"] for each in told["compared"]} == {"fell"}
@@ -129,5 +141,7 @@ def test_a_bench_that_fails_is_named_and_nothing_is_written(
     with pytest.raises(typer.Exit) as left:
         all_(keep=True, file=tmp_path / "kept.json", only=None, json=False)
     assert left.value.exit_code == 1
-    assert "lbg bench all: dispatch failed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "lbg bench all: dispatch failed" in said
+    assert f"{tmp_path / 'kept.json'} is left as it was" in said
     assert not (tmp_path / "kept.json").exists()

@@ -21,8 +21,8 @@ def test_every_arm_gets_as_many_messages_in_slices_and_is_the_first_one_as_often
     assert all(len(set(order[start : start + SLICE])) == 1 for start in range(0, len(order), SLICE))
 
 
-def test_quantiles_are_in_microseconds_and_of_the_slower_message() -> None:
-    assert quantiles([number * 1_000 for number in range(100, 0, -1)]) == {"p50": 51.0, "p99": 100.0}
+def test_quantiles_are_in_microseconds() -> None:
+    assert quantiles([number * 1_000 for number in range(100, 0, -1)]) == {"p50": 50.0, "p99": 99.0}
 
 
 def noted(sent_ns: int, count: int, order: list[int] | None = None) -> Latencies:

@@ -1,11 +1,13 @@
 """`lbg bench pipeline`: the part about landing, in small."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.bench import pipeline_landing, pipeline_spark
+from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import UserError
 
@@ -27,6 +29,14 @@ def test_the_two_logs_stand_alike_in_a_round_and_the_first_is_the_other_one_in_t
     assert set(logs) == {"4 queues", "32 queues"}
     assert set(order) - set(logs) == {"parquet", "prefetch"}
     assert order[0] != pipeline_spark.turns(number + 1)[0]
+
+
+@pytest.mark.real_time
+def test_a_command_that_dies_without_a_word_is_named_with_its_exit_code() -> None:
+    with pytest.raises(BenchFailed, match="local: it left with exit code 3 and printed nothing"):
+        pipeline_spark.timed("local", [sys.executable, "-c", "raise SystemExit(3)"])
+    seconds, peak_mb, said = pipeline_spark.timed("local", [sys.executable, "-c", "print('{}')"])
+    assert (seconds > 0, peak_mb > 0, said) == (True, True, {})
 
 
 def test_a_part_that_is_none_is_the_users_mistake() -> None:

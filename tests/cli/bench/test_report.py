@@ -66,6 +66,7 @@ def test_the_object_has_always_the_same_form(capsys: pytest.CaptureFixture[str])
         "case": "7 keys", "arm": "ours", "unit": "messages/s", "median": 2.0, "lowest": 1.0, "highest": 3.0,
     }  # fmt: skip
     with_goal, missed, free = told["ratios"]
+    assert (with_goal["label"], free["label"]) == ("7 keys: ours / peer", "free")
     assert (with_goal["goal"], with_goal["better"], with_goal["met"]) == (10.0, "more", True)
     assert (missed["better"], missed["met"]) == ("less", False)
     assert "goal" not in free

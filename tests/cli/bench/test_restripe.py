@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lbg_runtime.cli.bench.restripe import Change, Handling, change_summary
+from lbg_runtime.cli.bench.restripe import Change, Handling, change_summary, wrong_of
+from lbg_runtime.validator.findings import VerdictKind
 
 MS = 1_000_000
 
@@ -27,6 +30,12 @@ def test_moving_and_staying_shards_are_told_apart_within_the_time_of_the_change(
     assert told["longest_wait_of_staying_shards_ms"] == {"median": 2.0, "p99": 7.0, "max": 7.0}
 
 
+def test_what_was_handled_twice_is_wrong_where_nobody_was_killed() -> None:
+    verdict: Any = SimpleNamespace(kind=VerdictKind.VALID, accounts=SimpleNamespace(duplicates=2))
+    assert wrong_of(verdict, was_killed=False) == ["2 messages were handled twice"]
+    assert wrong_of(verdict, was_killed=True) == []
+
+
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 @pytest.mark.timeout(200)
@@ -41,6 +50,6 @@ def test_a_group_that_grows_or_shrinks_under_load_loses_and_reorders_nothing(opt
     )
     assert ended.returncode == 0, ended.stderr + ended.stdout
     result = json.loads(ended.stdout)["details"]
-    assert (result["verdict"], result["lost_or_out_of_order"]) == ("valid", 0)
+    assert (result["verdict"], result["violations"]) == ("valid", 0)
     assert "--kill" in options or result["duplicates"] == 0
     assert len(result["changes"]) == 1

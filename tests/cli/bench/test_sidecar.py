@@ -35,14 +35,27 @@ def test_figures_compare_the_two_and_say_what_was_wrong() -> None:
         "bare_latency": [Arm(10, 10, 0, 0, 1.0, [1.0] * 10)] * 3,
         "sidecar_latency": [Arm(10, 10, 0, 0, 1.0, [each] * 10) for each in (1.5, 900.0, 1.1)],
     }
-    found = {ratio.name: ratio.values for ratio in ratios_of(arms)}
-    assert found["throughput, sidecar / bare client"] == [0.75, 1.0, 7.0 / 9_000.0]
-    assert found["latency p50, sidecar / bare client"] == [1.5, 900.0, 1.1]
+    found = {ratio.name: ratio for ratio in ratios_of(arms)}
+    assert found["throughput, sidecar / bare client"].values == [0.75, 1.0, 7.0 / 9_000.0]
+    assert found["throughput, sidecar / bare client"].is_met
+    assert found["latency p50, sidecar / bare client"].values == [1.5, 900.0, 1.1]
+    assert found["ms added at p50"].values == pytest.approx([0.5, 899.0, 0.1])
+    assert found["ms added at p50"].is_met
     assert {(row.arm, row.unit) for row in rows_of(arms)} >= {
         ("bare_throughput", "messages/s"),
         ("bare_latency p99", "ms"),
     }
     assert wrong_of(arms) == ["sidecar_throughput: 31 of 30 handled, 1 out of order, 0 overlapping"]
+
+
+def test_where_nothing_was_handled_there_is_no_latency_and_what_was_wrong_is_said() -> None:
+    arms = {name: [RIGHT] for name in ("bare_throughput", "sidecar_throughput")}
+    arms |= {"bare_latency": [Arm(10, 10, 0, 0, 1.0, [1.0] * 10)], "sidecar_latency": [Arm(10, 0, 0, 0, 1.0)]}
+    assert {row.arm for row in rows_of(arms)} == {
+        "bare_throughput", "sidecar_throughput", "bare_latency p50", "bare_latency p99",
+    }  # fmt: skip
+    assert [ratio.name for ratio in ratios_of(arms)] == ["throughput, sidecar / bare client"]
+    assert wrong_of(arms) == ["sidecar_latency: 0 of 10 handled, 0 out of order, 0 overlapping"]
 
 
 async def test_the_application_notices_what_is_out_of_order() -> None:
@@ -71,4 +84,6 @@ def test_a_short_run_is_right_and_has_figures() -> None:
     result = json.loads(ended.stdout)
     assert result["right"] is True
     assert {arm["handled"] for arm in result["details"]["checked"].values()} == {1000, 200}
-    assert {ratio["name"].split(",")[0] for ratio in result["ratios"]} == {"throughput", "latency p50", "latency p99"}
+    assert {ratio["name"].split(",")[0] for ratio in result["ratios"]} == {
+        "throughput", "latency p50", "latency p99", "ms added at p50",
+    }  # fmt: skip

@@ -43,6 +43,12 @@ def test_two_members_with_one_key_at_once_overlap():
     assert judged(handled(1, 1, "ann", done_s=2), handled(2, 2, "bob")).overlaps == 0
 
 
+def test_everything_within_one_long_handling_overlaps_with_it():
+    story = replace(STORY, published={"a": 29})
+    short = [handled(number, number, "bob") for number in range(2, 30)]
+    assert judged(handled(1, 1, "ann", done_s=100), *short, story=story).overlaps == 28
+
+
 def test_owner_changes_are_counted_in_all_and_before_anybody_came():
     figures = judged(handled(1, 1, "ann"), handled(2, 2, "bob"), handled(3, 12, "ann"))
     assert (figures.owner_changes, figures.steady_owner_changes) == (2, 1)

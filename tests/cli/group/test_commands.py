@@ -63,7 +63,7 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
     assert list(remarks(picture(), QUEUES)) == [
         "no owner: orders/2",
         "suspect: c, silent for a, b",
-        "not heard: c, a living member to a, b",
+        "not heard: c, which is alive according to a, b",
         "settings disagree: group.key: 'x' (a), 'y' (b)",
         "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
@@ -105,10 +105,13 @@ def test_queues_are_sorted_by_their_number() -> None:
 def test_a_change_is_a_line_with_what_is_known_of_it() -> None:
     change = OwnerChange(1_000_000, 3, "m", "a", "b", "handback", "offer", True, 51, 80, 0)
     bare = OwnerChange(2_500_000, 4, None, None, "b", "first", "broker", False, None, None, 2)
-    assert as_text([change, bare]).splitlines() == [
+    removed = OwnerChange(3_000_000, 5, None, "a", "b", "handback", "restripe", False, 51, None, 0)
+    assert as_text([change, bare, removed]).splitlines() == [
         "00:00:01.000 queue 3: a -> b, handback, decided by a, which left, drain 51 ms, pause 80 ms, duplicates 0",
         "00:00:02.500 queue 4: - -> b, first, decided by the broker, duplicates 2",
-        "owner changes: 2 (first 1, handback 1)",
+        "00:00:03.000 queue 5: a -> b, handback, decided by the re-striping, which removes the queue, drain 51 ms, "
+        "duplicates 0",
+        "owner changes: 3 (first 1, handback 2)",
     ]
     told = as_object([change])
     assert told["causes"] == {"handback": 1}
@@ -222,7 +225,7 @@ async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: P
     code, _, errors = await lbg("why", "unpublished", *config)
     assert (code, errors) == (
         1,
-        "lbg: its owner has nothing of key unpublished, and has handled none lately\n",
+        "lbg: its owner has no message of key unpublished, and has not handled one lately\n",
     )
 
     for command in (("group", "status"), ("why", "slow")):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import orjson
 
-from lbg_runtime.cli.live.tail import JournalTail
+from lbg_runtime.cli.live.tail import JournalTail, accepted_dispatches
 
 
 def header(member: str, incarnation: int = 1) -> bytes:
@@ -35,3 +35,12 @@ def test_records_of_several_members_come_in_the_order_of_their_times(tmp_path: P
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "p.ledger.jsonl").write_bytes(b"{}\n")
     assert JournalTail(tmp_path).read() == []
+
+
+def test_handlings_that_ended_well_come_from_all_members_and_not_from_a_torn_line(tmp_path: Path) -> None:
+    def handled(done_ns: int, outcome: str = "accepted") -> bytes:
+        return orjson.dumps({"kind": "dispatch", "outcome": outcome, "done_mono_ns": done_ns}) + b"\n"
+
+    (tmp_path / "a-1.member.jsonl").write_bytes(header("a") + handled(3) + flow(4) + handled(5)[:-9])
+    (tmp_path / "b-1.member.jsonl").write_bytes(header("b") + handled(1, "fenced") + handled(2))
+    assert [record["done_mono_ns"] for record in accepted_dispatches(tmp_path)] == [2, 3]

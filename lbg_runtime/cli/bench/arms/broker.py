@@ -6,8 +6,6 @@ Says what it took as one JSON line. Counts and order are checked here.
 import sys
 from time import perf_counter, process_time
 
-import orjson
-
 from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.arms.raw_client import (
     WINDOW,
@@ -21,6 +19,7 @@ from lbg_runtime.cli.bench.arms.raw_client import (
     numbered,
 )
 from lbg_runtime.cli.bench.quantile import quantile
+from lbg_runtime.cli.lines import say
 
 _AT_ONCE = 20_000
 """Frames that are made ahead; more of them would fill the memory and the processor's caches."""
@@ -149,7 +148,7 @@ def main(arm: str, host: str, *numbers: int) -> None:
             spent = bind(host, numbers[0], numbers[1])
         case _:
             raise UnexpectedAnswer(f"there is no arm {arm!r}")
-    print(orjson.dumps(spent).decode(), flush=True)
+    say(spent)
 
 
 if __name__ == "__main__":

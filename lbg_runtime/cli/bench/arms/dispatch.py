@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 
+from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.flow.machine import FlowMachine
@@ -13,7 +14,6 @@ from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.roles import Place
-from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY
@@ -36,10 +36,6 @@ QUEUE = SHAPE.queue_name(0)
 RUNTIME, LANES, BARE_LOOP, TASK = "runtime", "lanes and runners", "bare loop", "task per message"
 GOALS = {BARE_LOOP: 0.3, TASK: 5.0}
 Arm = Callable[[Sequence[Message]], Awaitable[float]]
-
-
-class BenchFailed(LbgError):
-    """The benchmark found that what it measured was not done right."""
 
 
 async def repeat(messages: Sequence[Message], rounds: int) -> None:
@@ -114,7 +110,7 @@ async def _lanes(messages: Sequence[Message]) -> float:
     running.cancel()
     await asyncio.wait([running])
     if sorted(ended) != list(range(1, len(deliveries) + 1)):
-        raise BenchFailed(f"{len(ended)} of {len(deliveries)} messages were handled")
+        raise BenchFailed(LANES, f"{len(ended)} of {len(deliveries)} messages were handled")
     return taken
 
 
@@ -200,7 +196,7 @@ async def _runtime(messages: Sequence[Message]) -> float:
         await flow.progress.wait()
         sink = transport.sink
         if sink is None:
-            raise BenchFailed("the flow was not bound")
+            raise BenchFailed(RUNTIME, "the flow was not bound")
         # To make a delivery of a message is the work of a transport.
         arrivals = [_received(number, message) for number, message in enumerate(messages, 1)]
         began = perf_counter()
@@ -223,7 +219,7 @@ async def _runtime(messages: Sequence[Message]) -> float:
         await running
         handling.cancel()
     if runner.handled != len(messages):
-        raise BenchFailed(f"{runner.handled} of {len(messages)} messages were handled")
+        raise BenchFailed(RUNTIME, f"{runner.handled} of {len(messages)} messages were handled")
     return taken
 
 

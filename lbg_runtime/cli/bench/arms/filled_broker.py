@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import orjson
 import uvloop
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import Effect, FlowId, Published
-from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine, SettledRange
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -27,6 +27,7 @@ from lbg_runtime.model.message import (
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
     Message,
+    PropertyValue,
 )
 from lbg_runtime.smf.contents import relay_of
 
@@ -53,27 +54,36 @@ class CountingEngine(Engine):
         return super().settle(flow, ranges)
 
 
-def fill(server: BrokerServer, message_count: int, key_count: int, shape: GroupShape) -> None:
-    """Put messages on the queue of a group, of each key in turn, as a hashed publisher of this project stamps them.
+def stamped(shape: GroupShape, key: int, of_key: int, number: int) -> Message:
+    """A message as a hashed publisher of this project makes it.
 
-    The application message id is the number of the message, from 0.
+    `of_key`: its number within its key, from 1. Its application message id is its number among all, from 0.
     """
+    stamps: dict[str, PropertyValue] = {
+        PARTITION_KEY_PROPERTY: f"key-{key}",
+        PUBLISHER_PROPERTY: "bench",
+        KEY_SEQUENCE_PROPERTY: of_key,
+    }
+    topic = shape.hashed_topic(key % shape.hash_count, TOPIC)
+    return Message(topic, PAYLOAD, stamps, str(number), 1_700_000_000_000 + number)
+
+
+def published(message: Message) -> Published:
+    """What the engine takes of a client that publishes this."""
+    relay = relay_of(message)
+    return Published(message.topic, relay, relay.size_bytes)
+
+
+def fill(server: BrokerServer, message_count: int, key_count: int, shape: GroupShape) -> None:
+    """Put messages on the queue of a group, of each key in turn."""
     server.create_queue(shape.queue_name(0), shape.subscriptions(0))
     client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
     numbers: Counter[int] = Counter()
     for index in range(message_count):
         key = index % key_count
         numbers[key] += 1
-        topic = shape.hashed_topic(key % shape.hash_count, TOPIC)
-        message = Message(
-            topic,
-            PAYLOAD,
-            {PARTITION_KEY_PROPERTY: f"key-{key}", PUBLISHER_PROPERTY: "bench", KEY_SEQUENCE_PROPERTY: numbers[key]},
-            str(index),
-            1_700_000_000_000 + index,
-        )
-        relay = relay_of(message)
-        server.carry_out(server.engine.publish_direct(client, Published(topic, relay, relay.size_bytes)))
+        message = published(stamped(shape, key, numbers[key], index))
+        server.carry_out(server.engine.publish_direct(client, message))
     server.engine.disconnect(client)
 
 
@@ -83,14 +93,10 @@ async def _serve(message_count: int, key_count: int, shapes: Sequence[GroupShape
         for shape in shapes:
             fill(server, message_count, key_count, shape)
         gc.freeze()
-        _say({"host": f"tcp://{server.host}:{server.port}"})
+        say({"host": f"tcp://{server.host}:{server.port}"})
         async for _ in read_lines(sys.stdin.fileno()):
             depth = sum(engine.queue_depth(DEFAULT_VPN, shape.queue_name(0)) for shape in shapes)
-            _say({"cpu_s": time.process_time(), "depth": depth, "settle_frames": engine.settle_frames})
-
-
-def _say(facts: dict[str, object]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)
+            say({"cpu_s": time.process_time(), "depth": depth, "settle_frames": engine.settle_frames})
 
 
 if __name__ == "__main__":

@@ -10,27 +10,17 @@ import sys
 import time
 from collections import Counter
 
-import orjson
 import uvloop
 
-from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.arms.filled_broker import PAYLOAD, TOPIC, CountingEngine
+from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, published, stamped
 from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
 from lbg_runtime.cli.bench.report import quiet_log
 from lbg_runtime.cli.broker import GC_THRESHOLDS
-from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
-from lbg_runtime.model.message import (
-    KEY_SEQUENCE_PROPERTY,
-    PARTITION_KEY_PROPERTY,
-    PUBLISHER_PROPERTY,
-    Message,
-    PropertyValue,
-)
-from lbg_runtime.smf.contents import relay_of
 
 _SHARDS = 96
 
@@ -41,7 +31,7 @@ def shape_of(queue_count: int) -> GroupShape:
 
 
 class Filler:
-    """Puts messages on the queues as a hashed publisher stamps them; the message id is the number, from 0."""
+    """Puts messages on the queues, numbered on and on."""
 
     def __init__(self, server: BrokerServer, shape: GroupShape) -> None:
         self._server = server
@@ -59,15 +49,9 @@ class Filler:
         for index in range(count):
             key = first_key + index % key_count
             of_key[key] += 1
-            topic = shape.hashed_topic(key % shape.hash_count, TOPIC)
-            stamps: dict[str, PropertyValue] = {
-                PARTITION_KEY_PROPERTY: f"key-{key}",
-                PUBLISHER_PROPERTY: "b",
-                KEY_SEQUENCE_PROPERTY: of_key[key],
-            }
-            relay = relay_of(Message(topic, PAYLOAD, stamps, str(self._number), 1_700_000_000_000))
+            message = published(stamped(shape, key, of_key[key], self._number))
             self._number += 1
-            effects += server.engine.publish_direct(client, Published(topic, relay, relay.size_bytes))
+            effects += server.engine.publish_direct(client, message)
         server.engine.disconnect(client)
         server.carry_out(effects)
 
@@ -78,11 +62,11 @@ async def _serve(queue_count: int) -> None:
     async with BrokerServer(port=0, engine=engine) as server:
         filler = Filler(server, shape_of(queue_count))
         gc.freeze()
-        _say({"host": f"tcp://{server.host}:{server.port}"})
+        say({"host": f"tcp://{server.host}:{server.port}"})
         async for line in read_lines(sys.stdin.fileno()):
             if line:
                 filler.fill(*map(int, line.split()))
-            _say(_facts(engine))
+            say(_facts(engine))
 
 
 def _facts(engine: CountingEngine) -> dict[str, object]:
@@ -99,10 +83,6 @@ def _facts(engine: CountingEngine) -> dict[str, object]:
         "feeds": feeds,
         "settle_frames": engine.settle_frames,
     }
-
-
-def _say(facts: dict[str, object]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)
 
 
 if __name__ == "__main__":

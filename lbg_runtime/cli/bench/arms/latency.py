@@ -15,11 +15,12 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import uvloop
 
 from lbg_runtime.cli.bench.arms.filled_broker import TOPIC, shape_of
 from lbg_runtime.cli.bench.arms.receive import PATIENCE_S, WrongCourse, check_course, member_of, settings_for
+from lbg_runtime.cli.bench.quantile import quantile
+from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
@@ -63,7 +64,7 @@ class Latencies:
         """Note a message that came at this time; whether it is the last one."""
         if not self._is_begun:
             self._is_begun = True
-            _say({"is_ready": True})
+            say({"is_ready": True})
             return False
         number, sent_ns, _ = payload.split(b" ", 2)
         self._numbers.append(number.decode())
@@ -73,7 +74,7 @@ class Latencies:
     def tell(self) -> None:
         """Say the figures, in microseconds; raises `WrongCourse` unless all came once and in the order of each key."""
         check_course(self._numbers, self._wanted, KEYS)
-        _say(quantiles(self._taken_ns[WARM_UP:]))
+        say(quantiles(self._taken_ns[WARM_UP:]))
 
 
 def take_by_callback(host: str, latencies: Latencies) -> None:
@@ -172,7 +173,7 @@ async def publish(host: str, count: int, rate_per_s: float) -> None:
 
             await asyncio.to_thread(keep_pace)
     await transport.close()
-    _say({arm: publisher.counts.confirmed for arm, publisher in publishers.items()})
+    say({arm: publisher.counts.confirmed for arm, publisher in publishers.items()})
 
 
 def main(arm: str, host: str, count: int, rate_per_s: float) -> None:
@@ -195,16 +196,11 @@ def main(arm: str, host: str, count: int, rate_per_s: float) -> None:
 
 def quantiles(values_ns: Sequence[int]) -> dict[str, float]:
     """In microseconds, by name."""
-    ordered = sorted(values_ns)
-    return {name: ordered[int(len(ordered) * part)] / 1_000 for name, part in QUANTILES.items()}
+    return {name: quantile(values_ns, part) / 1_000 for name, part in QUANTILES.items()}
 
 
 def _settings(client_name: str, host: str) -> SolaceSettings:
     return replace(settings_for(host, ClientPathChoice.FAST), client_name=client_name)
-
-
-def _say(facts: dict[str, Any]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)
 
 
 if __name__ == "__main__":

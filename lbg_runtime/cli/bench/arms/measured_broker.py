@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-import orjson
 import uvloop
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
@@ -25,7 +24,7 @@ from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name
 from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
 from lbg_runtime.cli.bench.report import quiet_log
 from lbg_runtime.cli.broker import GC_THRESHOLDS
-from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_assured
 from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, encode_frame, protocol_of
 from lbg_runtime.smf.message import read_published
@@ -92,7 +91,7 @@ async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
             server.create_queue(queue_name(queue), [topic_of(queue)])
         gc.collect()
         gc.freeze()
-        _say({"host": f"tcp://{server.host}:{server.port}"})
+        say({"host": f"tcp://{server.host}:{server.port}"})
         counting_s = 0.0
         async for _ in read_lines(sys.stdin.fileno()):
             began_s = time.process_time()
@@ -101,7 +100,7 @@ async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
             flows = sum(len(engine.queue_flows(DEFAULT_VPN, name)) for name in names)
             # Of ten thousand queues it takes as long as a message of each.
             counting_s += time.process_time() - began_s
-            _say(
+            say(
                 {
                     "cpu_s": time.process_time() - counting_s,
                     "memory_bytes": memory_bytes(),
@@ -121,13 +120,9 @@ async def _serve_bare(count: int) -> None:
     ready = ready_deliveries(count)
     listener = await asyncio.get_running_loop().create_server(lambda: BarePeer(ready), "127.0.0.1", 0)
     async with listener:
-        _say({"host": f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"})
+        say({"host": f"tcp://127.0.0.1:{listener.sockets[0].getsockname()[1]}"})
         async for _ in read_lines(sys.stdin.fileno()):
-            _say({"cpu_s": time.process_time(), "memory_bytes": memory_bytes()})
-
-
-def _say(facts: dict[str, object]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)
+            say({"cpu_s": time.process_time(), "memory_bytes": memory_bytes()})
 
 
 if __name__ == "__main__":

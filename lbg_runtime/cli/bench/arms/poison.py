@@ -7,15 +7,16 @@ begin, on the machine's monotonic clock: whoever is measured beside another begi
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 
-import orjson
 import uvloop
 
 from lbg_runtime.cli.bench.arms.filled_broker import TOPIC
-from lbg_runtime.cli.bench.arms.poison_broker import POISONED, SHAPE
+from lbg_runtime.cli.bench.arms.poison_broker import POISONED, SHAPE, is_measured
 from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course, settings_for
 from lbg_runtime.cli.bench.poison import POLICIES, SAMPLE
 from lbg_runtime.cli.bench.report import quiet_log
+from lbg_runtime.cli.lines import say
 from lbg_runtime.config.settings import ClientPathChoice, Settings
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
@@ -29,11 +30,13 @@ class Poison(Exception):
     """What the poisoned key's messages fail with, all of them."""
 
 
-def is_measured(arm: str, key: int) -> bool:
-    """Whether the messages of a key count: those of other keys, and with `stop`, those of other queues."""
-    if arm == "stop":
-        return key % SHAPE.hash_count % SHAPE.queue_count != POISONED
-    return key != POISONED
+def check_measured(arm: str, ids: Sequence[str], count: int, key_count: int) -> None:
+    """Raise `WrongCourse` unless every message that counts came once, and in the order of its key."""
+    keys = [key for key in range(key_count) if is_measured(arm, key)]
+    numbers = [number for number in range(count) if is_measured(arm, number % key_count)]
+    # Keys take turns among those that count as well: place modulo their count is the key.
+    place = {number: at for at, number in enumerate(numbers)}
+    check_course([str(place[int(number)]) for number in ids], len(numbers), len(keys))
 
 
 async def take(arm: str, host: str, count: int, key_count: int, measured_as: str, begin_s: float) -> dict[str, object]:
@@ -48,21 +51,19 @@ async def take(arm: str, host: str, count: int, key_count: int, measured_as: str
     is_poisoned = arm != "no poison"
     handlers = Handlers()
     poisoned_key = f"key-{POISONED}"
+    measured_keys = {f"key-{key}" for key in range(key_count) if is_measured(measured_as, key)}
 
     @handlers.handler(TOPIC)
     async def handle(message: Message) -> None:
         nonlocal failed
         if not gate.is_set():
             await gate.wait()
-        if message.key == poisoned_key:
-            if is_poisoned:
-                failed += 1
-                raise Poison
+        if is_poisoned and message.key == poisoned_key:
+            failed += 1
+            raise Poison
+        if message.key not in measured_keys:
             return
-        number = message.message_id or ""
-        if measured_as == "stop" and not is_measured(measured_as, int(number) % key_count):
-            return
-        ids.append(number)
+        ids.append(message.message_id or "")
         if not len(ids) % SAMPLE or len(ids) == expected:
             moments.append(time.monotonic())
             cpu_s.append(time.process_time())
@@ -87,10 +88,7 @@ async def take(arm: str, host: str, count: int, key_count: int, measured_as: str
         await app.run()
     if is_poisoned and not failed:
         raise WrongCourse("the poisoned key was not met while the others were handled")
-    if measured_as != "stop":
-        # All messages of the poisoned key are missing, and no other.
-        place = {number: at for at, number in enumerate(n for n in range(count) if n % key_count != POISONED)}
-        check_course([str(place[int(number)]) for number in ids], expected, key_count - 1)
+    check_measured(measured_as, ids, count, key_count)
     return {"moments": moments, "cpu_us": (cpu_s[-1] - cpu_s[0]) / (expected - SAMPLE) * 1e6, "failed": failed}
 
 
@@ -99,4 +97,4 @@ if __name__ == "__main__":
 
     quiet_log(logging.CRITICAL)
     arm, host, count, key_count, measured_as, begin_s = sys.argv[1:]
-    print(orjson.dumps(uvloop.run(take(arm, host, int(count), int(key_count), measured_as, float(begin_s)))).decode())
+    say(uvloop.run(take(arm, host, int(count), int(key_count), measured_as, float(begin_s))))

@@ -1,36 +1,26 @@
 """The development broker with a group's queues that are full before anybody reads them; a process of its own.
 
 Arguments: how many messages, of how many keys. One of the keys is the poisoned one; nothing tells it from the others
-but its name. Says on standard output where it listens, as one JSON line, and what lies where for each line that it
-reads.
+but its name. Says on standard output where it listens, as one JSON line. For each line that it reads, the arm whose
+keys count, it says what lies where.
 """
 
 import gc
 import sys
-import time
 from collections import Counter
 
-import orjson
 import uvloop
 
-from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.arms.filled_broker import PAYLOAD, TOPIC
-from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.bench.arms.filled_broker import published, stamped
+from lbg_runtime.cli.bench.arms.publish_broker import queue_content
+from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, QueueName
-from lbg_runtime.model.message import (
-    KEY_SEQUENCE_PROPERTY,
-    PARTITION_KEY_PROPERTY,
-    PUBLISHER_PROPERTY,
-    Message,
-    PropertyValue,
-)
-from lbg_runtime.smf.contents import relay_of
 
 SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=4)
 POISONED = 0
@@ -40,8 +30,15 @@ DEAD = QueueName("#DEAD_MSG_QUEUE")
 ERRORS = QueueName(f"{ERROR_TOPIC_PREFIX}{SHAPE.name}")
 
 
+def is_measured(arm: str, key: int) -> bool:
+    """Whether the messages of a key count: those of other keys, and with `stop`, those of other queues."""
+    if arm == "stop":
+        return key % SHAPE.hash_count % SHAPE.queue_count != POISONED
+    return key != POISONED
+
+
 def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
-    """Of each key in turn, as a hashed publisher stamps them; the message id is the number of the message, from 0."""
+    """Put messages of each key in turn on the queues."""
     server.create_queue(ERRORS, [ERRORS])
     server.create_queue(DEAD)
     for index in range(SHAPE.queue_count):
@@ -53,14 +50,8 @@ def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
     for index in range(message_count):
         key = index % key_count
         numbers[key] += 1
-        stamps: dict[str, PropertyValue] = {
-            PARTITION_KEY_PROPERTY: f"key-{key}",
-            PUBLISHER_PROPERTY: "bench",
-            KEY_SEQUENCE_PROPERTY: numbers[key],
-        }
-        topic = SHAPE.hashed_topic(key % SHAPE.hash_count, TOPIC)
-        relay = relay_of(Message(topic, PAYLOAD, stamps, str(index), 1_700_000_000_000 + index))
-        server.carry_out(server.engine.publish_direct(client, Published(topic, relay, relay.size_bytes)))
+        message = published(stamped(SHAPE, key, numbers[key], index))
+        server.carry_out(server.engine.publish_direct(client, message))
     server.engine.disconnect(client)
 
 
@@ -69,12 +60,12 @@ async def _serve(message_count: int, key_count: int) -> None:
     async with BrokerServer(port=0, engine=engine) as server:
         fill(server, message_count, key_count)
         gc.freeze()
-        _say({"host": f"tcp://{server.host}:{server.port}"})
+        say({"host": f"tcp://{server.host}:{server.port}"})
         parking = parking_queue(SHAPE.name, POISONED)
-        async for _ in read_lines(sys.stdin.fileno()):
-            _say(
+        async for arm in read_lines(sys.stdin.fileno()):
+            say(
                 {
-                    "cpu_s": time.process_time(),
+                    "unsettled": unsettled(engine, arm.decode(), key_count),
                     "errors": engine.queue_depth(DEFAULT_VPN, ERRORS),
                     "dead": engine.queue_depth(DEFAULT_VPN, DEAD),
                     "parked": engine.queue_depth(DEFAULT_VPN, parking),
@@ -82,8 +73,10 @@ async def _serve(message_count: int, key_count: int) -> None:
             )
 
 
-def _say(facts: dict[str, object]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)
+def unsettled(engine: Engine, arm: str, key_count: int) -> int:
+    """How many messages that count lie on the group's queues."""
+    left = (int(each.message_id or 0) for queue in SHAPE.queue_names() for each in queue_content(engine, queue))
+    return sum(is_measured(arm, number % key_count) for number in left)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import uvloop
 
 from lbg_runtime.cli.bench.arms.publish_broker import NUMBER_DIGITS, SHAPE
 from lbg_runtime.cli.bench.arms.receive import Clock, WrongCourse, settings_for
+from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.hashing import HashFunction
@@ -178,7 +178,7 @@ def main(arm: str, host: str, count: int) -> None:
             spent = uvloop.run(publish_hashed(host, count))
         case _:
             raise WrongCourse(f"there is no arm {arm!r}")
-    print(orjson.dumps(spent).decode(), flush=True)
+    say(spent)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ import gc
 import sys
 import time
 
-import orjson
 import uvloop
 
 from lbg_runtime.broker.engine.effects import Deliver, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
@@ -47,11 +46,11 @@ async def _serve() -> None:
     async with BrokerServer(port=0, engine=engine) as server:
         server.create_queue(QUEUE, SHAPE.subscriptions(0))
         gc.freeze()
-        _say({"host": f"tcp://{server.host}:{server.port}"})
+        say({"host": f"tcp://{server.host}:{server.port}"})
         async for _ in read_lines(sys.stdin.fileno()):
             cpu_s = time.process_time()
             content = queue_content(engine)
-            _say(
+            say(
                 {
                     "cpu_s": cpu_s,
                     "numbers": [int(message.payload[:NUMBER_DIGITS]) for message in content],
@@ -63,10 +62,6 @@ async def _serve() -> None:
 
 NUMBER_DIGITS = 8
 """Every payload begins with the number of its message, from 0."""
-
-
-def _say(facts: dict[str, object]) -> None:
-    print(orjson.dumps(facts).decode(), flush=True)
 
 
 if __name__ == "__main__":

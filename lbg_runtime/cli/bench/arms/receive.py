@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import uvloop
 
 from lbg_runtime.cli.bench.arms.filled_broker import QUEUE, SHAPE, TOPIC
+from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.config.settings import ClientPathChoice, Settings
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
@@ -195,7 +195,7 @@ def main(arm: str, host: str, count: int, key_count: int) -> None:
         case _:
             raise WrongCourse(f"there is no arm {arm!r}")
     check_course(ids, count, key_count)
-    print(orjson.dumps(spent).decode(), flush=True)
+    say(spent)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.lines import read_lines, say
 
 TOPIC = "orders/>"
 ROUTE = "/orders"
@@ -87,7 +87,7 @@ async def _serve() -> None:
     config = uvicorn.Config(OrderedApplication().application(), lifespan="off", log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        print(orjson.dumps({"port": listener.getsockname()[1]}).decode(), flush=True)
+        say({"port": listener.getsockname()[1]})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
             async for _ in read_lines(sys.stdin.fileno()):

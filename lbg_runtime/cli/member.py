@@ -1,0 +1,49 @@
+"""What `lbg run` and `lbg land` have in common: a process that is a member, and nothing after it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import orjson
+import typer
+
+from lbg_runtime.admin.stored import load_group_settings
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
+
+
+def member_settings(config: Path, status_port: int | None, journal: Path | None) -> Settings:
+    """The settings with what the command line has in their place; raises `UserError`."""
+    settings = load_group_settings(config)
+    if status_port is not None:
+        if settings.ops.status is None:
+            expected = "an ops.status, whose port it replaces"
+            raise UserError("--status-port", f"{status_port}, and no ops.status", expected)
+        settings = settings.with_status_port(status_port)
+    return settings if journal is None else settings.with_journal(journal)
+
+
+def run_member(
+    app: App, parent_pid: int | None, *, as_json: bool, more: Callable[[], Mapping[str, object]] = dict
+) -> NoReturn:
+    """Be a member until it is asked to leave, and end the process by how it left.
+
+    As JSON that is told at the end, with `more` beside it.
+    """
+    report = app.run_sync(parent_pid=parent_pid, ends_process=True)
+    if as_json:
+        left = {
+            "member": app.membership.member,
+            "clean": report.is_clean,
+            "left_behind": report.left_behind,
+            "still_bound": report.still_bound,
+            **more(),
+        }
+        # Signals are ignored by now: whoever does not read this would keep the process.
+        guard = ExitGuard(report.exit_code)
+        guard.arm(EXIT_GRACE_S)
+        print(orjson.dumps(left).decode(), flush=True)
+        guard.disarm()
+    raise typer.Exit(report.exit_code)
