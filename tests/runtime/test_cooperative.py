@@ -175,6 +175,29 @@ async def test_who_stood_aside_for_a_process_that_has_left_ends_and_may_be_start
     assert len(trial.handled) == 60 * 10 * 8
 
 
+async def test_who_stood_aside_ends_although_a_key_of_it_always_fails(trial):
+    """Such a queue is never handed back, so nothing may wait for that."""
+    failed = asyncio.Event()
+
+    async def work(message):
+        failed.set()
+        raise ValueError(message.key)
+
+    sections = {"rebind": {"drain_timeout": "5s"}}
+    async with trial.running(trial.discovered("a", work=work, **sections)) as [first]:
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(1, 1)
+        await asyncio.wait_for(failed.wait(), 10)
+        async with trial.running(trial.discovered("a", work=work, **sections)):
+            await asyncio.sleep(20)
+            assert not first.done()
+            assert "a-0" in trial.active_clients(), "it holds the queue of that key"
+        with pytest.raises(MemberSuperseded):
+            await asyncio.wait_for(first, 10)
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: sum(trial.depths()) == 0)
+
+
 async def test_who_is_asked_to_leave_while_it_stands_aside_leaves_as_any_member(trial):
     first = trial.discovered("a")
     async with trial.running(first) as [task]:

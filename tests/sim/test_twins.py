@@ -3,13 +3,13 @@
 The mutants override private methods, because they stand for edits of what they replace.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from lbg_runtime.core.group.control_messages import ControlMessage
-from lbg_runtime.core.group.control_plane import ControlOutput, ControlPlaneMachine
+from lbg_runtime.core.group.control_plane import ControlInput, ControlOutput, ControlPlaneMachine, Superseded
 from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.membership_events import MembershipCommand
 from lbg_runtime.core.group.rebalance_events import RebalanceEvent
@@ -167,8 +167,8 @@ class StandsAsideAndKeepsItsQueues(ControlPlaneMachine):
 class StandsAsideForEver(ControlPlaneMachine):
     """Also for one that has gone."""
 
-    def _look_whether_superseded(self) -> list[ControlOutput]:
-        return []
+    def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[ControlOutput]:
+        return [output for output in super().take(inputs, now_ms) if not isinstance(output, Superseded)]
 
 
 class StandsAsideAndGoesOn(ControlPlaneMachine):

@@ -116,7 +116,7 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The process that this one stands aside for has gone, and this one holds nothing: only a new start is of use."""
+    """The process that this one stands aside for has gone: this one is to leave, as only a new start is of use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,6 @@ class ControlPlaneMachine:
         self._give_at_ms: int | None = None
         """While it is, and queues are left with us: when we give them up again, where a drain took too long."""
         self._is_handing_over = False
-        self._has_winner_gone = False
-        """Of those that this one stands aside for; until it is told."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -234,7 +232,7 @@ class ControlPlaneMachine:
             outputs += self.rebalance.on_deadline(now_ms)
         elif self._give_at_ms is not None and now_ms >= self._give_at_ms:
             outputs += self._give_everything(now_ms)
-        return outputs + self._look_whether_handed_over() + self._look_whether_superseded()
+        return outputs + self._look_whether_handed_over()
 
     # -- what comes in
 
@@ -346,7 +344,7 @@ class ControlPlaneMachine:
                     outputs += [AskFlow(queue, PlaceChanged(AWAY)) for queue in self._flows]
                     outputs += self._give_everything(now_ms)
                 case WinnerGone():
-                    self._has_winner_gone = True
+                    outputs.append(Superseded())
                 case DuplicateMemberFound() | SettingsDisagree():
                     outputs.append(command)
                 case Note():
@@ -432,12 +430,6 @@ class ControlPlaneMachine:
             return []
         self._is_handing_over = False
         return [HandedOver()]
-
-    def _look_whether_superseded(self) -> list[ControlOutput]:
-        if not self._has_winner_gone or any(flow.state in HOLDING for flow in self._flows.values()):
-            return []
-        self._has_winner_gone = False
-        return [Superseded()]
 
 
 def report_of(flow: FlowMachine) -> FlowReport | None:
