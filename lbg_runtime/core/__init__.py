@@ -1,1 +1,1 @@
-"""Pure machines of a member: flow, rebind schedule, key lanes, roles. No waiting, no clock, no chance of their own."""
+"""Pure machines of a member: flow, rebind schedule, key lanes, roles. They do not wait, read a clock or roll dice."""

@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class RandomSource(Protocol):
-    """What a `random.Random` offers of it; seeded in tests and simulations."""
+    """The part of `random.Random` that is needed; seeded in tests and simulations."""
 
     def uniform(self, a: float, b: float, /) -> float:
         """A number between `a` and `b`."""

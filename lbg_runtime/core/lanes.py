@@ -1,7 +1,7 @@
 """One serial lane per key of a group, for all queues of a member (law L2).
 
-A lane outlives binds: a redelivered message of a key waits behind a handler that still runs for an older handle. The
-lanes decide what may start; runners do the handling. Called from the member's one loop thread only.
+A lane outlives binds: a redelivered message of a key waits behind a handler that is still running for an older handle.
+The lanes decide what may start; runners do the handling. Called only from the thread of the member's event loop.
 """
 
 import heapq
@@ -15,11 +15,11 @@ from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 
 LaneKey: TypeAlias = str
-"""Names a lane. An alias and no type of its own: making a value of one would cost each message a call."""
+"""Names a lane. An alias rather than a type of its own, which would cost each message a call."""
 
 
 class Queued(Protocol):
-    """What can stand in a lane: something of one flow handle."""
+    """Anything that can wait in a lane: it belongs to one flow handle."""
 
     @property
     def queue(self) -> QueueName:
@@ -36,37 +36,37 @@ Q = TypeVar("Q", bound=Queued)
 
 
 class LaneStage(Enum):
-    """How far the first delivery of a lane has come."""
+    """How far the head of a lane has got."""
 
     READY = "ready"
-    """It waits for a runner."""
+    """It is waiting for a runner."""
     RUNNING = "running"
-    """Its handler runs."""
+    """Its handler is running."""
     DELAYED = "delayed"
-    """Its last attempt failed; it waits for its next one, or is held."""
+    """Its last attempt failed; it is waiting for the next one, or is held."""
 
 
-# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+# Looked up once: before Python 3.12, accessing an enum member costs as much as a function call.
 _READY, _RUNNING, _DELAYED = LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSight(Generic[Q]):
-    """How a lane stands, for those who ask."""
+    """A snapshot of one lane, for status and questions."""
 
     head: Q
     stage: LaneStage
     waiting: int
     """Deliveries behind the head."""
     retry_at_ms: int | None
-    """When a delayed head is ready again."""
+    """When a delayed head becomes ready again."""
 
 
 class Lane(Generic[Q]):
-    """The deliveries of one key; exists only while there are any. Only the lanes change it.
+    """The deliveries of one key; exists only while there are any. Only `KeyLanes` changes it.
 
-    The head is the one that runs, waits for its retry, or starts next. What `next_ready` gives out is leave to handle
-    the head, until `finish` or `delay`.
+    The head is the delivery that is running, waiting for its retry, or next to start. A lane returned by `next_ready`
+    is permission to handle its head, until `finish` or `delay`.
     """
 
     __slots__ = ("attempt", "head", "is_recalled", "key", "rest", "stage")
@@ -76,12 +76,12 @@ class Lane(Generic[Q]):
         self.head = delivery
         """The first delivery."""
         self.rest: deque[Q] | None = None
-        """Those behind it; made for the first of them, as most lanes never have one and a deque is large."""
+        """Those behind it. Created on first use: most lanes never need it, and a deque is large."""
         self.stage = _READY
         self.attempt = 0
-        """Which try of the head was started last, from 1."""
+        """The number of the latest attempt at the head, from 1; 0 before the first."""
         self.is_recalled = False
-        """The head runs while its flow took back all that had not started; it is not tried again."""
+        """The head was running when its flow took back everything unstarted; it is not tried again."""
 
     @property
     def waiting(self) -> int:
@@ -91,24 +91,24 @@ class Lane(Generic[Q]):
 
 @dataclass(slots=True)
 class KeyLanes(Generic[Q]):
-    """Serial per key, fair between keys: lanes take turns in the order they became ready.
+    """Serial per key, fair between keys: lanes take turns in the order in which they became ready.
 
-    Constant time per call, but for `delay` and `release_due` (logarithmic in the delayed lanes), `return_unstarted` and
-    `look` (linear in all that is held), and `running` and `waiting` (linear in the lanes: to count along costs each
-    message more than those who ask are worth).
+    Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `return_unstarted` and
+    `look` (linear in everything held), and `running` and `waiting` (linear in the lanes: keeping counts would slow down
+    every message for the sake of a rare question).
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
     ready: deque[Lane[Q]] = field(default_factory=deque)
-    """Those that `next_ready` would return, in this order; for others to look whether there are any."""
+    """The lanes that `next_ready` will return, in this order. Others may only check whether there are any."""
     _delayed: list[tuple[int, int, LaneKey]] = field(default_factory=list)
     """Heap of (until, serial number, lane); the serial number keeps equal times in order of arrival."""
     _delay_count: int = 0
     _held_up: set[LaneKey] = field(default_factory=set)
-    """Lanes of which nobody knows when the head will be done: it has failed, or runs for too long. Here and not in the
-    lane, which would be larger: that is felt."""
+    """Lanes whose head has failed or has been running for too long, so that nobody knows when it will be done. Kept
+    here because another field would make every lane larger, which is measurable."""
     max_waiting: int | None = None
-    """Behind the head of one lane; what comes beyond is taken as well, and told of. None: no bound."""
+    """How many may wait behind one head before `offer` reports an excess, which it still takes. None: no bound."""
 
     @property
     def running(self) -> int:
@@ -117,16 +117,16 @@ class KeyLanes(Generic[Q]):
 
     @property
     def waiting(self) -> int:
-        """Deliveries in the lanes that are not being handled; those between two tries are among them."""
+        """Deliveries in the lanes that are not being handled, including those between two attempts."""
         return sum(lane.waiting + (lane.stage is not _RUNNING) for lane in self._lanes.values())
 
     @property
     def count(self) -> int:
-        """Lanes, which are the keys of which something is held."""
+        """Number of lanes, which is the number of keys that have deliveries here."""
         return len(self._lanes)
 
     def look(self, lane_key: LaneKey) -> LaneSight[Q] | None:
-        """How a lane stands, or None where nothing of its key is here."""
+        """A snapshot of a lane, or None if nothing of its key is here."""
         lane = self._lanes.get(lane_key)
         if lane is None:
             return None
@@ -134,12 +134,12 @@ class KeyLanes(Generic[Q]):
         return LaneSight(lane.head, lane.stage, lane.waiting, retry_at_ms)
 
     def find(self, lane_key: LaneKey) -> Lane[Q] | None:
-        """The lane of a key; None where nothing of it is here."""
+        """The lane of a key, or None if nothing of it is here."""
         return self._lanes.get(lane_key)
 
     def offer(self, lane_key: LaneKey, delivery: Q) -> bool:
-        """Put a delivery at the end of its key's lane; whether others need not wait for it: more than `max_waiting`
-        wait there now, or the lane is held up.
+        """Put a delivery at the end of its key's lane; return True if other keys need not wait for it: more than
+        `max_waiting` now wait there, or the lane is held up.
         """
         lane = self._lanes.get(lane_key)
         if lane is None:
@@ -155,7 +155,7 @@ class KeyLanes(Generic[Q]):
         return self.max_waiting is not None and len(lane.rest) > self.max_waiting
 
     def next_ready(self) -> Lane[Q] | None:
-        """Take the turn of the lane that has been ready longest, and mark it running; None where none is ready."""
+        """Take the lane that has been ready longest, and mark it running; None if no lane is ready."""
         if not self.ready:
             return None
         lane = self.ready.popleft()
@@ -166,17 +166,17 @@ class KeyLanes(Generic[Q]):
     def finish(self, lane: Lane[Q]) -> None:
         """The running head is done, whatever its outcome; the next of its key may start.
 
-        Where the head ended without an outcome, none of its successors may start (L3): before it calls this, the caller
-        has had them returned, or has seen to it that nothing of their flow starts.
+        If the head ended without an outcome, none of its successors may start (L3): before calling this, the caller
+        must have had them returned, or have made sure that nothing of their flow starts.
         """
-        # Not by `_check_running`: this is called for every message.
+        # Inlined instead of calling `_check_running`: this runs for every message.
         if lane.stage is not _RUNNING:
             raise InvariantViolated(f"lane {lane.key} is not running")
         lane.stage = _READY
         if self._held_up:
             self._held_up.discard(lane.key)
         if lane.rest:
-            # Afresh, with a new head.
+            # Start over with the next head.
             lane.head = lane.rest.popleft()
             lane.attempt = 0
             lane.is_recalled = False
@@ -187,8 +187,8 @@ class KeyLanes(Generic[Q]):
     def delay(self, lane: Lane[Q], until_ms: int) -> bool:
         """The running head is to be tried again at `until_ms`; its key waits, other keys do not.
 
-        Returns False, and changes nothing, where its flow has meanwhile taken back all that had not started: the
-        delivery then ends without an outcome, and `finish` must be called.
+        Returns False, and changes nothing, if its flow has meanwhile taken back everything unstarted: the delivery then
+        ends without an outcome, and `finish` must be called.
         """
         _check_running(lane)
         if lane.is_recalled:
@@ -199,7 +199,7 @@ class KeyLanes(Generic[Q]):
         return True
 
     def hold(self, lane: Lane[Q]) -> bool:
-        """As `delay`, without an end: only `return_unstarted` takes the head away, and with it the hold."""
+        """Like `delay`, but without an end: only `return_unstarted` removes the head, and with it the hold."""
         _check_running(lane)
         if lane.is_recalled:
             return False
@@ -207,9 +207,9 @@ class KeyLanes(Generic[Q]):
         return True
 
     def hold_up(self, lane: Lane[Q]) -> list[Q]:
-        """The lane is held up until it has another head; what waits behind this one, the first time that it is told.
+        """Mark the lane as held up until it has another head; the first call for a head returns what waits behind it.
 
-        Linear in the lane, and then nothing is asked of it again: what comes meanwhile, `offer` tells of.
+        Linear in the lane on that first call only; `offer` reports the deliveries that arrive later.
         """
         if lane.key in self._held_up:
             return []
@@ -217,8 +217,8 @@ class KeyLanes(Generic[Q]):
         return list(lane.rest or ())
 
     def bring_forward(self, lane: Lane[Q], is_meant: Callable[[Q], bool]) -> bool:
-        """Have the first delivery that is meant take the turn of a running lane, before its head, which starts afresh
-        when it is first again. False, and nothing is changed, where there is none. Linear in the lane.
+        """Give the turn of a running lane to the first delivery for which `is_meant` is true, ahead of the head, which
+        starts over when it is first again. Returns False, and changes nothing, if there is none. Linear in the lane.
         """
         _check_running(lane)
         rest = lane.rest
@@ -236,27 +236,27 @@ class KeyLanes(Generic[Q]):
         return True
 
     def next_delayed_ms(self) -> int | None:
-        """When `release_due` has something to do next; None where nothing is delayed."""
+        """When `release_due` next has something to do; None if nothing is delayed."""
         return self._delayed[0][0] if self._delayed else None
 
     def release_due(self, now_ms: int) -> None:
-        """Make the delayed lanes ready whose time has come."""
+        """Make ready the delayed lanes whose time has come."""
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, _, lane_key = heapq.heappop(self._delayed)
             self._make_ready(self._lanes[lane_key])
 
     def lanes(self) -> Iterable[Lane[Q]]:
-        """All of them, in the order in which they came to be; for others to look."""
+        """All lanes, in the order in which they were created; read-only for the caller."""
         return self._lanes.values()
 
     def held(self) -> list[Q]:
-        """All deliveries in the lanes; those of one key in their order."""
+        """All deliveries in the lanes; those of one key are in order."""
         return [delivery for lane in self._lanes.values() for delivery in (lane.head, *(lane.rest or ()))]
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> list[Q]:
-        """Take out the deliveries of this flow that no handler holds, heads between two tries included.
+        """Take out the deliveries of this flow that no handler holds, including heads between two attempts.
 
-        In each key they come back in their order. A delivery that is being handled stays, and is not tried again.
+        Those of one key are returned in order. A delivery that is being handled stays, and is not tried again.
         """
         returned: list[Q] = []
         for lane in list(self._lanes.values()):
@@ -284,7 +284,7 @@ class KeyLanes(Generic[Q]):
         if lane.rest is None:
             del self._lanes[lane.key]
             return returned
-        # In its place in the line of those that are ready, if it stands there.
+        # A lane that was ready keeps its place among the ready ones.
         lane.head, lane.attempt = lane.rest.popleft(), 0
         if lane.stage is _DELAYED:
             self._make_ready(lane)

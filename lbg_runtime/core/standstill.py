@@ -1,4 +1,4 @@
-"""What has stood still for too long: told once when it has, and once when it is over. No clock."""
+"""What has stood still for too long: reported once when that begins, and once when it is over. No clock."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -8,23 +8,24 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Standing(NamedTuple, Generic[K]):
-    """Something as it is found at one look."""
+    """The state of one thing at one look."""
 
     name: K
     at: Hashable
-    """What it stands at; by another value than at the last look it has moved on."""
+    """Its position; a value other than at the last look means that it has moved on."""
     since_ms: int | None
-    """Counts at the first look that finds it there; None for the moment of that look."""
+    """Since when it has stood there. Only the first look that finds it there uses this; None for the time of that
+    look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue(Generic[K]):
-    """What one look has shown to be new. Each that began is told to have ended later, and before it begins again."""
+    """What is new at one look. Everything that began is later reported as ended, and before it can begin again."""
 
     began: tuple[tuple[K, int], ...]
-    """With how long they have stood, in milliseconds."""
+    """Names, with how long they have stood still, in milliseconds."""
     ended: tuple[tuple[K, int], ...]
-    """The same, until this look."""
+    """Names, with how long they stood still until this look, in milliseconds."""
 
 
 class _Known:
@@ -37,7 +38,7 @@ class _Known:
 
 
 class StandstillWatch(Generic[K]):
-    """Fed with all there is, or all that may be overdue, now and then; each look is linear in that."""
+    """Fed now and then with everything there is, or everything that may be overdue; each look is linear in that."""
 
     def __init__(self, after_ms: int) -> None:
         self._after_ms = after_ms
@@ -45,11 +46,11 @@ class StandstillWatch(Generic[K]):
 
     @property
     def count(self) -> int:
-        """Those that are overdue now, as of the last look."""
+        """How many are overdue as of the last look."""
         return sum(known.is_told for known in self._known.values())
 
     def look(self, found: Iterable[Standing[K]], now_ms: int) -> Overdue[K]:
-        """Compare with the last look. `now_ms` never goes back; a name stands in `found` once."""
+        """Compare with the last look. `now_ms` must never go back, and a name must occur in `found` only once."""
         before, self._known = self._known, {}
         began: list[tuple[K, int]] = []
         ended: list[tuple[K, int]] = []

@@ -1,1 +1,1 @@
-"""Effects that happen once for a message, however often and by whomever it is handled."""
+"""Effects that happen once per message, no matter how often and by which member it is handled."""

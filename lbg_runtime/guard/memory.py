@@ -1,4 +1,4 @@
-"""The guard over a dictionary: for values that live and die with the process, and for tests of handlers."""
+"""A guard over a dictionary: for values that live and die with the process, and for tests of handlers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,23 +13,23 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Entry(Generic[Value]):
-    """What is known of one key."""
+    """The value and the marks of one key."""
 
     value: Value
     marks: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """By publisher."""
+    """The largest number whose effect is in `value`, by publisher."""
 
 
 class MemoryGuard(Generic[Value]):
     """Keeps one value for each key. An effect is a function from the value, None at first, to the next one.
 
-    A `Guard[Callable[[Value | None], Value]]` for handlers of one event loop. The effect must not wait, and not change
-    the value it is given, or what it raises could not undo it. Grows with the keys, and with the publishers of each.
+    A `Guard[Callable[[Value | None], Value]]` for handlers of one event loop. The effect must not wait, and must not
+    change the value it is given, or an exception could not undo it. Grows with the keys, and the publishers of each.
     """
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry[Value]] = {}
-        """By key."""
+        """The entries by key."""
 
     async def once(self, message: Message, effect: Callable[[Value | None], Value]) -> bool:
         """See `Guard.once`. Has no suspension point."""

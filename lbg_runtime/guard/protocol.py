@@ -1,9 +1,9 @@
-"""What every guard promises; an adapter for each kind of store that can hold the effect.
+"""What every guard promises; there is an adapter for each kind of store that can hold the effect.
 
 The mark of a key is the largest number of a fencing token whose effect is in the store. It is written in the
 transaction of the effect, so there is never one without the other. The members handle and settle the messages of a key
-in the order of their numbers (laws L2, L3), so a message at or below the mark is one whose effect is there: a copy that
-came again, or what a former owner of the queue holds on to while the next one is further on.
+in the order of their numbers (laws L2, L3), so the effect of a message at or below the mark is in the store: the
+message is a copy that came again, or a former owner of the queue still holds it while the next owner is further on.
 """
 
 from typing import Protocol, TypeVar
@@ -13,29 +13,29 @@ from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.model.unrun import is_unrun
 
 Effect = TypeVar("Effect", contravariant=True)
-"""A function that the adapter calls with its transaction; sync or async as the adapter says."""
+"""A function that the adapter calls with its transaction; sync or async depending on the adapter."""
 
 
 class Guard(Protocol[Effect]):
-    """Used by handlers, for any number of messages at the same time. Holds for all who share the store and the scope.
+    """Used by handlers, for any number of messages at the same time; it covers all who share the store and the scope.
 
-    Every adapter has a `scope`: a name for the effect. A group, or each kind of effect where a group has several in
-    one store, needs a name of its own, and all members use the same. Marks are kept for scope, key and publisher; not
-    for the queue, as a key keeps its numbers when it moves to another queue.
+    Every adapter has a `scope`: a name for the effect. Each group, or each kind of effect if a group has several in one
+    store, needs its own name, the same on all members. Marks are kept by scope, key and publisher; not by queue, as a
+    key keeps its numbers when it moves to another queue.
     """
 
     async def once(self, message: Message, effect: Effect) -> bool:
-        """Have the effect and the mark written together, or, for a message at or below the mark, neither: False.
+        """Write the effect and the mark together; for a message at or below the mark, write neither and return False.
 
-        What the effect raises, and whatever keeps the transaction from ending, is raised; then nothing is written,
-        but where the store had committed before the answer was lost: the next attempt is told False. A cancellation
-        is the same. Raises `TokenMissing`.
+        Raises what the effect raises, or whatever prevents the transaction from ending. Then nothing is written, unless
+        the store had committed before its answer was lost; in that case the next attempt returns False. The same holds
+        for a cancellation. Raises `TokenMissing`.
         """
         ...
 
 
 class TokenMissing(LbgError):
-    """A message without a fencing token: it was not published by a hashed publisher."""
+    """A message has no fencing token: it was not published by a hashed publisher."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"no fencing token on a message of {topic}: it has not all the stamps of a hashed publisher")
@@ -43,7 +43,7 @@ class TokenMissing(LbgError):
 
 
 class EffectEndedTransaction(LbgError):
-    """The effect committed or rolled back what was not its own to end; what is written now is not known."""
+    """The effect committed or rolled back the guard's transaction; what has been written is unknown."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"guard {scope}: the effect ended the transaction, which the guard does after it")
@@ -51,7 +51,7 @@ class EffectEndedTransaction(LbgError):
 
 
 class EffectSpoiledTransaction(LbgError):
-    """A statement of the effect failed, and the effect went on: the store would undo all of it, and not say so."""
+    """A statement of the effect failed, and the effect went on: the store would silently undo all of it."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class EffectSpoiledTransaction(LbgError):
 
 
 class ConnectionInTransaction(LbgError):
-    """A connection was lent on which a transaction is open, which its owner ends and not the guard; nothing is done."""
+    """The lent connection has an open transaction, which its owner would end and not the guard; nothing was done."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"guard {scope}: a transaction is open on the connection that was lent; lend one without")
@@ -69,7 +69,7 @@ class ConnectionInTransaction(LbgError):
 
 
 class EffectNotRun(LbgError):
-    """What the effect returned is still to be awaited or read: it may not have run, and is not marked."""
+    """What the effect returned has still to be awaited or read: it may not have run, and is not marked."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ class EffectNotRun(LbgError):
 
 
 def refuse_awaitable(answer: object, scope: str) -> None:
-    """For adapters, of what the effect returned or, where they await that, what came of it; raises `EffectNotRun`."""
+    """For adapters: raise `EffectNotRun` if an effect's return value, awaited if the adapter awaits it, has not run."""
     if is_unrun(answer):
         raise EffectNotRun(scope)
 

@@ -1,4 +1,4 @@
-"""The guard over a SQLite database, for members of one host that share its file."""
+"""A guard over an SQLite database, for members on one host that share its file."""
 
 import asyncio
 import sqlite3
@@ -11,13 +11,13 @@ from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of, refuse_
 from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
-"""Writes the effect, on the guard's thread. Must not commit or roll back (`executescript` commits), nor touch what
-belongs to the event loop; what it returns is ignored, but for what has not run."""
+"""Writes the effect, on the guard's thread. Must not commit or roll back (`executescript` commits), nor touch anything
+of the event loop's; its return value is ignored, unless that is something that has not run."""
 
 Answer = TypeVar("Answer")
 
 LOCK_PATIENCE_S = 5.0
-"""How long a transaction waits for another process to end its own; then `sqlite3.OperationalError`."""
+"""How long a transaction waits for another process to end its own; then it raises `sqlite3.OperationalError`."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS lbg_guard (
@@ -38,9 +38,9 @@ _FORGET = "DELETE FROM lbg_guard WHERE scope = ? AND marked_at < datetime('now',
 
 
 class SqliteGuard:
-    """A `Guard[SqliteEffect]`. Opens the database at its first use, on a thread of its own, and makes its table there.
+    """A `Guard[SqliteEffect]`. Opens the database on first use, on a thread of its own, and creates its table there.
 
-    One transaction at a time, which SQLite asks for anyway. An effect that has begun goes on when its handler is
+    One transaction at a time, which SQLite requires anyway. An effect that has begun goes on if its handler is
     cancelled, and may be written; the next attempt is then told so.
     """
 
@@ -56,26 +56,26 @@ class SqliteGuard:
         return await self._on_thread(lambda: self._write(key, token, effect))
 
     async def forget(self, older_than_s: int) -> int:
-        """Delete the marks that were last raised so long ago; how many they were.
+        """Delete the marks that were last raised more than `older_than_s` seconds ago; return how many.
 
-        Marks pile up, one for each key and life of a publisher. One that is younger than the longest time for which
-        the broker or a handler may hold a message must be kept.
+        Marks pile up, one for each key and life of a publisher. Marks younger than the longest time for which the
+        broker or a handler may hold a message must be kept.
         """
         return await self._on_thread(lambda: self._forget(older_than_s))
 
     async def close(self) -> None:
-        """Close the database after what has begun; the guard opens it again where it is used again."""
+        """Close the database after any effect that has begun; the guard reopens it if it is used again."""
         await self._on_thread(self._close)
 
     async def _on_thread(self, work: Callable[[], Answer]) -> Answer:
-        # No bound here: it is the handler's time that runs, and a thread cannot be stopped.
+        # No bound here: the handler's timeout applies, and a thread cannot be stopped.
         return await asyncio.get_running_loop().run_in_executor(self._thread, _done, work)
 
     # -- on the thread
 
     def _write(self, key: str, token: FencingToken, effect: SqliteEffect) -> bool:
         connection = self._open()
-        # The lock for writing is taken at once: a transaction that begins by reading may be refused it later.
+        # Take the write lock at once: a transaction that begins by reading may be refused it later.
         connection.execute("BEGIN IMMEDIATE")
         try:
             marked = connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
@@ -95,7 +95,7 @@ class SqliteGuard:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            # Without transactions of its own making: they are begun and ended here.
+            # No implicit transactions: they are begun and ended here.
             connection = sqlite3.connect(self._path, timeout=LOCK_PATIENCE_S, isolation_level=None)
             connection.execute(_CREATE)
             self._connection = connection
@@ -111,5 +111,5 @@ def _done(work: Callable[[], Answer]) -> Answer:
     try:
         return work()
     except StopIteration as error:
-        # No future takes one, and whoever waits would wait for ever.
+        # A future cannot carry StopIteration, and the caller would wait for ever.
         raise RuntimeError("the effect raised StopIteration") from error

@@ -1,4 +1,4 @@
-"""Shape of a load-balanced group: which shard lies in which queue, and how topics are built."""
+"""The shape of a load-balanced group: which shard is in which queue, and how topics are built."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import GroupName, QueueName
 
 LARGEST_HASH_COUNT = 100_000
-"""Of shards: each is a subscription of its queue, which a member or an administrator adds one by one."""
+"""Limit on shards: each is a subscription of its queue, and a member or an administrator adds them one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class GroupShape:
 
     Source: "sticky load balancing" as Solace describes it: topic `<hash prefix>/<shard>/<topic>`, queue `<group>/<n>`
     subscribes to every shard s with s mod queue count = n.
-    Raises `UserError` where hash count < queue count, and for names that no broker takes as they are meant.
+    Raises `UserError` if hash count < queue count, and for names that a broker refuses or takes for something else.
     """
 
     name: GroupName
@@ -71,18 +71,18 @@ class GroupShape:
         return tuple(self.subscription(shard) for shard in self.shards_of_queue(index))
 
     def subscription(self, shard: int) -> str:
-        """What the queue of a shard subscribes to for it."""
+        """The topic that a queue subscribes to for one of its shards."""
         return f"{self.hash_prefix}/{shard}/>"
 
     def hashed_topic(self, shard: int, topic: str) -> str:
-        """The topic a publisher uses for `topic` when the key hashes to `shard`."""
+        """The topic that a publisher uses for `topic` if the key hashes to `shard`."""
         return f"{self.hash_prefix}/{shard}/{topic}"
 
     def split_topic(self, hashed: str) -> tuple[int, str] | None:
-        """Shard and original topic of a hashed topic, or None where it is not one of this group."""
+        """Shard and original topic of a hashed topic, or None if it is not one of this group."""
         prefix, _, rest = hashed.partition("/")
         shard, _, topic = rest.partition("/")
-        # Exactly as a publisher writes it: no leading zero, no digit of another script, no number of a thousand digits.
+        # Exactly as a publisher writes it: no leading zero, no digits of another script, not a thousand digits.
         if prefix != self.hash_prefix or not topic or not (shard.isascii() and shard.isdecimal() and len(shard) < 20):
             return None
         number = int(shard)
@@ -90,5 +90,5 @@ class GroupShape:
 
 
 def is_reserved(topic: str) -> bool:
-    """Whether a broker takes what begins so for something else: a shared subscription, an inbox, an exception."""
+    """Whether the topic begins with something special to a broker: a shared subscription, an inbox, an exception."""
     return topic.startswith(("#", "!"))

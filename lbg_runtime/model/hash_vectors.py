@@ -1,6 +1,6 @@
 """Golden vectors of the hash functions: what every publisher of a group, in any language, must compute.
 
-A publisher checks itself against them when it starts: two publishers that disagree about one key send it to two
+A publisher checks itself against them when it starts: if two publishers disagree about one key, they send it to two
 queues, and its order is lost without any error.
 """
 
@@ -14,7 +14,7 @@ from lbg_runtime.model.hashing import HashFunction, full_hash, shard_of
 
 @dataclass(frozen=True, slots=True)
 class HashVector:
-    """One key and what the function makes of it: `full_hash`, and the shard in a group with a hash count of 100."""
+    """One key and its hash: `full_hash`, and the shard in a group with a hash count of 100."""
 
     key: str
     full_hash: int

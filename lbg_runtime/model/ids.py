@@ -1,4 +1,4 @@
-"""Identifiers, kept apart by type so that none is passed where another is meant."""
+"""Identifiers, distinguished by type so that none is passed where another is meant."""
 
 from typing import NewType
 

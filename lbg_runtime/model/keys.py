@@ -1,4 +1,4 @@
-"""Where the key of a message comes from; one rule for publishers and members alike."""
+"""Where the key of a message comes from; the same rules for publishers and members."""
 
 import json
 import re
@@ -15,11 +15,11 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 KEY_RULES = "topic, topic_level:NUMBER, property:NAME or json:/POINTER"
-"""The written forms."""
+"""The written forms of a key rule."""
 
 
 class KeyOrigin(Enum):
-    """The places a key can be read from."""
+    """The places from which a key can be read."""
 
     TOPIC = "topic"
     TOPIC_LEVEL = "topic_level"
@@ -31,7 +31,7 @@ class KeyOrigin(Enum):
 class KeySource:
     """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer).
 
-    Topic levels count from 0, in the original topic. A key is text or an integer, whose decimal form is taken.
+    Topic levels count from 0, in the original topic. A key is text or an integer, which is used in decimal form.
     """
 
     origin: KeyOrigin
@@ -43,7 +43,7 @@ class KeySource:
 
     @classmethod
     def parse(cls, text: str) -> "KeySource":
-        """Read the written form; raises `UserError` for anything else."""
+        """Parse the written form; raises `UserError` for anything else."""
         name, _, argument = text.partition(":")
         valid = {
             "topic": argument == "" and ":" not in text,
@@ -56,7 +56,7 @@ class KeySource:
         return cls(KeyOrigin(name), argument)
 
     def extract(self, topic: str, properties: Mapping[str, PropertyValue], payload: bytes) -> str | None:
-        """The key as text, or None where the message has none. `topic` is the original one, without the hash levels."""
+        """The key as text, or None if the message has none. `topic` is the original one, without the hash levels."""
         match self.origin:
             case KeyOrigin.TOPIC:
                 return topic
@@ -71,11 +71,11 @@ class KeySource:
 
 
 PARTITION_KEY = KeySource(KeyOrigin.PROPERTY, PARTITION_KEY_PROPERTY)
-"""The rule of messages that our publisher stamped."""
+"""The key rule for messages stamped by our publisher."""
 
 
 def _as_key(value: object) -> str | None:
-    # bool is an int in Python, but True is no sensible key.
+    # bool is an int in Python, but True is not a sensible key.
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
@@ -86,7 +86,7 @@ def _sendable(key: str | None) -> str | None:
 
 
 def is_sendable(text: str) -> bool:
-    """Whether a property, topic or record can hold it: JSON and command lines can spell halves of characters."""
+    """Whether a property, topic or record can hold the text: JSON and command lines can contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def is_sendable(text: str) -> bool:
 def _follow_pointer(payload: bytes, pointer: str) -> object:
     try:
         node: object = json.loads(payload)
-    except (ValueError, RecursionError):  # the second for a payload nested some thousand levels deep
+    except (ValueError, RecursionError):  # the latter for a payload nested thousands of levels deep
         return None
     for raw in pointer.split("/")[1:]:
         token = raw.replace("~1", "/").replace("~0", "~")

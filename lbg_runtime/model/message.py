@@ -17,14 +17,14 @@ PUBLISHER_PROPERTY = "lbg_publisher"
 """User property with the publisher's id: one life of one hashed publisher."""
 
 KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
-"""User property with the publisher's number of this message within its key, from 1."""
+"""User property with the publisher's number of this message within its key, counted from 1."""
 
 _STAMPS = frozenset({PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY})
-"""What says which message of a publisher one is."""
+"""The properties that identify a message among those of its publisher."""
 
 
 def as_payload(value: object) -> bytes:
-    """A payload as bytes of its own; raises `TypeError` for what is none: other buffers count items, not bytes."""
+    """A payload as bytes of its own; raises `TypeError` for anything else: other buffers count items, not bytes."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, bytearray) or (isinstance(value, memoryview) and value.itemsize == 1):
@@ -34,42 +34,42 @@ def as_payload(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FencingToken:
-    """The place of a message among those that one publisher published under one key.
+    """The position of a message among those that one publisher published under one key.
 
-    Every copy of a message has the same token, whoever it is delivered to, however often, from whichever queue. Later
-    messages of the same key and publisher have larger numbers. Tokens of different publishers, and of different keys,
-    say nothing about each other.
+    Every copy of a message has the same token, no matter to whom, how often and from which queue it is delivered. Later
+    messages of the same key and publisher have larger numbers. Tokens of different publishers, or of different keys,
+    are not comparable.
     """
 
     publisher: str
     """One life of one hashed publisher."""
     number: int
-    """Its number of the message within the key, from 1."""
+    """Its number of the message within the key, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was published. Immutable, free of any handle of the client library, safe to keep."""
+    """A message as it was published. Immutable, holds no handle of the client library, safe to keep."""
 
     topic: str
-    """Full topic, hash prefix and shard included."""
+    """Full topic, including hash prefix and shard."""
     payload: bytes
     properties: Mapping[str, PropertyValue] = field(default_factory=lambda: NO_PROPERTIES)
-    """User properties. Change nothing in them, as nothing hinders you: further attempts and copies have the same."""
+    """User properties. Nothing prevents changing them, but do not: further attempts and copies share them."""
     message_id: str | None = None
     """Application message id."""
     sent_at_ms: int | None = None
-    """Sender's wall clock, milliseconds since the epoch, where the sender stamped it."""
+    """Sender's wall clock, milliseconds since the epoch, if the sender stamped it."""
     is_first_of_key: bool = field(default=False, compare=False)
-    """Set by the member for its handler: the first message of its key, or where it has none of its shard, that this
-    member handles since its flow on the queue became active, in every attempt of it. What the member knows of the key
-    from before may be out of date. True a second time for a key of which nothing came while the member handled more
-    than 10,000 others (at the latest after 20,000): better reloaded once too often. Says nothing of the message, so is
-    no part of equality."""
+    """Set by the member for its handler, in every attempt: this is the first message of its key (without a key, of its
+    shard) that this member handles since its flow on the queue became active. What the member knew about the key before
+    may be out of date. True again for a key of which nothing came while the member handled more than 10,000 others (at
+    the latest after 20,000): better to reload once too often. Says nothing about the message itself, so it does not
+    take part in equality."""
 
     def as_first_of_key(self) -> "Message":
-        """A copy that says so; for the member alone."""
-        # With many keys one is made for every message.
+        """A copy with `is_first_of_key` set; only for the member's own use."""
+        # With many keys, one is made for every message.
         draft = MessageDraft()
         draft.topic = self.topic
         draft.payload = self.payload
@@ -81,7 +81,7 @@ class Message:
         return draft  # type: ignore[return-value]
 
     def without_token(self) -> "Message":
-        """Itself, or a copy that has no fencing token; for the member alone."""
+        """The message itself, or a copy without its fencing token; only for the member's own use."""
         if self.properties.keys().isdisjoint(_STAMPS):
             return self
         return replace(self, properties={name: value for name, value in self.properties.items() if name not in _STAMPS})
@@ -100,25 +100,25 @@ class Message:
 
     @property
     def key_sequence(self) -> int | None:
-        """The publisher's number of this message within its key, from 1, or None."""
+        """The publisher's number of this message within its key, counted from 1, or None."""
         value = self.properties.get(KEY_SEQUENCE_PROPERTY)
         return value if isinstance(value, int) else None
 
     @property
     def fencing_token(self) -> FencingToken | None:
-        """What tells a copy, or a message from before, from a later one of its key; None for other publishers' ones.
+        """Tells a copy or an earlier message from a later one of its key; None if no hashed publisher stamped it.
 
-        Its scope is `key`, as the publisher stamped it.
+        Its scope is `key`, as stamped by the publisher.
         """
         publisher, number = self.publisher_id, self.key_sequence
         return None if publisher is None or number is None or self.key is None else FencingToken(publisher, number)
 
 
 class MessageDraft:
-    """A `Message` in the making, for where one is made for every message: when all fields are set, `__class__` is.
+    """A `Message` under construction, for code that makes one per message: set all fields, then `__class__`.
 
-    The constructor of a frozen dataclass sets each field by a function call of its own, four times the price of all the
-    rest. This has the same layout, so it becomes the frozen one, which it then does not differ from in anything.
+    The constructor of a frozen dataclass sets each field by a separate function call, which costs four times as much as
+    everything else. This class has the same layout, so it can become the frozen one, identical in every respect.
     """
 
     __slots__ = Message.__slots__
@@ -141,4 +141,4 @@ class Delivery:
     message: Message
     redelivered: bool
     received_at_ns: int
-    """Monotonic clock of this member when the transport handed the message over, nanoseconds."""
+    """When the transport handed the message over, on this member's monotonic clock, in nanoseconds."""

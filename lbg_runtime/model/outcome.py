@@ -7,7 +7,7 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 
 
 class Outcome(Enum):
-    """What the broker is told of a delivery. FAILED is never used in key order (law L6)."""
+    """What the broker is told about a delivery. FAILED is never used in key order (law L6)."""
 
     ACCEPTED = "accepted"
     FAILED = "failed"
@@ -16,7 +16,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One delivery's end. Made only by the dispatcher, sent only by the flow runner, and only in its own epoch."""
+    """The end of one delivery. Made only by the dispatcher, sent only by the flow runner, and only in its own epoch."""
 
     queue: QueueName
     epoch: Epoch

@@ -3,9 +3,9 @@
 The validator proves the laws from these records alone. A record reaches the operating system before the settlement
 that it describes leaves the process, so that a SIGKILL cannot lose the record of a message that is gone from its queue.
 
-Times named `t` and `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock,
-nanoseconds: exact order between processes of one host. The first line of a file is its header, the last its close; a
-file without a close is torn. The header also says `is_whole`: true until a record could not be written.
+Times named `t` and `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock, in
+nanoseconds: exact order between processes on one host. The first line of a file is its header, the last its close; a
+file without a close is torn. The header also has `is_whole`: true until a record could not be written.
 """
 
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class JournalHeader:
     kind: Literal["journal"] = "journal"
     schema: int = RECORD_SCHEMA
     backend: Literal["exclusive", "partitioned"] = "exclusive"
-    """`partitioned`: all members have flows on one queue, and the broker says which of them gets which key."""
+    """`partitioned`: all members have flows on one queue, and the broker decides which of them gets which key."""
     boot_id: str | None = None
-    """Of the host, another one each time that it starts, with a new monotonic clock. None where it does not tell."""
+    """Changes each time the host starts, with a new monotonic clock. None if the host does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ class DispatchRecord:
     topic: str
     publisher: str | None
     seq: int | None
-    """The publisher's number of the message within its key, from 1."""
+    """The publisher's number of the message within its key, counted from 1."""
     message_id: str | None
     delivery_id: int
     redelivered: bool
     attempts: int
     local_seq: int
-    """Per member life, total order of handling starts, from 1."""
+    """Total order of handling starts within a member's life, from 1."""
     receive_mono_ns: int
     start_mono_ns: int
     done_mono_ns: int
     t_done: int
     t_settle: int | None
-    """When the settlement was handed to the transport; None when it was fenced or there was none."""
+    """When the settlement was handed to the transport; None if it was fenced or there was none."""
     outcome: Literal["accepted", "failed", "rejected", "cancelled"]
     size_bytes: int
     kind: Literal["dispatch"] = "dispatch"
@@ -76,7 +76,7 @@ class FlowRecord:
     event: Literal["bound", "active", "inactive", "draining", "released", "down"]
     role: Literal["primary", "secondary"]
     cause: str
-    """Why: a `ReleaseCause` value for draining and released, the transport's words for down, else empty."""
+    """Why: a `ReleaseCause` value for draining and released, the transport's text for down, else empty."""
     t: int
     mono_ns: int
     kind: Literal["flow"] = "flow"
@@ -84,8 +84,8 @@ class FlowRecord:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
-    """A queue came to the member, or it gave it up; what the member itself knows of that. No law reads it; that the
-    members it names have journals is looked at.
+    """The member took or gave up a queue: what it knows about that itself. No law reads this record; it is checked only
+    that the members it names have journals.
 
     The other side of a change is in the other member's journal; a crash leaves no `given`.
     """
@@ -94,24 +94,25 @@ class OwnerRecord:
     bind_epoch: int
     event: Literal["taken", "given"]
     move_id: str | None
-    """Names the hand-over for both sides; None where no member decided it."""
+    """Identifies the hand-over for both sides; None if no member decided it."""
     from_member: str | None
-    """Taken: who offered it, or else who was last heard to own it; None where nobody was. Given: the member itself."""
+    """Taken: the member that offered it, or else the last known owner; None if there was none. Given: the member
+    itself."""
     to_member: str | None
-    """Given: who was to have it; None where that was left to the broker. Taken: the member itself."""
+    """Given: the member that was to have it; None if that was left to the broker. Taken: the member itself."""
     cause: str
-    """Given: a `ReleaseCause` value. Taken: `handback`, or `elected` where the broker chose by itself."""
+    """Given: a `ReleaseCause` value. Taken: `handback`, or `elected` if the broker chose by itself."""
     decided_by: Literal["offer", "broker", "stop", "cycle", "stand_aside", "restripe"]
     """An offer of `from_member`; the broker, or what broke the connection; the stop of the member; the rebind cycle;
     the member, which found that another process has its id; a re-striping, which removes the queue."""
     is_leaving: bool
-    """Given: the member was on its way out."""
+    """Given: the member was leaving."""
     drain_ms: int | None
-    """Given: from the order to give it up to the end of what was in flight; None for taken."""
+    """Given: time from the order to give it up to the end of what was in flight; None for taken."""
     held_ms: int | None
-    """Given: since it was taken; None for taken."""
+    """Given: time since it was taken; None for taken."""
     in_flight: int
-    """Given: handlings that still ran when the flow died; 0 for one that was given up in good order."""
+    """Given: handlings that were still running when the flow died; 0 for one that was given up in good order."""
     t: int
     mono_ns: int
     kind: Literal["owner"] = "owner"
@@ -119,24 +120,24 @@ class OwnerRecord:
 
 @dataclass(frozen=True, slots=True)
 class StripesRecord:
-    """What one queue of the member said of a re-striping: its plan, that a shard has left the queue, or its finish.
+    """What one queue of the member said about a re-striping: its plan, that a shard has left the queue, or its finish.
 
-    Written, and with the operating system, before anybody acts on it. Whoever binds a queue in mid-move may write the
-    same again; the earliest record of a fact counts.
+    It has reached the operating system before anybody acts on it. A member that binds a queue in mid-move may write the
+    same record again; the earliest record of a fact counts.
     """
 
     queue: int
     bind_epoch: int
     event: Literal["planned", "left", "finished"]
-    """`left`: every message of the shard before its marker is settled, and the broker knows; also where there was
+    """`left`: every message of the shard before its marker is settled, and the broker knows; also written if there was
     none. Only for shards whose queue changes, and by the owner of the queue they leave."""
     generation: int
-    """Names the re-striping; larger than that of every earlier one of the group."""
+    """Identifies the re-striping; larger than that of any earlier one of the group."""
     from_count: int
     """Queue counts before and after."""
     to_count: int
     shard: int | None
-    """Left: which one; None for the others."""
+    """The shard that has left; None for other events."""
     t: int
     mono_ns: int
     kind: Literal["stripes"] = "stripes"
@@ -144,7 +145,7 @@ class StripesRecord:
 
 @dataclass(frozen=True, slots=True)
 class StatusRecord:
-    """Where one queue of the member stands; about once a second, for live tables only. No law reads it."""
+    """The state of one queue of the member, about once a second; only for live tables. No law reads it."""
 
     queue: int
     bind_epoch: int
@@ -160,12 +161,12 @@ class StatusRecord:
 class PauseRecord:
     """The process, or its event loop, stood still: nothing was written for several seconds, not even a status.
 
-    Written when it goes on, before all that comes then. What was settled right before may not have left the process
-    while it stood still, and what it received right after may have been sent long before.
+    Written when it goes on, before anything that follows. What was settled just before may not have left the process
+    while it stood still, and what was received just after may have been sent long before.
     """
 
     from_mono_ns: int
-    """When it was last seen to go on."""
+    """When it was last seen running."""
     to_mono_ns: int
     t: int
     kind: Literal["pause"] = "pause"
@@ -190,7 +191,7 @@ class LedgerHeader:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedRecord:
-    """Messages `first_seq` to `last_seq` of a key, both included, were confirmed by the broker."""
+    """The broker has confirmed messages `first_seq` to `last_seq` of a key, both included."""
 
     key: str
     shard: int
@@ -203,7 +204,7 @@ class ConfirmedRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnconfirmedRecord:
-    """One message that the broker refused (`refused`), or whose fate is not known (`unknown`)."""
+    """One message that the broker refused (`refused`), or whose fate is unknown (`unknown`)."""
 
     key: str
     shard: int
@@ -216,13 +217,13 @@ class UnconfirmedRecord:
 
 @dataclass(frozen=True, slots=True)
 class CloseRecord:
-    """Last line of either file. `dropped` > 0 makes the file incomplete, and the verdict unknown."""
+    """Last line of a journal or ledger. `dropped` > 0 makes the file incomplete, and the verdict unknown."""
 
     written: int
-    """Records before this one, header included."""
+    """Number of records before this one, including the header."""
     dropped: int
     clean: bool
-    """The process ended as asked, with nothing left in flight."""
+    """Whether the process ended as requested, with nothing left in flight."""
     t: int
     kind: Literal["close"] = "close"
 

@@ -1,4 +1,4 @@
-"""The error codes of SEMPv2 that this project meets; stable, unlike the texts beside them."""
+"""The SEMPv2 error codes that this project encounters; stable, unlike the texts that come with them."""
 
 from enum import IntEnum
 

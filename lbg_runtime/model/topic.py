@@ -1,4 +1,4 @@
-"""Topic subscriptions of the broker: `*` matches one level, `abc*` a level's rest, `>` one or more last levels."""
+"""Topic subscriptions of the broker: `*` matches one level, `abc*` the rest of a level, `>` one or more last levels."""
 
 LARGEST_TOPIC_BYTES = 250
 """In UTF-8."""
@@ -13,9 +13,9 @@ def is_valid_topic(topic: str) -> bool:
 
 
 def subscription_fault(subscription: str) -> str | None:
-    """What a topic subscription would have to be, where the broker would not understand it as it is meant; else None.
+    """What a topic subscription must be, if the broker would not understand it as intended; None if it is right.
 
-    Elsewhere the broker takes a wildcard's character for itself, and nothing ever comes.
+    In any other position the broker takes a wildcard character literally, and nothing ever arrives.
     """
     *above, last = subscription.split("/")
     if not is_valid_topic(subscription):
@@ -42,7 +42,7 @@ def matches(subscription: str, topic: str) -> bool:
 
 
 def level_matches(wanted: str, level: str) -> bool:
-    """Whether one level of a subscription attracts one of a topic; `*` only counts as a level's last character."""
+    """Whether one level of a subscription attracts one of a topic; `*` counts only as a level's last character."""
     if wanted.endswith("*"):
         return level.startswith(wanted[:-1])
     return wanted == level

@@ -1,4 +1,4 @@
-"""What functions return that stands for work which has not been done: a forgotten `await`, a generator nobody reads."""
+"""Return values that stand for work that has not been done: a forgotten `await`, a generator that nobody reads."""
 
 import inspect
 from concurrent.futures import Future
@@ -6,23 +6,23 @@ from typing import Protocol, TypeGuard
 
 
 def is_unrun(answer: object) -> bool:
-    """Whether there is something in it that somebody has to await or to read, or that still runs elsewhere.
+    """Whether the answer still has to be awaited or read, or is still running elsewhere.
 
-    Work that is done is none; what it failed with is raised.
-    A coroutine that has not begun never will from then on: it is closed, so that Python does not warn of it.
+    False for work that is done; if that failed, its error is raised.
+    A coroutine that has not begun is closed and will never run, so that Python does not warn about it.
     """
     if _is_future(answer) and answer.done():
         answer.result()
         return False
     if inspect.iscoroutine(answer) and inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
         answer.close()
-    # Not every iterator: a database's cursor is one, and its statement has been made.
+    # Not every iterator: a database cursor is one, and its statement has already been executed.
     is_lazy = inspect.isgenerator(answer) or inspect.isasyncgen(answer) or isinstance(answer, map | filter)
     return is_lazy or inspect.isawaitable(answer) or _is_future(answer)
 
 
 class _AnyFuture(Protocol):
-    """As an event loop's future is, too; there is no event loop in this room."""
+    """Matches an event loop's future, too, without importing one: this room has no event loop."""
 
     def done(self) -> bool: ...
 

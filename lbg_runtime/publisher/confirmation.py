@@ -1,27 +1,27 @@
-"""What a publisher tells of its messages: one by one, and counted."""
+"""What a publisher reports about its messages: one by one, and as counts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The broker has taken the message over; it lies in every queue that subscribes to its topic.
+    """The broker has taken over the message; it is in every queue that subscribes to its topic.
 
-    Where no queue does, PubSub+ confirms and drops it, unless the client profile says to reject such messages.
+    If no queue does, PubSub+ confirms and drops it, unless the client profile says to reject such messages.
     """
 
     key: str
     shard: int
     key_sequence: int
-    """Number of the message within its key, from 1."""
+    """Number of the message within its key, counted from 1."""
     topic: str
-    """Full topic, hash prefix and shard included."""
+    """Full topic, including hash prefix and shard."""
     message_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherCounts:
-    """What became of the messages of one publisher. The last three add up to `sent` once it is closed."""
+    """What became of one publisher's messages. The last three counts add up to `sent` once it is closed."""
 
     sent: int
     confirmed: int
@@ -31,5 +31,5 @@ class PublisherCounts:
 
     @property
     def unconfirmed(self) -> int:
-        """Messages on their way: sent, and nothing heard of them yet."""
+        """Messages that were sent and have no answer yet."""
         return self.sent - self.confirmed - self.refused - self.unknown

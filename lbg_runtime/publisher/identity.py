@@ -7,7 +7,7 @@ import time
 
 
 def new_publisher_id() -> str:
-    """An id that no other publisher has, of any host, process or time: `<host>-<process>-<start, microseconds, hex>`.
+    """An id unique across hosts, processes and time: `<host>-<process>-<start, microseconds, hex>`.
 
     Key sequences start at 1 with every life of a publisher, so two lives must never share an id.
     """

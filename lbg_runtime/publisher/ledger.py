@@ -1,4 +1,4 @@
-"""The publisher's account of what the broker has confirmed; the validator measures loss against it."""
+"""The publisher's record of what the broker has confirmed; the validator measures loss against it."""
 
 import os
 import socket
@@ -27,9 +27,9 @@ class _Range:
 class Ledger:
     """Writes confirmed messages as one range per key, and never a message before its confirm.
 
-    Owned by one publisher, called from its event loop. Ranges are held until `flush`, at most `max_held` messages of
-    them. A process that is killed leaves a torn file, never a wrong one. Times are wall clock in microseconds since the
-    epoch.
+    Owned by one publisher, called from its event loop. Ranges are held until `flush`, covering at most `max_held`
+    messages. A process that is killed leaves a torn file, never a wrong one. Times are wall clock in microseconds since
+    the epoch.
     """
 
     def __init__(self, writer: RecordWriter, header: LedgerHeader, max_held: int = 10_000) -> None:
@@ -42,16 +42,16 @@ class Ledger:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The ledger's file."""
         return self._writer.path
 
     @property
     def dropped(self) -> int:
-        """Records that the disk refused; more than 0 makes the verdict unknown."""
+        """Number of records that could not be written; more than 0 makes the verdict unknown."""
         return self._writer.dropped
 
     def confirmed(self, key: str, shard: int, sequence: int, t_us: int) -> None:
-        """The broker confirmed message `sequence` of `key`."""
+        """Record that the broker confirmed message `sequence` of `key`."""
         self._held += 1
         known = self._ranges.get(key)
         if known is not None and sequence == known.last_seq + 1:
@@ -65,7 +65,7 @@ class Ledger:
             self.flush()
 
     def unconfirmed(self, record: UnconfirmedRecord) -> None:
-        """The broker refused a message, or its fate is not known; in the file when this returns."""
+        """Record that the broker refused a message, or that its fate is unknown; in the file when this returns."""
         self._writer.write(record)
         self._writer.flush()
 
@@ -78,7 +78,7 @@ class Ledger:
         self._writer.flush()
 
     def close(self, *, clean: bool) -> None:
-        """Write what is held and the closing line. `clean`: no message was left without an answer."""
+        """Write what is held and the last line. `clean`: no message was left without an answer."""
         self.flush()
         self._writer.close(clean=clean)
 
@@ -91,9 +91,9 @@ class Ledger:
 def open_ledger(
     folder: Path, group: GroupShape, hash_function: HashFunction, *, publisher_id: str, run_id: str
 ) -> Ledger:
-    """Begin `<publisher id>.ledger.jsonl` in the folder, which is made where it is missing.
+    """Begin `<publisher id>.ledger.jsonl` in the folder, which is created if it is missing.
 
-    Raises `UserError` where that cannot be, or where the file exists: a publisher id is for one life only.
+    Raises `UserError` if that fails, or if the file exists: a publisher id is for one life only.
     """
     path = folder / f"{publisher_id}{FILE_SUFFIX}"
     try:

@@ -11,19 +11,19 @@ from lbg_runtime.publisher.pace import Pace
 
 _TICK_S = 0.005
 _BATCH = 50
-"""Messages between two looks at the loop where no rate is wished."""
+"""Messages between two turns of the event loop, if no rate is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to publish. Without a count and a duration the load goes on until it is cancelled."""
+    """What to publish. With neither count nor duration, the load goes on until it is cancelled."""
 
     topic: str
     keys: tuple[str, ...]
     count: int | None = None
-    """Messages in all."""
+    """Total number of messages."""
     rate_per_s: float | None = None
-    """As fast as the broker confirms where it is None."""
+    """None: as fast as the broker confirms."""
     duration_s: float | None = None
 
 
@@ -33,10 +33,10 @@ def numbered_keys(count: int) -> tuple[str, ...]:
 
 
 async def run_load(publisher: HashedPublisher, plan: LoadPlan, chance: RandomSource) -> None:
-    """Send the planned messages, each with a key by chance; returns when the last one is sent.
+    """Send the planned messages, each with a random key; return when the last one is sent.
 
-    Waits while too much is unconfirmed, so an outage delays the load and does not end it. What the broker refuses is
-    reported by the publisher, and the load goes on.
+    Waits while too much is unconfirmed, so an outage delays the load but does not end it. The publisher reports what
+    the broker refuses, and the load goes on.
     """
     try:
         async with asyncio.timeout(plan.duration_s):

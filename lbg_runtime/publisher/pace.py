@@ -1,10 +1,10 @@
-"""An even rate out of coarse ticks."""
+"""An even rate from coarse ticks."""
 
 
 class Pace:
-    """Says at each look how many messages are due; what a stall delayed by more than `max_lag_s` is not made up for.
+    """Tells how many messages are due; does not make up for what a stall delayed by more than `max_lag_s`.
 
-    So a publisher that waited through an outage goes on at its rate, instead of flooding the group with the arrears.
+    So a publisher that waited through an outage goes on at its rate, instead of flooding the group with the backlog.
     Times are seconds of any one monotonic clock.
     """
 

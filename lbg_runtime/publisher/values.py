@@ -1,4 +1,4 @@
-"""The two values that are made for every message, without their constructors: see `MessageDraft`."""
+"""The two values created for every message, made without their constructors: see `MessageDraft`."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ class _ConfirmationDraft:
 def make_message(
     topic: str, payload: bytes, properties: Mapping[str, PropertyValue], message_id: str, sent_at_ms: int
 ) -> Message:
-    """The `Message` of these."""
+    """A `Message` with these fields."""
     draft = MessageDraft()
     draft.topic = topic
     draft.payload = payload
@@ -27,12 +27,12 @@ def make_message(
     draft.message_id = message_id
     draft.sent_at_ms = sent_at_ms
     draft.is_first_of_key = False
-    draft.__class__ = Message  # type: ignore[assignment]  # of the same layout, which is all it needs
+    draft.__class__ = Message  # type: ignore[assignment]  # the same layout is all that this needs
     return draft  # type: ignore[return-value]
 
 
 def make_confirmation(key: str, shard: int, key_sequence: int, topic: str, message_id: str) -> Confirmation:
-    """The `Confirmation` of these."""
+    """A `Confirmation` with these fields."""
     draft = _ConfirmationDraft()
     draft.key = key
     draft.shard = shard

@@ -5,10 +5,10 @@ from collections import deque
 
 
 class UnconfirmedWindow:
-    """Room for a bounded number of messages and bytes, given out strictly in the order it was asked for.
+    """Room for a bounded number of messages and bytes, granted strictly in the order of the requests.
 
-    Called from the event loop only. One message larger than all the bytes is let through when nothing else is under
-    way, since it would otherwise wait for ever.
+    Called from the event loop only. A message larger than the whole bound is let through when nothing else is under
+    way; otherwise it would wait for ever.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -20,7 +20,7 @@ class UnconfirmedWindow:
         self._closed = False
 
     def take(self, size_bytes: int) -> bool:
-        """Take room if there is some now and nobody waits for it; else nothing is taken, and `reserve` waits."""
+        """Take room if there is some now and nobody is waiting for it; otherwise take nothing, and `reserve` waits."""
         if self._waiters or self._closed or not self._has_room(size_bytes):
             return False
         self.count += 1
@@ -30,8 +30,8 @@ class UnconfirmedWindow:
     async def reserve(self, size_bytes: int) -> bool:
         """Wait for room and take it; False, with nothing taken, once the window is closed.
 
-        Does not yield to the loop where there is room. A cancelled caller has taken nothing and loses its place. The
-        wait has no bound of its own: it lasts as long as an outage does.
+        Does not yield to the loop if there is room. A cancelled caller has taken nothing and loses its place. The wait
+        has no bound of its own: it lasts as long as an outage does.
         """
         if self._waiters or not self._has_room(size_bytes):
             await self._wait_for_turn(size_bytes)
@@ -43,13 +43,13 @@ class UnconfirmedWindow:
         return True
 
     def release(self, size_bytes: int) -> None:
-        """Give the room of one message back."""
+        """Give back the room of one message."""
         self.count -= 1
         self.size_bytes -= size_bytes
         self._wake_first()
 
     def close(self) -> None:
-        """Give out no more room; everyone who waits is told so."""
+        """Grant no more room; everyone who is waiting is told so."""
         self._closed = True
         for turn, _ in self._waiters:
             if not turn.done():
@@ -67,7 +67,7 @@ class UnconfirmedWindow:
             self._waiters.remove(place)
             self._wake_first()
             raise
-        # A woken caller stays at the head of the line until it runs: whoever comes in between queues behind it.
+        # A woken caller stays at the head of the line until it runs: later callers queue behind it.
         self._waiters.remove(place)
 
     def _wake_first(self) -> None:

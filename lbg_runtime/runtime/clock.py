@@ -1,4 +1,4 @@
-"""The clocks of a member's shell; pure rooms are given their readings."""
+"""The clocks of a member's shell; pure rooms get their readings."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ def now_ms() -> int:
 
 
 def call_at_ms(deadline_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-    """Have the event loop call back when `now_ms` has come to the deadline."""
+    """Have the event loop call back when `now_ms` reaches the deadline."""
     return asyncio.get_running_loop().call_at(deadline_ms / 1_000, callback)
 
 

@@ -1,4 +1,4 @@
-"""What may live beside a member, on its session."""
+"""What may live alongside a member, on its session."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,15 +13,15 @@ class Companion(Protocol):
     """Called by the member, on its loop."""
 
     def attend(self, session: Session, on_able: Callable[[bool], None]) -> AbstractAsyncContextManager[None]:
-        """Be there from before the first flow is bound until after the last is gone; the session is open meanwhile.
+        """Live from before the first flow is bound until after the last is gone; the session is open meanwhile.
 
-        `on_able` is to be called when it cannot handle messages for so long that others should have the queues, and
-        when it can again.
+        Call `on_able` with False when messages could not be handled here for so long that other members should have
+        the queues, and with True when they can be again.
         """
         ...
 
     def reading(self) -> SidecarReading | None:
-        """Its figures, where there are any; on the member's loop."""
+        """Its figures, if there are any; on the member's loop."""
         ...
 
     async def until_ready(self) -> None:
@@ -29,11 +29,11 @@ class Companion(Protocol):
         ...
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
-        """A flow of the member has another state. Where it is not kept, as it drains or is gone, what waits of it, and
-        of its earlier epochs, may end with `GivenBack`. Must not raise, or block.
+        """Called when a flow of the member changes state. If it is not kept, as it drains or is gone, what waits of it
+        and of its earlier epochs may end with `GivenBack`. Must not raise or block.
         """
         ...
 
     def leave(self) -> None:
-        """The member is about to leave, and waits for nothing that has not begun. Idempotent."""
+        """Called when the member is about to leave; it then waits for nothing that has not begun. Idempotent."""
         ...

@@ -1,7 +1,7 @@
-"""Writes down every owner change of this member's queues: which way, why, and who decided it.
+"""Records every owner change of this member's queues: in which direction, why, and who decided it.
 
-Knows how the member's flows change, from the flow runners, what the member offers and accepts, and who owns a queue
-according to the group. Decides nothing; what it does not know it leaves out.
+It knows how the member's flows change (from the flow runners), what the member offers and accepts, and who owns a queue
+according to the group. It decides nothing, and leaves out what it does not know.
 """
 
 from collections import deque
@@ -21,18 +21,18 @@ from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.runtime.journal import MemberJournal
 
 MAX_CHANGES_REMEMBERED = 1_000
-"""The newest ones: less than a megabyte."""
+"""The newest changes: less than a megabyte."""
 
 Decider = Literal["offer", "broker", "stop", "cycle", "stand_aside", "restripe"]
 
 OwnerOf = Callable[[QueueName], MemberId | None]
 Accepted = Callable[[QueueName, int], AcceptedOffer | None]
-"""The offer that a queue comes by at a moment on the clock of `now_ms`."""
+"""The offer by which a queue comes, at a moment on the clock of `now_ms`."""
 
 
 @dataclass(slots=True)
 class _Tenure:
-    """A queue that the broker feeds us."""
+    """Our time as the owner of a queue."""
 
     epoch: Epoch
     since_ms: int
@@ -41,31 +41,31 @@ class _Tenure:
     cause: ReleaseCause = ReleaseCause.DOWN
     """Why it ends; a flow that is unbound without having been given up has died."""
     move_id: str = ""
-    """Which request a hand-back follows."""
+    """The request that a hand-back follows."""
 
 
 class FlightRecorder:
-    """One per member, on its loop. `flow_changed` for every change of every flow, `said` for every word of ours."""
+    """One per member, on its loop. `flow_changed` is called for every change of a flow, `said` for all we say."""
 
     def __init__(self, member: MemberId, journal: MemberJournal) -> None:
         self.changes: deque[OwnerRecord] = deque(maxlen=MAX_CHANGES_REMEMBERED)
-        """The owner changes of this life, the newest last, whether or not there is a journal."""
+        """The owner changes of this life, newest last, with or without a journal."""
         self._member = member
         self._journal = journal
         self._tenures: dict[QueueName, _Tenure] = {}
         self._offered: dict[QueueName, Offer] = {}
-        """The newest by us; ends with the tenure."""
+        """Our newest offers; each ends with its tenure."""
         self._is_leaving = False
         self._owner_of: OwnerOf = lambda _: None
         self._accepted: Accepted = lambda _, __: None
 
     def listen_to(self, owner_of: OwnerOf, accepted: Accepted) -> None:
-        """Learn from now on who owns a queue according to the group, and which offers this member has accepted."""
+        """Set how to learn who owns a queue according to the group, and which offers this member has accepted."""
         self._owner_of = owner_of
         self._accepted = accepted
 
     def flow_changed(self, queue_index: int, machine: FlowMachine) -> None:
-        """The flow is in another state; called before what follows from that is carried out."""
+        """Note the new state of a flow; called before its commands are carried out."""
         queue, state, now = machine.queue, machine.state, now_ms()
         tenure = self._tenures.get(queue)
         match state:
@@ -92,7 +92,7 @@ class FlightRecorder:
             self._write_given(queue_index, machine, tenure, now)
 
     def said(self, message: ControlMessage | Inquiry) -> None:
-        """We said this to the group."""
+        """Note what we said to the group."""
         match message:
             case Heartbeat(_, state):
                 self._is_leaving = state is MemberState.DRAINING
@@ -125,7 +125,7 @@ class FlightRecorder:
     def _write_given(self, queue_index: int, machine: FlowMachine, tenure: _Tenure, now: int) -> None:
         offer = self._offered.pop(machine.queue, None)
         if offer is not None and offer.move_id != tenure.move_id:
-            # Something else ended it first.
+            # Something else ended the tenure first.
             offer = None
         self._keep(
             OwnerRecord(

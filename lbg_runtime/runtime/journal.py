@@ -1,4 +1,4 @@
-"""The member's journal: records made from what happened, and where their file lies."""
+"""The member's journal: makes records of what happened, and the file for them."""
 
 import os
 import re
@@ -31,27 +31,27 @@ from lbg_runtime.runtime.runners.handling import Handling
 FILE_SUFFIX = ".member.jsonl"
 
 STANDSTILL_NS = 3_000_000_000
-"""Without any record for longer, the member stood still: of every queue it writes one a second."""
+"""Without any record for longer than this, the member stood still: it writes one per queue and second."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Of Linux; hosts without it are told apart by their names alone."""
+"""Linux has it; hosts without it are told apart only by their names."""
 
 FlowEventName = Literal["bound", "active", "inactive", "draining", "released", "down"]
 
 
 class MemberJournal:
-    """Written by the flow runners, on the loop. Without a writer nothing is written, without meters nothing counted."""
+    """Called by the flow runners, on the loop. Without a writer nothing is written, without meters nothing counted."""
 
     def __init__(self, writer: RecordSink | None, incarnation: int, meters: MemberMeters | None = None) -> None:
         self.incarnation = incarnation
-        """Of this life: larger than those of all lives before, as far as the member's journals and the clock know."""
+        """Of this life: larger than those of all earlier lives, as far as the member's journals and the clock show."""
         self.meters = meters
         self._writer = writer
         self._seen_ns = monotonic_ns()
         """When something was last written."""
 
     def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
-        """One delivery's handler ended. `is_settled`: its settlement is handed over right after the next `flush`."""
+        """Record that a delivery ended. `is_settled`: its settlement is handed over right after the next `flush`."""
         if self.meters is not None:
             self.meters.ended(queue_index, handling, is_settled)
         if self._writer is None or handling.attempts == 0:
@@ -84,7 +84,7 @@ class MemberJournal:
         )
 
     def flow_changed(self, queue_index: int, machine: FlowMachine, event: FlowEventName, cause: str) -> None:
-        """A flow changed; `cause` as `FlowRecord` has it."""
+        """Record a change of a flow; `cause` as in `FlowRecord`."""
         if self._writer is None:
             return
         now_ns = self._note_pause(self._writer)
@@ -101,7 +101,7 @@ class MemberJournal:
         )
 
     def stripes(self, queue_index: int, epoch: Epoch, news: StripesNews) -> None:
-        """One of the member's queues said something of a re-striping."""
+        """Record what one of the member's queues said about a re-striping."""
         if self._writer is None:
             return
         shard: int | None = None
@@ -132,14 +132,14 @@ class MemberJournal:
         )
 
     def owner_changed(self, record: OwnerRecord) -> None:
-        """A queue was taken or given up."""
+        """Record that a queue was taken or given up."""
         if self.meters is not None:
             self.meters.owner_changed(record)
         if self._writer is not None:
             self._writer.write(record)
 
     def status(self, queue_index: int, machine: FlowMachine, handled: int) -> None:
-        """Where a flow stands, about once a second."""
+        """Record the state of a flow, about once a second."""
         if self._writer is None:
             return
         self._note_pause(self._writer)
@@ -156,7 +156,7 @@ class MemberJournal:
         )
 
     def _note_pause(self, writer: RecordSink) -> int:
-        """Write down that the member stood still, if it did; returns the time."""
+        """Record that the member stood still, if it did; return the time."""
         now_ns = monotonic_ns()
         if now_ns - self._seen_ns > STANDSTILL_NS:
             writer.write(PauseRecord(self._seen_ns, now_ns, wall_us()))
@@ -164,7 +164,7 @@ class MemberJournal:
         return now_ns
 
     def flush(self) -> None:
-        """On return everything written is with the operating system, or counted as dropped."""
+        """Flush: on return everything written is with the operating system, or counted as dropped."""
         if self._writer is not None:
             self._writer.flush()
 
@@ -182,7 +182,7 @@ def open_journal(
     meters: MemberMeters | None = None,
     backend: Literal["exclusive", "partitioned"] = "exclusive",
 ) -> MemberJournal:
-    """Begin the journal of this life of the member; raises `ConfigError` where its file cannot be made."""
+    """Begin the journal of this life of the member; raises `ConfigError` if its file cannot be created."""
     if folder is None:
         return MemberJournal(None, wall_us(), meters)
     started_at_us = wall_us()
@@ -220,7 +220,7 @@ def _boot_id() -> str | None:
 
 
 def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:
-    """The file of the next incarnation: the wall clock, or above every earlier one if the clock has gone back."""
+    """Create the file of the next incarnation: the wall clock, or above every earlier one if the clock went back."""
     pattern = re.compile(rf"{re.escape(member)}-([0-9]+){re.escape(FILE_SUFFIX)}")
     earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
     incarnation = max(now_us, *(number + 1 for number in earlier)) if earlier else now_us
@@ -228,12 +228,12 @@ def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, 
         try:
             return RecordWriter(folder / f"{member}-{incarnation}{FILE_SUFFIX}"), incarnation
         except FileExistsError:
-            # Two members of one name started within a microsecond.
+            # Two members with the same name started within a microsecond.
             incarnation += 1
 
 
 def note_of(handling: Handling, member: MemberId) -> bytes:
-    """What `lbg validate --live` is told of one handled message, as JSON."""
+    """What `lbg validate --live` gets about one handled message, as JSON."""
     message = handling.delivery.message
     return orjson.dumps(
         {

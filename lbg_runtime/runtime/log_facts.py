@@ -1,4 +1,4 @@
-"""What every log line says of the message that is handled where it is written."""
+"""Adds to every log line the message that is being handled where the line is written."""
 
 from structlog.typing import EventDict, WrappedLogger
 
@@ -6,10 +6,10 @@ from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 
 def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """A processor of structlog: queue, epoch and key of the message, unless the line has its own.
+    """A structlog processor: adds queue, epoch and key of the message, unless the line has its own.
 
-    Tasks that a handler starts tell of its message for as long as they live. A message costs nothing for this but to be
-    named as the current one; all else is done where there is a line.
+    Tasks that a handler starts log its message as long as they live. All that this costs a message is being set as the
+    current one; the rest is done per line.
     """
     handling = CURRENT_HANDLING.get(None)
     if handling is not None:

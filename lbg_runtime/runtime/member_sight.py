@@ -1,4 +1,4 @@
-"""One life of a member as the status API shows it."""
+"""One life of a member, as shown by the status API."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _OWNED = frozenset({FlowState.ACTIVE, FlowState.DRAINING})
 
 
 class MemberSight:
-    """A `StatusSource`. Reads what the member's parts know, on its loop, and changes none of them."""
+    """A `StatusSource`. Reads the member's parts, on its loop, and changes none of them."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class MemberSight:
         striping: StripingBook,
         sidecar: Callable[[], SidecarReading | None] | None = None,
     ) -> None:
-        """`runners` by the index of their queue. `control`: None where members do not talk to each other.
+        """`runners` by the index of their queue. `control` is None if members do not talk to each other.
 
-        `meters`: None where nothing is counted; figures are 0 then.
+        `meters` is None if nothing is counted; the figures are then 0.
         """
         self._settings = settings
         self._member = member
@@ -65,10 +65,10 @@ class MemberSight:
         self._striping = striping
         self._sidecar = sidecar
         self.changed_settings: Callable[[], tuple[str, ...]] = tuple
-        """Asked at every picture: settings of the group that are others on the broker by now."""
+        """Called for every picture: the group's settings that differ on the broker by now."""
 
     def picture(self) -> MemberPicture:
-        """How the member stands now."""
+        """The present state of the member."""
         return MemberPicture(
             group=GroupName(self._settings.group.name),
             member=self._member,
@@ -126,16 +126,16 @@ class MemberSight:
         )
 
     def handled(self) -> HandledPicture:
-        """How much was handled of each queue."""
+        """How many messages of each queue were handled."""
         counts = {runner.queue_index: runner.handled for runner in self._runners if runner.handled}
         return HandledPicture(self._member, self._incarnation, counts)
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
-        """The newest owner changes of this life, the newest first."""
+        """The newest owner changes of this life, newest first."""
         return tuple(islice(reversed(self._recorder.changes), limit))
 
     def key(self, key: str) -> KeyPicture:
-        """What is known of a key; raises `UserError` for one that cannot be hashed."""
+        """What is known of a key; raises `UserError` if it cannot be hashed."""
         shard, queue = self._keys.place(key)
         machine = next((runner.machine for runner in self._runners if runner.machine.queue == queue), None)
         flow = None if machine is None else report_of(machine)
@@ -145,7 +145,7 @@ class MemberSight:
         return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key))
 
     def _weight(self) -> int:
-        # That of a sidecar without its application is 0 for as long as that is away.
+        # The weight of a sidecar is 0 while its application is away.
         return self._settings.membership.weight if self._control is None else self._control.membership.identity.weight
 
     def _state(self) -> OwnState:

@@ -19,7 +19,7 @@ _ID = re.compile(r"[\w.:-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class CountedPlace:
-    """A member's place among planned ones. Raises `UserError` for an index that is no member of the count."""
+    """A member's place among planned ones. Raises `UserError` for an index outside the count."""
 
     index: int
     count: int
@@ -33,9 +33,9 @@ class Membership:
     """Who this member is."""
 
     member: MemberId
-    """Its name, the same in every life of it."""
+    """Its name, the same in all its lives."""
     place: CountedPlace | None
-    """None where members discover each other."""
+    """None if members discover each other."""
 
 
 def counted_member(index: int) -> MemberId:
@@ -53,10 +53,10 @@ def find_membership(
     count: int | None = None,
     member_id: str | None = None,
 ) -> Membership:
-    """The first source that knows wins: arguments, environment, settings, then host name (and process, discovered).
+    """Take the first source that knows: arguments, environment, settings, then host name (if discovered, and process).
 
-    Raises `ConfigError` where none knows, where a number is given to a member that is not counted, or where queues
-    would not suffice for the members.
+    Raises `ConfigError` if none knows, if a number is given to a member that is not counted, or if there are fewer
+    queues than members.
     """
     index_given, count_given = (
         _first(index, _whole(environ, INDEX_VARIABLE)),
@@ -93,7 +93,7 @@ def find_membership(
 
 
 def checked_id(where: str, given: str) -> MemberId:
-    """A member's name that somebody has written; raises `ConfigError` for what is none."""
+    """The member's name that a user gave; raises `ConfigError` if it is invalid."""
     if not _ID.fullmatch(given):
         raise ConfigError(where, ascii(given), "1 to 100 letters, digits and any of _ . : -")
     return MemberId(given)
@@ -105,7 +105,7 @@ def _discovered_id(
     for where, given in (("member id", argument), (f"environment {ID_VARIABLE}", environ.get(ID_VARIABLE))):
         if given:
             return checked_id(where, given)
-    # In a container both are the same in every life; where several members share a host, the process tells them apart.
+    # In a container both are the same in every life; if several members share a host, the process tells them apart.
     return MemberId(settings.id or f"{host_name[:90]}-{pid}")
 
 
@@ -123,7 +123,7 @@ def _whole(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _ordinal(host_name: str) -> int:
-    # The name alone, should the host name be a full one.
+    # Only the first label, should the host name be fully qualified.
     match = _ORDINAL.fullmatch(host_name.partition(".")[0])
     if match is None:
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""What a member counts of its work, in plain integers: a message costs some additions and two look-ups, and no object.
+"""A member's counts of its work, in plain integers: a message costs some additions and two look-ups, but no object.
 
-Fed by the journal, which is told of everything that happens, whether or not it is written down.
+Fed by the journal, which is called for everything that happens, whether or not it is recorded.
 """
 
 from bisect import bisect_left
@@ -17,11 +17,11 @@ class MemberMeters:
 
     def __init__(self) -> None:
         self.redelivered = 0
-        """Messages settled that the broker had delivered before, to anybody."""
+        """Messages settled that the broker had delivered before, to any member."""
         self.retried = 0
         """Messages settled after more than one attempt."""
         self.fenced = 0
-        """Handlings that came to an outcome, but too late for their handle: what they settled was not sent (L4)."""
+        """Handlings that reached an outcome, but too late for their handle: the settlement was not sent (L4)."""
         self.returned = 0
         """Deliveries that ended without an outcome: given back, or cancelled (L7)."""
         self._handling = Durations()
@@ -30,10 +30,10 @@ class MemberMeters:
         self._first_handlings = Durations()
         self._owner_changes: dict[tuple[str, str], int] = {}
         self._untouched: dict[int, int] = {}
-        """Queues that came to us and of which nothing was handled yet, with the time when they came."""
+        """Queues that came to us and have nothing handled yet, with the time (ns) when they came."""
 
     def ended(self, queue_index: int, handling: Handling, is_settled: bool) -> None:
-        """A delivery has ended, and is settled, or will never be."""
+        """Count a delivery that has ended, and is settled now or never."""
         if self._untouched and handling.attempts:
             self._touched(queue_index, handling.start_mono_ns)
         if not is_settled:
@@ -48,7 +48,7 @@ class MemberMeters:
             self.redelivered += 1
         if handling.attempts != 1:
             if not handling.attempts:
-                # No handler has seen it, so there is no duration.
+                # No handler saw it, so there is no duration.
                 return
             self.retried += 1
         took_ns = handling.done_mono_ns - start_ns
@@ -61,7 +61,7 @@ class MemberMeters:
         waited.sum_ns += waited_ns
 
     def owner_changed(self, record: OwnerRecord) -> None:
-        """A queue was taken or given up."""
+        """Count that a queue was taken or given up."""
         change = (record.event, record.cause)
         self._owner_changes[change] = self._owner_changes.get(change, 0) + 1
         if record.event == "taken":
@@ -72,7 +72,7 @@ class MemberMeters:
             self._drains.count(record.drain_ms * 1_000_000)
 
     def read(self) -> MetersReading:
-        """What was counted until now."""
+        """The counts until now."""
         return MetersReading(
             redelivered=self.redelivered,
             retried=self.retried,
@@ -87,7 +87,7 @@ class MemberMeters:
 
     def _touched(self, queue_index: int, start_ns: int) -> None:
         taken_ns = self._untouched.get(queue_index)
-        # What began before is of an earlier epoch.
+        # What began before that belongs to an earlier epoch.
         if taken_ns is not None and start_ns >= taken_ns:
             del self._untouched[queue_index]
             self._first_handlings.count(start_ns - taken_ns)

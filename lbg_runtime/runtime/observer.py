@@ -1,4 +1,4 @@
-"""Asking a group from outside, and listening to it: a session, no flow, and what its members say."""
+"""Asks a group questions from outside, and listens to it: a session, no flow, and what the members say."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ Heard = Callable[[ControlMessage | Inquiry], None]
 
 @dataclass(slots=True)
 class _Question:
-    """One question under way, and what is heard meanwhile."""
+    """A question under way, and what is heard meanwhile."""
 
     picture: GroupPicture = field(default_factory=GroupPicture)
     answers: list[KeyAnswer] = field(default_factory=list)
@@ -45,13 +45,13 @@ class _Question:
 
 
 class Observer:
-    """Asks and listens on an open session, and changes nothing in the group. On one event loop.
+    """Asks and listens on an open session, and changes nothing in the group. Used on one event loop.
 
-    Members take no notice of an observer: a question reaches none of their machines.
+    An observer does not affect members: a question reaches none of their machines.
     """
 
     def __init__(self, session: Messenger, settings: Settings) -> None:
-        """Raises `ConfigError` where the members of the group do not talk to each other."""
+        """Raises `ConfigError` if the members of the group do not talk to each other."""
         if settings.group.backend is not GroupBackend.EXCLUSIVE:
             expected = "exclusive: members of a partitioned group answer no questions"
             raise ConfigError("group.backend", settings.group.backend.value, expected)
@@ -69,10 +69,10 @@ class Observer:
         self._is_subscribed = False
 
     async def follow(self, on_heard: Heard, on_connection: ConnectionSink) -> None:
-        """Have `on_heard` told of all that is said in the group, until the session ends; everybody is asked once.
+        """Call `on_heard` with everything said in the group, until the session ends; ask all members once.
 
-        `on_connection` is told whether anything can be heard, as of now and at each change. Both are called on the
-        loop, and must not raise or block. Raises `TransportError` where the topic is refused.
+        `on_connection` is called with whether anything can be heard, now and at each change. Both are called on the
+        loop, and must not raise or block. Raises `TransportError` if the topic is refused.
         """
         self._on_heard = on_heard
         await self._subscribe()
@@ -80,13 +80,13 @@ class Observer:
         self._say(GroupQuestion(self._header, self._new_question()))
 
     async def look_at_group(self, listen_s: float) -> GroupPicture:
-        """What members say of the group within the time; raises `TransportError` where the topic is refused."""
+        """What members say about the group within the time; raises `TransportError` if the topic is refused."""
         return (await self._ask(GroupQuestion(self._header, self._new_question()), listen_s)).picture
 
     async def look_for_key(self, key: str, listen_s: float) -> tuple[list[KeyAnswer], GroupPicture]:
-        """What members answer about a key, until soon after the one that owns its queue, and who was heard at all.
+        """What members answer about a key, until shortly after the answer of its queue's owner, and who was heard.
 
-        Raises `UserError` for a key that no control message can carry, `TransportError` where the topic is refused.
+        Raises `UserError` for a key that no control message can carry, `TransportError` if the topic is refused.
         """
         if not is_valid_text(key):
             raise UserError("key", ascii(key)[:80], "1 to 250 printable characters, as a question can carry them")
@@ -100,7 +100,7 @@ class Observer:
         try:
             async with asyncio.timeout(listen_s):
                 await question.is_enough.wait()
-                # The others answer at the same time; a handler that outlived its flow is with one of them.
+                # The others answer at the same time; one of them may have a handler that outlived its flow.
                 await asyncio.sleep(LAST_ANSWERS_S)
         except TimeoutError:
             pass
@@ -110,7 +110,7 @@ class Observer:
 
     async def _subscribe(self) -> None:
         if not self._is_subscribed:
-            # Before the wait, in which somebody else may ask.
+            # Before the wait, as another question may be asked meanwhile.
             self._is_subscribed = True
             await self._session.subscribe(self._topic, self._arrived)
 
@@ -125,7 +125,7 @@ class Observer:
         try:
             heard = decode(message.payload, self._group)
         except ControlMessageRefused:
-            # Another group's, or no control message at all: the members log it.
+            # Another group's, or not a control message at all: the members log it.
             return
         if self._on_heard is not None:
             self._on_heard(heard)
@@ -139,9 +139,9 @@ class Observer:
 
 @asynccontextmanager
 async def observing(settings: Settings) -> AsyncIterator[Observer]:
-    """An observer on a session of its own; raises `ConfigError` where nobody answers at the broker's address."""
-    # A group with the embedded broker has it in a member's process. The client name of the settings is the member's: a
-    # second client of that name would end its session.
+    """An observer on a session of its own; raises `ConfigError` if nobody answers at the broker's address."""
+    # A group with the embedded broker has it in a member's process. The client name in the settings is the member's: a
+    # second client with that name would end its session.
     name = f"lbg-observer-{socket.gethostname()}-{os.getpid()}"
     async with open_session(settings.outside_connection, name) as session:
         yield Observer(session, settings)

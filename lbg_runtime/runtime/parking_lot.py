@@ -1,4 +1,4 @@
-"""All parking queues of a member: made with its flows, seen to at its start, and counted."""
+"""All parking queues of a member: made with its flows, and created or checked at its start."""
 
 import structlog
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ParkingLot:
-    """One per member of which a handler may park; on its loop."""
+    """One per member with a handler that may park; on its loop."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class ParkingLot:
         self._queues: dict[int, ParkedQueue] = {}
 
     async def prepare(self) -> None:
-        """See to it that there are parking queues, as far as members may. Raises `ConfigError` where one is missing.
+        """Make sure that the parking queues exist, and create them if members may. Raises `ConfigError` if one is
+        missing.
 
-        What a queue subscribes to cannot be found out by a client; a member that waits for its own fence says so.
+        A client cannot find out what a queue subscribes to; a member that waits for its own fence logs that.
         """
         group = self._settings.group
         for index in range(group.queue_count):
@@ -61,7 +62,7 @@ class ParkingLot:
                 raise ConfigError("failure.then: park", str(error), expected) from error
 
     def make(self, queue_index: int, queue: QueueName) -> ParkedQueue:
-        """That of one queue of the group, to be connected to its flow runner."""
+        """Make the `ParkedQueue` of one queue of the group, to be connected to its flow runner."""
         parked = self._queues[queue_index] = ParkedQueue(
             parking_queue(self._settings.group.name, queue_index), self._chance
         )
@@ -85,5 +86,5 @@ class ParkingLot:
         )
 
     def flow_changed(self, runner: FlowRunner) -> None:
-        """A machine has moved to another state."""
+        """Pass on that a machine has changed state."""
         self._queues[runner.queue_index].follow(runner.machine.epoch, runner.machine.state)

@@ -1,4 +1,4 @@
-"""The guarantee that a process that was asked to leave does leave."""
+"""The guarantee that a process leaves when asked to."""
 
 import asyncio
 import os
@@ -15,28 +15,28 @@ _log = structlog.get_logger(__name__)
 
 
 EXIT_GRACE_S = 5.0
-"""For what is left when all that has a bound of its own has ended: threads of the user's, functions for the exit."""
+"""For what is left when all that has its own bound has ended: the user's threads and atexit functions."""
 
 
 _LOG_TIMEOUT_S = 2.0
 
 
 def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:
-    """End this process, when nothing on its loop can; before, have the log told why, for which there is a bound."""
+    """End this process when nothing on its loop can; first log why, within a bound."""
     told = threading.Thread(target=tell, daemon=True)
     with suppress(RuntimeError):  # there are too many threads
         told.start()
-        # The loop's thread may be blocked in the log itself, where nobody reads it: do not wait for that.
+        # The loop's thread may be blocked in the log itself, if nobody reads it: do not wait for that.
         told.join(_LOG_TIMEOUT_S)
-    # Not sys.exit: that would wait for the thread of the loop. What is unsettled goes back to its queue.
+    # Not sys.exit, which would wait for the loop's thread. What is unsettled goes back to its queue.
     os._exit(exit_code)
 
 
 class ExitGuard:
-    """Ends the process when it is still there after a time.
+    """Ends the process if it is still there after a given time.
 
-    A handler may ignore its cancellation, or hold the event loop itself, and a lifespan may take as long as it likes to
-    end; then nothing on the loop can bring the end. A thread of the user's keeps the interpreter from its own.
+    A handler may ignore its cancellation, or block the event loop itself, and a lifespan may take any time to end; then
+    nothing on the loop can end the process. A thread of the user's keeps the interpreter from exiting.
     """
 
     def __init__(self, exit_code: int = 1) -> None:
@@ -44,9 +44,9 @@ class ExitGuard:
         self._timer: threading.Timer | None = None
 
     def arm(self, after_s: float) -> None:
-        """Begin to count, anew if it has begun. Where no thread can be started, that is logged, and nobody counts.
+        """Start or restart the countdown. If no thread can be started, that is logged, and there is no countdown.
 
-        The process ends after the time and what the last line of its log takes, which is not waited for beyond 2 s.
+        The process ends after the time plus what the last line of its log takes, which is not waited for beyond 2 s.
         """
         self.disarm()
         timer = threading.Timer(after_s, self._exit)
@@ -59,7 +59,7 @@ class ExitGuard:
         self._timer = timer
 
     def disarm(self) -> None:
-        """Stop counting."""
+        """Stop the countdown."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,17 +78,17 @@ def _tell(exit_code: int, threads: list[str]) -> None:
 
 
 def _threads_that_stay() -> list[str]:
-    """The names of those that the interpreter waits for, to tell whose they are."""
+    """The names of the threads that the interpreter waits for, to show whose they are."""
     main = threading.main_thread()
     return [each.name for each in threading.enumerate() if not each.daemon and each is not main]
 
 
 class Interruption:
-    """A stretch of a task that `cut` ends from outside, by a cancellation that goes no further than the context.
+    """A section of a task that `cut` ends from outside, by a cancellation that does not leave the context.
 
-    Unlike a cancel scope it cancels once for each `cut`, so that what is cancelled may wait while it tidies up. Entered
-    once, by the task; `cut` is called on its loop. What the stretch raises instead is passed on, and so is a
-    cancellation of somebody else's.
+    Unlike a cancel scope, it cancels once for each `cut`, so that what is cancelled may wait while it cleans up.
+    Entered once, by the task; `cut` is called on its loop. Any other exception of the section is passed on, and so is a
+    cancellation from elsewhere.
     """
 
     def __init__(self) -> None:
@@ -102,9 +102,9 @@ class Interruption:
             self._cancelled_before = self._task.cancelling()
 
     def cut(self) -> None:
-        """Cancel what the task waits for; nothing happens before the stretch and after it."""
+        """Cancel what the task waits for; does nothing before the section and after it."""
         if self._task is not None:
-            # From the loop, never from the task itself, which could be out of the stretch when it is thrown.
+            # From the loop, never from the task itself, which could have left the section when it is thrown.
             self._task.get_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:

@@ -1,7 +1,7 @@
-"""Several members on one host, each a process of its own: one process is one core.
+"""Several members on one host, each a process of its own: one process uses one core.
 
-Who starts them handles no message. It starts a member anew that ends without being asked, passes on the wish to leave,
-and leaves when they have. A mistake of the user's that shows at their start ends them all. Each of them is an ordinary
+The parent handles no messages. It restarts a member that ends without being asked to, passes on requests to leave, and
+leaves when they all have. A mistake of the user's that shows at their start ends them all. Each of them is an ordinary
 member of the group, and leaves by itself if it loses its parent.
 """
 
@@ -24,11 +24,11 @@ _log = structlog.get_logger(__name__)
 
 RESTART_MIN_S = 1.0
 RESTART_MAX_S = 30.0
-"""Wait before a member that ended is started again; doubles with each end, until it has run for `STEADY_S`."""
+"""The wait before a member that ended is restarted; doubles with each end, until it has run for `STEADY_S`."""
 STEADY_S = 60.0
 
 HURRY_S = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S + 5.0
-"""For a member that was asked twice to leave: its own bound, and a margin. Asked once, it may drain before."""
+"""For a member that was asked twice to leave: its own bound and a margin. If asked once, it may drain first."""
 
 
 @dataclass(slots=True)
@@ -42,24 +42,24 @@ class Siblings:
     """Runs one process per command until it is asked to leave. On one event loop; `run` once."""
 
     def __init__(self, commands: Sequence[Sequence[str]], drain_timeout_ms: int) -> None:
-        """Each command must leave in order on SIGTERM, at once on a second one, and with its parent.
+        """Each command must leave in good order on SIGTERM, at once on a second one, and if its parent is gone.
 
-        One that has not left `drain_timeout_ms` and `HURRY_S` after the first is killed: it may be stopped.
+        One that has not left `drain_timeout_ms` plus `HURRY_S` after the first is killed, as it may be suspended.
         """
         self._siblings = [_Sibling(command) for command in commands]
         self._drain_timeout_s = drain_timeout_ms / 1_000
         self._is_leaving = asyncio.Event()
         self._is_one_started_anew = False
         self._refusal: UserError | None = None
-        """Why one could not be started at all."""
+        """Why one of them could not be started at all."""
         self._killing: asyncio.TimerHandle | None = None
 
     async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
-        """Be there until SIGTERM or SIGINT, or until this parent is gone; the worst exit code of all.
+        """Run until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return the worst of all exit codes.
 
-        Ends with `USER_MISTAKE`, and everybody with it, where a process does within `STEADY_S`, while none has been
-        started anew. Raises `UserError`, when all have left, where the system lets one not be started the first time;
-        later that is logged, and tried again. `ends_process` is as for `stop_requests`.
+        If a process ends with `USER_MISTAKE` within `STEADY_S`, and none was restarted before, all of them are ended
+        and this returns `USER_MISTAKE`. Raises `UserError`, when all have left, if the system does not let one be
+        started the first time; later that is logged and tried again. `ends_process`: see `stop_requests`.
         """
         with stop_requests(self._leave, parent_pid=parent_pid, ends_process=ends_process):
             try:
@@ -76,7 +76,7 @@ class Siblings:
 
     def _leave(self, cause: StopCause) -> None:
         _log.info("stop_requested", cause=cause.value)
-        # A parent that ends after its signal is in no hurry, and they watch us as well.
+        # A parent that ends after its signal is in no hurry, and the members watch us as well.
         if cause is not StopCause.PARENT_GONE or not self._is_leaving.is_set():
             self._end_all()
 
@@ -87,7 +87,7 @@ class Siblings:
             _signal(process, signal.SIGTERM)
 
     def _kill_after(self, bound_s: float) -> None:
-        """Kill who is there then; whoever is asked again and again is not given longer for it."""
+        """Kill those that still run after the bound; being asked again does not give them longer."""
         loop = asyncio.get_running_loop()
         if self._killing is not None:
             if self._killing.when() <= loop.time() + bound_s:
@@ -112,7 +112,7 @@ class Siblings:
             try:
                 process = await self._live(sibling)
             except OSError as error:
-                # No file, process or memory to be had; where others hold them, that passes.
+                # Out of files, processes or memory; if others hold them, that passes.
                 reason = error.strerror or type(error).__name__
                 if sibling.process is None:
                     self._refuse(reason)
@@ -123,10 +123,10 @@ class Siblings:
                     return
                 was_steady = loop.time() - started_s >= STEADY_S
                 if sibling.exit_code == USER_MISTAKE and not was_steady and not self._is_one_started_anew:
-                    # Others may have the same to say, and are on their way out by themselves.
+                    # Others may have the same problem, and be on their way out already.
                     self._end_all()
                     return
-                # From now on it may be the broker that is away: the others wait for it, and end for nobody's start.
+                # From now on the broker may be away: the others wait for it, and a failed start does not end them.
                 self._is_one_started_anew = True
                 if was_steady:
                     delay_s = RESTART_MIN_S
@@ -138,14 +138,14 @@ class Siblings:
                 delay_s = min(2 * delay_s, RESTART_MAX_S)
 
     async def _live(self, sibling: _Sibling) -> asyncio.subprocess.Process:
-        """One life, from start to end; raises `OSError` where it has none."""
-        # A session of its own: what a terminal tells its foreground group, we pass on, once.
+        """Run a member from start to end; raises `OSError` if it cannot be started."""
+        # A session of its own: signals of the terminal to its foreground group are passed on by us, once.
         process = await asyncio.create_subprocess_exec(*sibling.command, start_new_session=True)
         sibling.process = process
         if self._is_leaving.is_set():
             _signal(process, signal.SIGTERM)
         exit_code = await process.wait()
-        # A member hears our signal or ignores it, but for its first moments, in which it has bound nothing.
+        # A member handles our signal or ignores it, except in its first moments, in which it has bound nothing.
         is_early = self._is_leaving.is_set() and exit_code == -signal.SIGTERM
         sibling.exit_code = 0 if is_early else exit_code
         return process
@@ -158,12 +158,12 @@ class Siblings:
 
 
 def _as_exit_code(returncode: int) -> int:
-    """As a shell has it: 128 and the signal for who was killed by one."""
+    """As in a shell: 128 plus the signal, for a process killed by one."""
     return 128 - returncode if returncode < 0 else returncode
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    # Not `send_signal`: it looks whether the process has ended, and takes its exit code from the loop, which then
-    # says 255 (CPython issue 87744).
+    # Not `send_signal`: it checks whether the process has ended, and thereby takes the exit code from the loop, which
+    # then reports 255 (CPython issue 87744).
     with suppress(ProcessLookupError):
         os.kill(process.pid, number)

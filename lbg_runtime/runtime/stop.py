@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopCause(Enum):
-    """Who asked."""
+    """What asked the process to leave."""
 
     SIGTERM = "SIGTERM"
     SIGINT = "SIGINT"
@@ -20,9 +20,9 @@ class StopCause(Enum):
 
 
 def ignore_requests() -> None:
-    """Ignore SIGTERM and SIGINT from now on: this process is on its way out already. Main thread only.
+    """Ignore SIGTERM and SIGINT from now on: this process is already on its way out. Main thread only.
 
-    For the end of a process, whose exit code no signal shall take the place of. See that it has a bound.
+    For the end of a process, whose exit code no signal must replace. Make sure that it has a bound.
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -34,9 +34,9 @@ def stop_requests(
 ) -> Iterator[None]:
     """Call back on the loop each time this process is asked to leave, while the context lasts. Main thread only.
 
-    `parent_pid`: the process that started this one; its end is told once. The caller looks it up as early as it can: a
-    parent that is gone before that cannot be told from the next one. `ends_process`: nothing follows the context but
-    the end of the process, and nobody need ask for that any more (`ignore_requests`).
+    `parent_pid`: the process that started this one; its end is reported once. Look it up as early as possible: a parent
+    that has gone before that cannot be told from the next one. `ends_process`: nothing follows the context but the end
+    of the process, so later requests are ignored (`ignore_requests`).
     """
     loop = asyncio.get_running_loop()
     for cause, number in ((StopCause.SIGTERM, signal.SIGTERM), (StopCause.SIGINT, signal.SIGINT)):
@@ -45,8 +45,8 @@ def stop_requests(
 
     def look() -> None:
         nonlocal timer
-        # Looked at, not asked of the kernel: its death signal comes when the thread that started us ends, which may be
-        # long before its process does.
+        # Polled, not left to the kernel: its death signal comes when the thread that started us ends, which may be long
+        # before its process ends.
         if os.getppid() != parent_pid:
             on_request(StopCause.PARENT_GONE)
         else:
@@ -62,5 +62,5 @@ def stop_requests(
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
         if ends_process:
-            # Not before: the loop gives a signal back to its default when it lets go of it, which is at once.
+            # Not earlier: the loop restores a signal's default when its handler is removed, which happened just now.
             ignore_requests()

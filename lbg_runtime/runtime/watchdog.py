@@ -1,11 +1,11 @@
-"""The guarantee that a member whose event loop hangs gives its queues to others.
+"""The guarantee that the queues of a member with a hanging event loop go to other members.
 
-A handler that waits without `await`, or never comes back, stops all that a member does; but the client's own threads go
-on answering the broker, which so takes the member for alive and leaves it its queues. So a thread of its own asks the
-loop for a sign of life, and ends the process when none came for too long. The broker then gives the queues to the next
+A handler that waits without `await`, or never returns, stops everything in a member; but the client's own threads go on
+answering the broker, which takes the member for alive and leaves it its queues. So a dedicated thread asks the loop for
+a sign of life, and ends the process when there has been none for too long. The broker then gives the queues to the next
 in line, and what was not settled comes again there.
 
-Out of reach: code that keeps the interpreter's lock for so long (an extension, one huge regular expression). It stops
+Out of reach: code that keeps the interpreter's lock that long (an extension, one huge regular expression), as it stops
 this thread as well.
 """
 
@@ -29,23 +29,23 @@ _log = structlog.get_logger(__name__)
 EXIT_CODE = 1
 
 _TICKS = 10
-"""Looks at the loop within the limit."""
+"""How often to look at the loop within the limit."""
 _LONGEST_TICK_MS = 1_000
 
 
 @dataclass(slots=True)
 class BlockedTime:
-    """How long the loop has given no sign of life, in time that this process was running. Called by one thread."""
+    """How long the loop has given no sign of life, in time that this process was running. Used by one thread."""
 
     tick_ms: int
-    """The time that is meant to pass between two calls."""
+    """The intended time between two calls."""
     blocked_ms: int = 0
 
     def count(self, elapsed_ms: int, *, has_answered: bool) -> int:
-        """Take one look at the loop, so long after the last; returns the time blocked so far.
+        """Count one look at the loop, `elapsed_ms` after the last; return the time blocked so far.
 
-        Of a look that comes late only two ticks are counted: who could not look at the loop was stopped, as the loop
-        was, or starved, as the loop may have been.
+        A look that comes late counts as two ticks at most: a watcher that could not look was suspended, as was the
+        loop, or starved, as the loop may have been.
         """
         self.blocked_ms = 0 if has_answered else self.blocked_ms + min(elapsed_ms, 2 * self.tick_ms)
         return self.blocked_ms
@@ -55,8 +55,8 @@ class BlockedTime:
 def watched_loop(limit_ms: int | None) -> Iterator[None]:
     """End the process when the running loop is blocked for longer than the limit, while the context lasts.
 
-    None: nobody watches. In the loop's thread. The process ends `2 * limit_ms / 10` (at most 2 s) after the limit at
-    the latest, and the time that it takes to write one line.
+    None: no watching. Enter it on the loop's thread. The process ends at the latest `2 * limit_ms / 10` (at most 2 s)
+    after the limit, plus the time it takes to write one log line.
     """
     if limit_ms is None:
         yield
@@ -80,13 +80,13 @@ class _Watchdog:
         self._thread = threading.Thread(target=self._watch, name="lbg-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """On return nobody is ended any more, and the loop may be closed."""
+        """Stop watching: on return the process is no longer ended by this, and the loop may be closed."""
         self._stopped.set()
-        # Bounded by one tick, and by a line of the log.
+        # Bounded by one tick and one log line.
         self._thread.join()
 
     def _watch(self) -> None:

@@ -1,1 +1,1 @@
-"""One flow of a member: the machine of its handles, and what it is told and orders."""
+"""One flow of a member: the machine of its handles, its events and its commands."""

@@ -1,4 +1,4 @@
-"""What a flow machine orders. The flow runner carries them out, in the order given."""
+"""The outputs of a flow machine. The flow runner carries them out, in the order given."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Bind a new flow handle, its intake closed; answered by `BindSucceeded` or `BindRefused` of the same epoch."""
+    """Bind a new flow handle with its intake closed; answered by `BindSucceeded` or `BindRefused` of the same epoch."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    """Give the handle up after the settlements already ordered have left; answered by `UnbindFinished`."""
+    """Give up the handle after the settlements already ordered have left; answered by `UnbindFinished`."""
 
     epoch: Epoch
     cause: ReleaseCause
@@ -30,7 +30,7 @@ class Unbind:
 
 @dataclass(frozen=True, slots=True)
 class StopIntake:
-    """Ask the broker to send nothing more on this handle; what is under way still arrives."""
+    """Ask the broker to send nothing more on this handle; messages already under way still arrive."""
 
     epoch: Epoch
 
@@ -51,7 +51,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class ReturnUnstarted:
-    """Take this flow's deliveries that no handler has started out of the lanes; each is answered by its
+    """Take the deliveries of this flow that no handler has started out of the lanes; each is answered by its
     `HandlingFinished` with no outcome."""
 
     epoch: Epoch
@@ -73,8 +73,8 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettlements:
-    """Find out when the broker has taken every settlement ordered so far; answered by `SettlementsReached`, or never
-    where the connection or the handle is lost meanwhile."""
+    """Find out when the broker has processed every settlement ordered so far; answered by `SettlementsReached`, or
+    never if the connection or the handle is lost meanwhile."""
 
     epoch: Epoch
     number: int
@@ -82,14 +82,14 @@ class ProbeSettlements:
 
 @dataclass(frozen=True, slots=True)
 class TellStripes:
-    """Tell the member of the group's re-striping."""
+    """Tell the member about the group's re-striping."""
 
     news: StripesNews
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth a log line and a counter: a snake_case event in the past tense and its facts."""
+    """Something worth a log line and a counter: an event name in snake_case, past tense, and its facts."""
 
     name: str
     facts: Mapping[str, str | int] = field(default_factory=lambda: _NO_FACTS)

@@ -1,4 +1,4 @@
-"""What a flow machine is told. Transports make the first group, the runtime the second.
+"""The inputs of a flow machine. Transports produce the first group, the runtime the second.
 
 All events of one flow reach its machine in one stream, in the order they happened (docs/architecture.md, section 4).
 """
@@ -13,7 +13,7 @@ from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
 
 
-# Not frozen as the others are, which would double what it takes to make one: there is one for every message.
+# Not frozen like the others: there is one for every message, and freezing would double the cost of creating it.
 @dataclass(slots=True)
 class MessageReceived:
     """The broker delivered a message on this flow handle."""
@@ -23,14 +23,14 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class FlowActive:
-    """The broker made this flow the one it feeds."""
+    """The broker now feeds this flow."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class FlowInactive:
-    """The broker feeds this flow no longer, or the connection broke; the handle lives and may become active again."""
+    """The broker no longer feeds this flow, or the connection broke; the handle lives and may become active again."""
 
     epoch: Epoch
 
@@ -44,7 +44,7 @@ class FlowDown:
 
 
 FlowEvent = MessageReceived | FlowActive | FlowInactive | FlowDown
-"""What a transport reports of a bound flow."""
+"""What a transport reports about a bound flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BindSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class BindRefused:
-    """The `Bind` of this epoch failed; `permanent` when waiting will not help."""
+    """The `Bind` of this epoch failed; `permanent` if waiting will not help."""
 
     epoch: Epoch
     reason: str
@@ -69,7 +69,8 @@ class UnbindFinished:
 
     epoch: Epoch
     is_confirmed: bool = True
-    """Whether the broker is known to have taken it, and the settlements before it; for records, not for the machine."""
+    """Whether the broker is known to have processed it, and the settlements before it. For records; the machine ignores
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ class HandlingFinished:
 
 @dataclass(frozen=True, slots=True)
 class DeliveriesHeldUp:
-    """Dispatched deliveries wait behind so many of their key, or behind one that is going nowhere, that others may come
-    past them. Of those that have ended by now nothing is said."""
+    """Dispatched deliveries wait behind too many of their key, or behind one that makes no progress, so that other keys
+    may overtake them. Those that have ended by now are ignored."""
 
     epoch: Epoch
     delivery_ids: tuple[DeliveryId, ...]
@@ -92,7 +93,7 @@ class DeliveriesHeldUp:
 
 @dataclass(frozen=True, slots=True)
 class SettlementsReached:
-    """What was settled on this handle before the probe of this number, the broker has taken."""
+    """The broker has processed everything that was settled on this handle before the probe with this number."""
 
     epoch: Epoch
     number: int
@@ -106,9 +107,9 @@ class ReleaseCause(Enum):
     HANDBACK = "handback"
     """The queue is handed to another member, which asked for it or was offered it."""
     HOP = "hop"
-    """Activity came although somebody else is to have the queue next; nothing was received."""
+    """The flow became active although another member is to have the queue next; nothing was received."""
     UNWANTED = "unwanted"
-    """A standby that is not wanted on the queue any more."""
+    """The standby is no longer wanted on the queue."""
     STOP = "stop"
     """The member is shutting down."""
     INACTIVE = "inactive"
@@ -118,47 +119,47 @@ class ReleaseCause(Enum):
 
     @property
     def is_in_good_order(self) -> bool:
-        """Whether an active flow drains for it; by any other it is lost."""
+        """Whether an active flow drains for this cause; any other cause takes the queue from it."""
         return self in (ReleaseCause.REBIND, ReleaseCause.HANDBACK, ReleaseCause.STOP)
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The member leaves: drain, unbind, do not bind again."""
+    """The member is leaving: drain, unbind, do not bind again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceChanged:
-    """The group wants something else of this member on the queue."""
+    """The group has a new place for this member on the queue."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class HandBackRequested:
-    """Give the queue up to another member, once what has arrived is handled; the queue is kept where that lasts longer
+    """Give up the queue to another member once everything that has arrived is handled; keep it if that takes longer
     than the drain timeout. Ignored unless the flow is active."""
 
     move_id: str
-    """For the notes of what became of it."""
+    """Identifies the request in the notes about its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepAsideRequested:
-    """Another member is to have the queue next: should this flow become active before `until_ms`, it lets go at once,
-    without receiving anything. Once per request; no effect on a flow that is active."""
+    """Another member is to have the queue next: if this flow becomes active before `until_ms`, it lets go at once,
+    without receiving anything. Once per request; no effect on a flow that is already active."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepAsideCancelled:
-    """Nobody is stepped aside for any more."""
+    """There is no longer anybody to step aside for."""
 
 
 @dataclass(frozen=True, slots=True)
 class StripingLearned:
-    """The member knows more of which queue holds which shard."""
+    """The member has learned more about which queue holds which shard."""
 
     striping: Striping
 
@@ -166,7 +167,7 @@ class StripingLearned:
 FlowRequest = (
     StopRequested | PlaceChanged | HandBackRequested | StepAsideRequested | StepAsideCancelled | StripingLearned
 )
-"""What the member wants of a flow, whichever handle it has; allowed in every state."""
+"""What the member asks of a flow, whichever handle it has; allowed in every state."""
 
 MachineEvent = (
     FlowEvent

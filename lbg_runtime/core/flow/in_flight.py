@@ -1,4 +1,4 @@
-"""What one flow has dispatched and not heard of again, and the cap on it."""
+"""The deliveries that one flow has dispatched and that are not yet answered, and the cap on them."""
 
 from collections.abc import Callable
 
@@ -10,23 +10,23 @@ class InFlight:
     """The unanswered deliveries of a flow's current handle, and of dead ones. Owned by one flow machine.
 
     Every delivery that is added is answered exactly once; a second answer, or one for a delivery that was never added,
-    raises `InvariantViolated`. Constant time per call, but for `outlive`, `ids` and `where`.
+    raises `InvariantViolated`. Constant time per call, except `outlive`, `ids` and `where`.
     """
 
     def __init__(self, cap: int, most: int | None = None) -> None:
-        """`most`: with all that are excused; none are where it is not given."""
+        """`most` bounds the deliveries including excused ones; without it, none are excused from the cap."""
         self._cap = cap
         self._most = max(cap, most or cap)
         self._room = cap
-        """The cap and a place more for each that is excused, up to `most`."""
+        """The cap, plus one for each excused delivery, up to `most`."""
         self._excused: set[DeliveryId] = set()
         self._current: dict[DeliveryId, str] = {}
-        """With their topics."""
+        """The topic of each unanswered delivery of the current handle."""
         self._outlived: set[tuple[Epoch, DeliveryId]] = set()
         self._intake_open = False
 
     def __len__(self) -> int:
-        """Unanswered deliveries of the current handle."""
+        """Number of unanswered deliveries of the current handle."""
         return len(self._current)
 
     def start_handle(self) -> None:
@@ -39,17 +39,18 @@ class InFlight:
         return set(self._current)
 
     def where(self, is_meant: Callable[[str], bool]) -> set[DeliveryId]:
-        """Those whose topics are meant."""
+        """The unanswered deliveries of the current handle whose topic satisfies `is_meant`."""
         return {delivery_id for delivery_id, topic in self._current.items() if is_meant(topic)}
 
     def add(self, delivery_id: DeliveryId, topic: str) -> None:
-        """A delivery of the current handle is dispatched."""
+        """Record that a delivery of the current handle is dispatched."""
         if delivery_id in self._current:
             raise InvariantViolated(f"delivery {delivery_id} arrived twice on one handle")
         self._current[delivery_id] = topic
 
     def add_if_room(self, delivery_id: DeliveryId, topic: str) -> bool:
-        """`add`, where that leaves the intake as it is; whether it was. Not for a second arrival on one handle."""
+        """`add` if that leaves the intake as it is; return whether it was added. Never adds a second arrival on one
+        handle."""
         current = self._current
         if not self._intake_open or len(current) + 1 >= self._room or delivery_id in current:
             return False
@@ -57,7 +58,7 @@ class InFlight:
         return True
 
     def answer_if_open(self, delivery_id: DeliveryId) -> bool:
-        """`answer`, unless that delivery is not in flight here or the intake is closed; whether it was."""
+        """`answer`, unless the delivery is not in flight here or the intake is closed; return whether it did."""
         if not self._intake_open or self._current.pop(delivery_id, None) is None:
             return False
         if self._excused:
@@ -65,7 +66,7 @@ class InFlight:
         return True
 
     def answer(self, delivery_id: DeliveryId) -> None:
-        """A delivery of the current handle is done."""
+        """Record that a delivery of the current handle is done."""
         if delivery_id not in self._current:
             raise InvariantViolated(f"delivery {delivery_id} was answered and is not in flight")
         del self._current[delivery_id]
@@ -73,21 +74,23 @@ class InFlight:
             self._end_excuse(delivery_id)
 
     def excuse(self, delivery_id: DeliveryId) -> None:
-        """Others may come past a delivery in flight: it counts for no cap but `most`, until it is answered. Nothing for
-        what is not in flight here, and for what is excused. A closed intake may have room now."""
+        """Let other keys overtake a delivery in flight: until it is answered, it counts for no cap but `most`.
+
+        Does nothing if it is not in flight here or is already excused. A closed intake may have room afterwards.
+        """
         if delivery_id in self._current:
             self._excused.add(delivery_id)
             self._room = self._room_beside(0)
 
     def excuse_if_open(self, delivery_id: DeliveryId) -> bool:
-        """`excuse`, unless the intake is closed; whether it was."""
+        """`excuse`, unless the intake is closed; return whether it was open."""
         if not self._intake_open:
             return False
         self.excuse(delivery_id)
         return True
 
     def outlive(self, epoch: Epoch) -> None:
-        """The current handle died: its deliveries are still to be answered, and count for no cap."""
+        """Record that the current handle died: its deliveries are still to be answered, but count for no cap."""
         self._outlived |= {(epoch, delivery_id) for delivery_id in self._current}
         self._current.clear()
         self._excuse_none()
@@ -97,13 +100,13 @@ class InFlight:
         return (epoch, delivery_id) in self._outlived
 
     def answer_outlived(self, epoch: Epoch, delivery_id: DeliveryId) -> None:
-        """A delivery of a dead handle is done."""
+        """Record that a delivery of a dead handle is done."""
         self._outlived.remove((epoch, delivery_id))
 
     def close_intake(self, *, only_if_full: bool, kept: int = 0) -> bool:
-        """Whether the broker must now be asked to send no more: True once, until the intake opens again.
+        """Whether the broker must now be asked to stop sending: True once, until the intake opens again.
 
-        `kept`: messages that wait for their turn before they are dispatched. They count as those that are excused.
+        `kept`: messages that wait for their turn before they are dispatched. They count like excused ones.
         """
         if not self._intake_open or (only_if_full and len(self._current) + kept < self._room_beside(kept)):
             return False
@@ -113,7 +116,7 @@ class InFlight:
     def open_intake(self, kept: int = 0) -> bool:
         """Whether the broker may now be asked to send: True once, when half of the cap is free.
 
-        Not at the first free place, or a flow at its cap would be stopped and started for every message.
+        Not as soon as there is room for one, or a flow at its cap would be stopped and started for every message.
         """
         if self._intake_open or len(self._current) + kept > self._room_beside(kept) - (self._cap - self._cap // 2):
             return False

@@ -1,4 +1,4 @@
-"""Events of handles that are gone: they change nothing, and are noted."""
+"""Events of handles that are gone: they are noted and change nothing."""
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (
@@ -17,10 +17,10 @@ from lbg_runtime.model.ids import Epoch
 
 
 def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_handle: bool) -> Note | None:
-    """What is to be said of an event that comes too late; None for one that must be acted on.
+    """The note for an event that is too late; None for one that must be acted on.
 
-    `epoch` is that of the newest handle, which is gone too unless `has_handle`. A delivery that outlived its handle is
-    hereby answered. Raises `InvariantViolated` for an epoch that has not begun, and for a second answer in an old one.
+    `epoch` is that of the newest handle, which is gone too unless `has_handle`. Answers a delivery that outlived its
+    handle. Raises `InvariantViolated` for an epoch that has not begun, and for a second answer in an old one.
     """
     if isinstance(event, FlowRequest):
         return None
@@ -28,10 +28,10 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
     if event_epoch > epoch:
         raise InvariantViolated(f"an event of epoch {event_epoch}, the newest bind is {epoch}")
     if isinstance(event, HandlingFinished):
-        # Deliveries are remembered one by one, so that a second answer is found out in any epoch.
+        # Deliveries are remembered one by one, so that a second answer is detected in any epoch.
         if not in_flight.has_outlived(event_epoch, event.delivery_id):
             if event_epoch != epoch:
-                # Its number may be that of a delivery of the newest handle, which must not be settled for it.
+                # A delivery of the newest handle may have the same number, and must not be settled for this one.
                 text = f"delivery {event.delivery_id} of epoch {event_epoch} was answered and is not in flight"
                 raise InvariantViolated(text)
             return None

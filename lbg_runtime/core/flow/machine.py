@@ -1,24 +1,24 @@
 """The life of one member's flow on one queue: bind, become active, drain for a reason, unbind, and again.
 
-One machine per queue, driven by its flow runner, from one task: `handle` for every event, `on_deadline` when
-`deadline_ms` has come. Commands are carried out in the order given.
+One machine per queue, driven by its flow runner from one task: `handle` for every event, `on_deadline` when
+`deadline_ms` is reached. Commands are carried out in the order given.
 
-Law L4 here: an epoch is one flow handle. While the handle lives, whatever it delivered is settled on it, also
-after an outage. What has not been started when activity is lost must not be started any more: another member may have
+Law L4 here: an epoch is one flow handle. While the handle lives, whatever it delivered is settled on it, even
+after an outage. What has not been started when activity is lost must no longer be started: another member may have
 been fed the same messages, and their successors, in the meantime. Nor may the handle then be kept: the client never
 shows a message twice on one handle, so what we hold unstarted would be neither shown again nor removed. So the handle
-is given up as soon as nothing of it is running, and a new one is bound, and starts with what is unsettled by then.
+is given up as soon as nothing of it is running; a new one is bound, and starts with what is unsettled by then.
 
-A handle that dies takes its settlements with it: they are fenced here, never sent. Handlers that still run are not
-waited for; the lane of their key keeps a redelivered message behind them (L2).
+A handle that dies takes its settlements with it: they are fenced here, never sent. Handlers that are still running are
+not waited for; the lane of their key keeps a redelivered message behind them (L2).
 
-A handle is bound with its intake closed, and the intake is opened by a flow that is active and means to stay so. So a
-standby, and a flow that steps aside for somebody else, never touch a message or its count of redeliveries.
+A handle is bound with its intake closed, and only a flow that is active and means to stay so opens it. So a standby,
+or a flow that steps aside for another member, never touches a message or its redelivery count.
 
-Availability comes before placement: an active flow keeps its queue, wanted or not, until it is handed back, gives way
-or loses it. When and whether to bind again is the business of core/flow/plan.py.
+Availability comes before placement: an active flow keeps its queue, wanted or not, until it hands it back, gives way
+or loses it. Whether and when to bind again is decided in core/flow/plan.py.
 
-One file of more than 400 lines, because the table is about all reactions together, and they share one state.
+One file of more than 400 lines, because the table covers all reactions together, and they share one state.
 """
 
 from typing import assert_never
@@ -75,12 +75,12 @@ from lbg_runtime.model.outcome import Outcome, Settlement
 
 __all__ = ["FlowMachine", "FlowState"]
 
-# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+# Looked up once: before Python 3.12, accessing an enum member costs as much as a function call.
 _ACTIVE = FlowState.ACTIVE
 
 
 class FlowMachine:
-    """Decides everything about one flow; does nothing itself. See the module's text for who calls and for the rules."""
+    """Decides everything about one flow; does nothing itself. The module docstring has the callers and the rules."""
 
     def __init__(
         self,
@@ -93,17 +93,17 @@ class FlowMachine:
         gate: StripeGate | None = None,
         max_held: int | None = None,
     ) -> None:
-        """`gate`: of the queue's re-stripings; None where there are none. `max_held`: in flight and kept by the gate,
-        with all that are excused; `max_in_flight` where it is not given."""
+        """`gate` is for the queue's re-stripings; None if there are none. `max_held` bounds the deliveries in flight or
+        kept by the gate, including excused ones; it defaults to `max_in_flight`."""
         self.queue = queue
         self.state = FlowState.UNBOUND
         self.epoch = Epoch(0)
-        """Of the newest handle; 0 before the first bind."""
+        """The epoch of the newest handle; 0 before the first bind."""
         self._settings = settings
         self._plan = FlowPlan(place, settings, random, now_ms)
         self._in_flight = InFlight(max_in_flight, max_held)
         self._early: list[FlowEvent] = []
-        """Reported by a flow whose bind was not yet known to be done."""
+        """Events of a flow whose bind was not yet known to be done."""
         self._release: Release | None = None
         self._gate = gate
 
@@ -116,7 +116,7 @@ class FlowMachine:
 
     @property
     def role(self) -> Role:
-        """The place as the journal has it."""
+        """The place in the journal's terms."""
         return self._plan.place.role
 
     @property
@@ -131,17 +131,17 @@ class FlowMachine:
 
     @property
     def move_id(self) -> str:
-        """Which request the hand-back follows; empty unless `cause` is one."""
+        """The request that caused the hand-back; empty unless `cause` is a hand-back."""
         return self._release.move_id if self._release else ""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the flow is unbound for good. Handlers of a handle that died may still be running."""
+        """Whether the flow is unbound and will not bind again. Handlers of a dead handle may still be running."""
         return self._plan.is_leaving and self.state is FlowState.UNBOUND
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `on_deadline` must be called next, on the clock of `now_ms`; None to wait for an event."""
+        """When `on_deadline` must next be called, on the clock of `now_ms`; None to wait for an event."""
         match self.state:
             case FlowState.UNBOUND:
                 return self._plan.bind_at_ms
@@ -157,7 +157,7 @@ class FlowMachine:
     # -- what a runner calls
 
     def handle(self, event: MachineEvent, now_ms: int) -> list[Command]:
-        """Take one event; return what to do. Raises `InvariantViolated` for an event that cannot happen."""
+        """Process one event and return what to do. Raises `InvariantViolated` for an event that cannot happen."""
         commands = self._step(event, now_ms)
         if self._early and self.state is not FlowState.BINDING:
             early, self._early = self._early, []
@@ -166,7 +166,7 @@ class FlowMachine:
         return commands
 
     def on_deadline(self, now_ms: int) -> list[Command]:
-        """Act on the deadline if it has come; being called too early does no harm."""
+        """Act on the deadline if it has been reached; calling this too early does no harm."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []
@@ -185,11 +185,13 @@ class FlowMachine:
         self._check_transition(before, EventKind.DEADLINE)
         return commands
 
-    # -- the events that come once per message, where they lead to nothing else
+    # -- short cuts for the events that happen once per message, for when they lead to nothing else
 
     def admit(self, delivery: Delivery) -> bool:
-        """True: `handle` of its arrival would order its dispatch and nothing else, and hereby has. False: nothing is
-        done, and the arrival is for `handle`."""
+        """Admit an arrival for which `handle` would order a dispatch and nothing else; the caller dispatches it.
+
+        Returns False, and changes nothing, if the arrival must go through `handle`.
+        """
         if self.state is not _ACTIVE or delivery.epoch != self.epoch:
             return False
         topic = delivery.message.topic
@@ -198,8 +200,10 @@ class FlowMachine:
         return self._in_flight.add_if_room(delivery.delivery_id, topic)
 
     def accept(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
-        """True: `handle` of the end of its handling, accepted, would order its settlement and nothing else, and hereby
-        has. False: nothing is done, and the end is for `handle`."""
+        """Record an accepted end for which `handle` would order a settlement and nothing else; the caller settles it.
+
+        Returns False, and changes nothing, if the end must go through `handle`.
+        """
         if self.state is not _ACTIVE or epoch != self.epoch:
             return False
         if self._gate is not None and not self._gate.is_idle:
@@ -207,8 +211,10 @@ class FlowMachine:
         return self._in_flight.answer_if_open(delivery_id)
 
     def excuse(self, epoch: Epoch, delivery_id: DeliveryId) -> bool:
-        """True: `handle` of a delivery that is held up as it is dispatched would order nothing, and hereby is done.
-        False: nothing is done, and `DeliveriesHeldUp` is for `handle`, after what is ordered now."""
+        """Excuse a delivery that is held up as it is dispatched, if `handle` would order nothing for it.
+
+        Returns False, and changes nothing, if `handle` must take a `DeliveriesHeldUp`, after the current commands.
+        """
         return epoch == self.epoch and self._in_flight.excuse_if_open(delivery_id)
 
     # -- one step
@@ -314,7 +320,7 @@ class FlowMachine:
             self._plan.reschedule_cycle(now_ms)
         elif self.state is FlowState.STANDBY and not place.is_wanted:
             return self._unbind(ReleaseCause.UNWANTED, now_ms)
-        # In any other state the end of what is under way looks at the place.
+        # In any other state, the place is looked at when the bind, drain or unbind under way ends.
         return []
 
     # -- deliveries
@@ -322,7 +328,7 @@ class FlowMachine:
     def _receive(self, delivery: Delivery, now_ms: int) -> list[Command]:
         commands: list[Command] = []
         if self.state is FlowState.STANDBY:
-            # Only an active flow is fed, so it is one, although its intake is closed and nobody has told of activity.
+            # Only an active flow is fed, so this one is active, although its intake is closed and no event said so.
             commands.append(Note("flow_activated_by_message", {"epoch": self.epoch}))
             commands += self._become_active(now_ms)
         if self._release is not None:
@@ -334,8 +340,8 @@ class FlowMachine:
             commands += self._dispatch(delivery)
         else:
             commands += self._obey_gate(self._gate.take(delivery, self._in_flight))
-        # Of what the gate has just let go, some will be excused when it is dispatched. The next arrival looks: closed
-        # too early, the intake might find nothing in flight that opens it again but a key that is stuck.
+        # Some of what the gate has just let go will be excused when it is dispatched, so the next arrival decides. If
+        # closed too early, the intake might depend on a stuck key alone to open it again.
         is_let_go = len(self._in_flight) > before_count + 1
         if not is_let_go and self._in_flight.close_intake(only_if_full=True, kept=self._kept_count()):
             commands.append(StopIntake(self.epoch))
@@ -351,8 +357,8 @@ class FlowMachine:
         if outcome is not None:
             commands.append(Settle(Settlement(self.queue, self.epoch, delivery_id, outcome)))
         if outcome is None and (self._release is None or self._release.phase is DrainPhase.FINISH):
-            # Nobody asked for it back, so a handler was cancelled from outside. It cannot be shown again on this
-            # handle, and no successor of its key may be settled before it (L3): give the handle up.
+            # Nobody asked for the delivery back, so its handler was cancelled from outside. It cannot be shown again on
+            # this handle, and no successor of its key may be settled before it (L3): give up the handle.
             note = Note("handling_abandoned", {"epoch": self.epoch, "delivery_id": delivery_id})
             return [note, *self._lose_activity(now_ms)]
         if outcome is not None and self._gate is not None:
@@ -378,14 +384,15 @@ class FlowMachine:
         return commands + self._open_intake() if self.state is FlowState.ACTIVE else commands
 
     def _take_echo(self, number: int) -> list[Command]:
-        # On a handle that lost its activity, whatever it drains for, a settlement may have come too late to count.
+        # On a handle that lost its activity, whatever it drains for, a settlement may have been too late to count.
         is_waiting = self._release is not None and self._release.phase is DrainPhase.WAIT
         if self._gate is None or is_waiting:
             return []
         return self._obey_gate(self._gate.reached(number))
 
     def _obey_gate(self, orders: list[GateOrder]) -> list[Command]:
-        """What a handle that is on its way out keeps goes back unsettled, and is judged again on the next one."""
+        """Turn the gate's orders into commands. What a handle on its way out keeps goes back unsettled, and is judged
+        again on the next handle."""
         if self.state in (FlowState.UNBOUND, FlowState.BINDING, FlowState.UNBINDING):
             return []
         is_finishing = self._release is None or self._release.phase is DrainPhase.FINISH
@@ -413,7 +420,7 @@ class FlowMachine:
         self._plan.leave()
         match self.state:
             case FlowState.UNBOUND | FlowState.BINDING:
-                # A bind is answered by BindSucceeded or BindRefused, which then see that a stop is wanted.
+                # A bind is answered by BindSucceeded or BindRefused; their handling sees that a stop is wanted.
                 return []
             case FlowState.STANDBY:
                 return self._unbind(ReleaseCause.STOP, now_ms)
@@ -447,13 +454,14 @@ class FlowMachine:
         if release.phase is DrainPhase.FINISH:
             release.phase = DrainPhase.WAIT
             commands += self._return_unstarted()
-        # A rebind never cancels: the queue is given up when what runs has ended (L5).
+        # A rebind never cancels: the queue is given up when the running handlers have ended (L5).
         if release.cause is ReleaseCause.STOP and self._in_flight:
             commands.append(CancelHandling(self.epoch))
         return commands + self._unbind_if_drained(now_ms)
 
     def _keep_queue(self, move_id: str, now_ms: int) -> list[Command]:
-        """A hand-back takes too long: go on as if it had not been asked for, with nothing returned or cancelled."""
+        """Give up a hand-back that takes too long, and go on as if it had not been requested; nothing is returned or
+        cancelled."""
         self._release = None
         facts: dict[str, str | int] = {"epoch": self.epoch, "move_id": move_id, "in_flight": len(self._in_flight)}
         return [Note("handback_given_up", facts), *self._become_active(now_ms)]
@@ -476,7 +484,7 @@ class FlowMachine:
 
     def _lose_handle(self, reason: str, now_ms: int) -> list[Command]:
         if self.state is FlowState.UNBINDING:
-            # The unbind is answered all the same, and nothing is in flight.
+            # The unbind will still be answered, and nothing is in flight.
             return []
         commands = self._return_unstarted()
         self._in_flight.outlive(self.epoch)

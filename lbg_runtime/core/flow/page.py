@@ -1,4 +1,4 @@
-"""The page docs/flow-machine.md, made from the transition table; a test keeps the file current."""
+"""Generate docs/flow-machine.md from the transition table; a test keeps the file current."""
 
 from lbg_runtime.core.flow.table import TRANSITIONS, EventKind, FlowState
 
@@ -14,7 +14,7 @@ ends the member: better no member than one that handles a key out of order.
 
 
 def flow_page() -> str:
-    """The whole page: a state diagram of the moves and a table of every event in every state."""
+    """The whole page: a state diagram of the moves, and a table of every event in every state."""
     return "\n".join([_HEAD, "## Moves", "", *_diagram(), "", "## Events", "", *_table(), ""])
 
 

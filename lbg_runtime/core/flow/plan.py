@@ -1,6 +1,6 @@
 """When a flow binds, when it gives way, and whether it steps aside: what follows from its place in the group.
 
-The flow machine says what happens to its handles; the plan answers with times. It knows nothing of deliveries.
+The flow machine reports what happens to its handles; the plan answers with times. It knows nothing about deliveries.
 """
 
 from typing import assert_never
@@ -12,21 +12,21 @@ from lbg_runtime.core.roles import Place
 
 
 class FlowPlan:
-    """Owned by one flow machine. Times are on the clock of `now_ms`.
+    """The schedule of one flow. Owned by one flow machine. Times are on the clock of `now_ms`.
 
-    The first bind comes at once, whatever the rank: nobody's line is disturbed by a member that just starts.
+    The first bind is immediate, whatever the rank: a member that has just started disturbs nobody's line.
     """
 
     def __init__(self, place: Place, settings: RebindSettings, random: RandomSource, now_ms: int) -> None:
         self.place = place
         self.bind_at_ms: int | None = now_ms if place.is_wanted else None
-        """When to bind; None while there is a handle, and where the flow is to stay unbound."""
+        """When to bind; None while there is a handle, or if the flow is to stay unbound."""
         self.give_way_at_ms: int | None = None
-        """When an active flow gives way; None where it need not."""
+        """When an active flow gives way; None if it need not."""
         self.is_leaving = False
-        """Whether the member stops: never bind again."""
+        """Whether the member is stopping: never bind again."""
         self.failed_binds = 0
-        """Failures in a row, early deaths of handles among them."""
+        """Failures in a row, including early deaths of handles."""
         self._settings = settings
         self._random = random
         self._not_before_ms = now_ms
@@ -41,13 +41,13 @@ class FlowPlan:
     # -- what the runtime wants
 
     def leave(self) -> None:
-        """The member stops."""
+        """The member is stopping."""
         self.is_leaving = True
         self.bind_at_ms = None
 
     def reschedule_bind(self, now_ms: int) -> None:
-        """The place of a flow without a handle is another. A better one brings the bind forward, but cuts no backoff
-        short; a worse one leaves the time that was set."""
+        """The place of a flow without a handle has changed. A better one brings the bind forward, but cuts no backoff
+        short; a worse one leaves the scheduled time."""
         if not self.wants_handle:
             self.bind_at_ms = None
             return
@@ -55,12 +55,12 @@ class FlowPlan:
         self.bind_at_ms = due_ms if self.bind_at_ms is None else min(self.bind_at_ms, due_ms)
 
     def reschedule_cycle(self, now_ms: int) -> None:
-        """The place of an active flow is another; a cycle that runs already goes on as it was drawn."""
+        """The place of an active flow has changed; a cycle that is already running keeps its scheduled end."""
         if self.give_way_at_ms is None or not self._gives_way:
             self.activate(now_ms)
 
     def step_aside(self, until_ms: int | None) -> None:
-        """Let the next activity before this time pass, once; None: do not."""
+        """Let the next activity before this time pass, once; None cancels that."""
         self._aside_until_ms = until_ms
 
     # -- what happens to handles
@@ -70,15 +70,15 @@ class FlowPlan:
         self.bind_at_ms = None
 
     def finish_bind(self, now_ms: int) -> None:
-        """There is a handle."""
+        """The handle is bound."""
         self._bound_at_ms = now_ms
 
     def refuse_bind(self, now_ms: int, *, permanent: bool) -> None:
-        """There is none; try again later, where there should be one."""
+        """The bind failed; try again later, if the flow should be bound."""
         self._back_off(now_ms, permanent=permanent)
 
     def takes_activity(self, now_ms: int) -> bool:
-        """Whether a flow that becomes active now shall keep the queue; a request to step aside is used up by a No."""
+        """Whether a flow that becomes active now should keep the queue; a False uses up the request to step aside."""
         if self._aside_until_ms is None or now_ms >= self._aside_until_ms:
             return True
         self._aside_until_ms = None
@@ -89,7 +89,7 @@ class FlowPlan:
         self.give_way_at_ms = now_ms + rebind_delay_ms(self._settings, self._random) if self._gives_way else None
 
     def begin_unbind(self) -> None:
-        """The handle served until its orderly end, so earlier failures are history."""
+        """The handle served until its orderly end, so earlier failures no longer count."""
         self.give_way_at_ms = None
         self.failed_binds = 0
 
@@ -105,7 +105,7 @@ class FlowPlan:
                 wait_ms = hop_pause_ms(self._settings, self._random)
                 self._not_before_ms += wait_ms
             case ReleaseCause.HANDBACK:
-                # Whoever is to have the queue is bound already; the other standbys keep their places in the line.
+                # The member that is to have the queue is already bound; the other standbys keep their places in line.
                 wait_ms = max(self.place.rank or 0, 1) * self._settings.rank_delay_ms
             case ReleaseCause.UNWANTED:
                 wait_ms = (self.place.rank or 0) * self._settings.rank_delay_ms
@@ -116,8 +116,8 @@ class FlowPlan:
         self.bind_at_ms = now_ms + wait_ms if self.wants_handle else None
 
     def lose_handle(self, now_ms: int) -> None:
-        """The handle died. One that dies young counts as one more failure, or a flow that dies after each bind would be
-        bound again and again without rest."""
+        """The handle died. An early death counts as one more failure; otherwise a flow that dies after each bind would
+        be bound again and again without a pause."""
         self.give_way_at_ms = None
         if now_ms - self._bound_at_ms >= self._settings.bind_backoff_max_ms:
             self.failed_binds = 0

@@ -8,25 +8,25 @@ from lbg_runtime.model.errors import InvariantViolated
 
 @dataclass(frozen=True, slots=True)
 class RebindSettings:
-    """The delays of one group's flows. Raises `InvariantViolated` where no schedule can be made of them."""
+    """The delays of one group's flows. Raises `InvariantViolated` if no schedule can be made from them."""
 
     interval_ms: int
-    """Longest time that a flow stays active before it gives way, where its place says that it does."""
+    """Longest time that a flow stays active before it gives way, if its place has it give way."""
     jitter: float
     """Share of the interval that is left to chance, 0 to 1."""
     drain_timeout_ms: int
     """How long a drain starts what has already arrived; after it, what has not started goes back unhandled."""
     bind_backoff_min_ms: int
-    """Wait after a first failed bind; also the longest pause between giving way and binding again."""
+    """Wait after the first failed bind; also the longest pause between giving way and binding again."""
     bind_backoff_max_ms: int
-    """Wait after many failed binds, or one that was refused for good."""
+    """Longest wait after failed binds; used at once after one that was refused permanently."""
     quiet_gap_ms: int
     """A drained flow is unbound when nothing has arrived for this long: one round trip to the broker, or more.
 
-    What was under way when intake stopped is then handled here, and does not come to the next member flagged.
+    So what was under way when intake stopped is handled here, and does not reach the next member flagged.
     """
     rank_delay_ms: int
-    """How much later a standby binds than the one that stands before it, so that the broker's line is in order of rank;
+    """How much later each standby binds than the one of the rank before, so that the broker's line is in rank order;
     also the longest pause after a hop."""
 
     def __post_init__(self) -> None:
@@ -40,9 +40,9 @@ class RebindSettings:
 
 
 def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:
-    """How long a flow that gives way and just became active stays so; never above the interval, never below 1 ms.
+    """How long a newly active flow stays active before it gives way; at most the interval, at least 1 ms.
 
-    With jitter 1 it is uniform over the whole interval. Members started by one deployment would otherwise cycle
+    With jitter 1 it is uniform over the whole interval. Without jitter, members started by one deployment would cycle
     together, and a queue would pass through several hands within milliseconds.
     """
     kept_share = 1 - random.uniform(0, settings.jitter)
@@ -50,22 +50,22 @@ def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:
 
 
 def rebind_pause_ms(settings: RebindSettings, random: RandomSource) -> int:
-    """How long a flow that gave way stays unbound, so that it queues up behind everyone who waits now."""
+    """How long a flow that gave way stays unbound, so that it queues up behind everyone who is waiting now."""
     return max(1, round(random.uniform(0, settings.bind_backoff_min_ms)))
 
 
 def hop_pause_ms(settings: RebindSettings, random: RandomSource) -> int:
-    """How long a flow that stepped aside stays unbound; jittered, or two that step aside would meet again and again."""
+    """How long a flow that stepped aside stays unbound; jittered, as two such flows would otherwise keep colliding."""
     return max(1, round(random.uniform(0, settings.rank_delay_ms)))
 
 
 def bind_backoff_ms(settings: RebindSettings, failed_binds: int, random: RandomSource, *, permanent: bool) -> int:
-    """The wait after `failed_binds` failures in a row, from 1: doubling up to the longest, half of it jitter.
+    """The wait after `failed_binds` failures in a row, from 1: doubling up to the longest wait, half of it jitter.
 
-    The longest at once after a refusal that waiting will not change (`permanent`): the queue may be created some day.
+    A refusal that waiting will not change (`permanent`) gets the longest wait at once: the queue may yet be created.
     """
     ceiling_ms = settings.bind_backoff_max_ms
     if not permanent:
-        # The exponent is bounded only to keep the power small; the longest wait is reached long before.
+        # The exponent is bounded only to keep the number small; the longest wait is reached long before.
         ceiling_ms = min(ceiling_ms, settings.bind_backoff_min_ms << min(failed_binds - 1, 30))
     return max(1, round(random.uniform(ceiling_ms / 2, ceiling_ms)))

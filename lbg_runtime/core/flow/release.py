@@ -1,4 +1,4 @@
-"""How a flow handle is given up: why, how far the drain has gone, and what moves it on."""
+"""How a flow handle is given up: why, how far the drain has got, and what moves it on."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,44 +8,44 @@ from lbg_runtime.core.flow.rebind import RebindSettings
 
 
 class DrainPhase(Enum):
-    """How far a drain has gone; it never goes back."""
+    """How far a drain has got; it never goes back."""
 
     FINISH = "finish"
-    """All that has arrived is handled, and what is under way too."""
+    """Everything that has arrived or is under way is handled."""
     WAIT = "wait"
-    """What had not started went back; what runs is waited for, until a stop's bound cancels it."""
+    """What had not started has been returned; what is running is waited for, until a stop's bound cancels it."""
 
 
 @dataclass(slots=True)
 class Release:
-    """One handle's way out. A flow machine has one in DRAINING and UNBINDING, and in no other state."""
+    """The giving up of one handle. A flow machine has one in DRAINING and UNBINDING, and in no other state."""
 
     cause: ReleaseCause
     phase: DrainPhase
     drain_until_ms: int | None
-    """When the drain goes on to its next phase; None where only the end of what runs ends it."""
+    """When the drain enters its next phase; None if it ends only when what is running has ended."""
     quiet_at_ms: int
-    """In phase FINISH: not unbound before this, because messages may be under way."""
+    """In phase FINISH, do not unbind before this, because messages may be under way."""
     move_id: str = ""
-    """Which request a hand-back follows; empty for any other cause."""
+    """The request that caused a hand-back; empty for any other cause."""
 
     @classmethod
     def draining(cls, cause: ReleaseCause, settings: RebindSettings, now_ms: int, move_id: str = "") -> "Release":
-        """All that has arrived is handled first, within the drain timeout."""
+        """A release that first handles everything that has arrived, within the drain timeout."""
         patience_ms = settings.drain_timeout_ms
         if cause is ReleaseCause.HANDBACK:
-            # It ends with the queue kept, so that a timeout below the quiet gap would let no queue ever go.
+            # A hand-back that times out keeps the queue, so with a timeout below the quiet gap no queue would ever go.
             patience_ms = max(patience_ms, settings.quiet_gap_ms)
         drain_until_ms = now_ms + patience_ms
         return cls(cause, DrainPhase.FINISH, drain_until_ms, now_ms + settings.quiet_gap_ms, move_id)
 
     @classmethod
     def waiting(cls, cause: ReleaseCause, now_ms: int, move_id: str = "") -> "Release":
-        """Nothing more is started, and what runs takes the time it takes."""
+        """A release that starts nothing more, and lets what is running take as long as it needs."""
         return cls(cause, DrainPhase.WAIT, drain_until_ms=None, quiet_at_ms=now_ms, move_id=move_id)
 
     def deadline_ms(self, in_flight: int) -> int | None:
-        """When there is something to decide next."""
+        """When there is next something to decide; None to wait for an event."""
         if self.phase is DrainPhase.FINISH and not in_flight:
             return self.quiet_at_ms if self.drain_until_ms is None else min(self.quiet_at_ms, self.drain_until_ms)
         return self.drain_until_ms
@@ -55,12 +55,12 @@ class Release:
         return not in_flight and (self.phase is not DrainPhase.FINISH or now_ms >= self.quiet_at_ms)
 
     def stop_at(self, drain_until_ms: int) -> None:
-        """The member leaves: from now on this release is its own, with a bound on what runs."""
+        """Turn this into the release of a member that is leaving, with a bound on what is running."""
         self.cause, self.move_id = ReleaseCause.STOP, ""
         self.drain_until_ms = drain_until_ms
 
     def lose_activity(self) -> bool:
-        """Start nothing more; returns whether that is news. A stop keeps its cause and its bound."""
+        """Start nothing more; return whether that is a change. A stop keeps its cause and its bound."""
         if self.phase is not DrainPhase.FINISH:
             return False
         self.phase = DrainPhase.WAIT

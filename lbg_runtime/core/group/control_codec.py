@@ -1,6 +1,6 @@
 """Control messages to bytes and back. Strict: bytes become exactly one message, or are refused with a reason.
 
-A message is one JSON array in UTF-8, at most `MAX_MESSAGE_BYTES` long. It has no names in it, because a heartbeat
+A message is one JSON array in UTF-8, at most `MAX_MESSAGE_BYTES` long. Its items have no names, because a heartbeat
 goes out every second to every member:
 
     [version, kind, group, member, incarnation, nonce, sequence, ...]
@@ -17,17 +17,17 @@ goes out every second to every member:
     group_question question
     group_answer   question, [[member, suspect] ...]
     key_question   question, key
-    key_answer     question, shard, queue, [flow, epoch, in flight] or null, waiting,
+    key_answer     question, shard, queue, [flow, epoch, in flight] or null, waiting, parked,
                    [stage, attempts, redelivered, number or null, received, started or null, retry in or null] or null,
                    [number or null, attempts, ended] or null
 
-`suspect` and `redelivered` are 0 or 1, `stage` is 0 ready, 1 running, 2 delayed; what was and will be is in
-milliseconds from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids,
-keys and reasons are 1 to 250 printable characters; values of settings and proofs may be empty too. A setting or a queue
-is listed once. `left` and `finished` are arrays of shards and of queue indexes, ascending.
+`suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
+from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids, keys and
+reasons are 1 to 250 printable characters; values of settings and proofs may also be empty. A setting or a queue is
+listed once. `left` and `finished` are arrays of shards and of queue indexes, ascending.
 
-The array has exactly these items: what a later version adds makes a new version number. Members of another version
-are refused before anything else of the message is looked at.
+The array has exactly these items: any addition takes a new version number. Members of another version are refused
+before anything else in the message is looked at.
 """
 
 import json
@@ -70,7 +70,7 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 CONTROL_VERSION = 3
 
 MAX_MESSAGE_BYTES = 128 * 1024
-"""Room for a member on some thousand queues; what is longer is refused unread."""
+"""Room for a member on about a thousand queues; anything longer is refused unread."""
 
 _MAX_NUMBER = (1 << 63) - 1
 _FLOW_STATES = (ReportedFlow.STANDBY, ReportedFlow.ACTIVE, ReportedFlow.DRAINING)
@@ -78,7 +78,7 @@ _STAGES = (LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED)
 
 
 class RefusalReason(Enum):
-    """Why bytes are no control message for us. Values are said in notes."""
+    """Why bytes are not a control message for us. Values appear in notes."""
 
     TOO_LARGE = "too_large"
     VERSION = "version"
@@ -87,17 +87,17 @@ class RefusalReason(Enum):
 
 
 class ControlMessageRefused(LbgError):
-    """These bytes are no control message for this group and version, or a message that is too large to be sent."""
+    """The bytes are not a control message for this group and version, or a message is too large to be sent."""
 
     def __init__(self, reason: RefusalReason, found: str) -> None:
         super().__init__(f"control message refused ({reason.value}): {found}")
         self.reason = reason
         self.found = found
-        """What was wrong, for the log; short, whatever was received."""
+        """What was wrong, for the log; short, no matter what was received."""
 
 
 def encode(message: ControlMessage | Inquiry) -> bytes:
-    """The message as bytes. Raises `ControlMessageRefused` if it is too large; names in it are trusted."""
+    """Encode the message. Raises `ControlMessageRefused` if it is too large; names in it are trusted."""
     header = message.header
     kind, body = _body(message)
     life = header.life
@@ -108,11 +108,11 @@ def encode(message: ControlMessage | Inquiry) -> bytes:
 
 
 def decode(payload: bytes, group: GroupName) -> ControlMessage | Inquiry:
-    """The message that the bytes are; raises `ControlMessageRefused` for all other bytes, and nothing else."""
+    """Decode the message; raises `ControlMessageRefused` for any other bytes, and no other error."""
     _check_size(payload)
     try:
         items = json.loads(payload.decode())
-    except (ValueError, RecursionError):  # the second for arrays nested some thousand levels deep
+    except (ValueError, RecursionError):  # the latter for arrays nested thousands of levels deep
         raise ControlMessageRefused(RefusalReason.MALFORMED, "no JSON in UTF-8") from None
     if not isinstance(items, list):
         raise ControlMessageRefused(RefusalReason.MALFORMED, "no array")
@@ -137,7 +137,7 @@ def _check_size(payload: bytes) -> None:
 
 
 def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
-    """The kind's name and what follows the header."""
+    """The name of the kind, and the items after the header."""
     match message:
         case Heartbeat(_, state, weight, settings, flows, view_digest, striping):
             listed = [[queue, *_flow_items(flow)] for queue, flow in sorted(flows.items())]
@@ -257,7 +257,7 @@ def _striping(reader: "_Reader") -> StripingReport:
 
 
 def _flow(row: "_Reader") -> FlowReport:
-    """The flow that the rest of a row tells of."""
+    """The flow that the rest of a row describes."""
     state = _FLOW_STATES[row.choice("flow", len(_FLOW_STATES))]
     flow = FlowReport(state, Epoch(row.number("epoch")), row.number("in flight"))
     row.end()
@@ -305,7 +305,7 @@ def _malformed(what: str) -> ControlMessageRefused:
 
 
 class _Reader:
-    """Takes the items of one array in order, each as what it must be; raises `ControlMessageRefused` otherwise."""
+    """Takes the items of one array in order, checking the type of each; raises `ControlMessageRefused` otherwise."""
 
     def __init__(self, items: list[object]) -> None:
         self._items = items
@@ -313,7 +313,7 @@ class _Reader:
 
     def number(self, what: str) -> int:
         item = self._next(what)
-        # Not isinstance: true is no number, though Python's bool is an int.
+        # Not isinstance: true is not a number here, though Python's bool is an int.
         if type(item) is not int or not 0 <= item <= _MAX_NUMBER:
             raise _malformed(what)
         return item
@@ -358,7 +358,7 @@ class _Reader:
         return _Reader(self._list(what))
 
     def skip_null(self) -> bool:
-        """Take the next item if it is null; whether it was."""
+        """Take the next item if it is null; return whether it was."""
         if self._position < len(self._items) and self._items[self._position] is None:
             self._position += 1
             return True

@@ -1,8 +1,8 @@
 """What members of a group say to each other on its control topic.
 
 Control messages decide where queues should be and when one is handed over; they never decide who may handle a message
-(law L1). So a lost, repeated or forged one costs time, not order. Nothing here proves who sent a message: that is left
-to the broker's access lists on the control topic.
+(law L1). So a lost, repeated or forged one costs time, not order. Nothing here proves who sent a message; that is left
+to the broker's access lists for the control topic.
 
 Bytes to messages and back: core/group/control_codec.py.
 """
@@ -19,10 +19,10 @@ from lbg_runtime.core.restripe.striping import StripingReport
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 MAX_TEXT_LENGTH = 250
-"""Characters of any name, id or reason in a control message."""
+"""Limit for any name, id or reason in a control message, in characters."""
 
 MoveId = NewType("MoveId", str)
-"""Names one attempt to hand one queue over; chosen by the member that offers, never used twice."""
+"""Identifies one attempt to hand one queue over; chosen by the offering member, never used twice."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,14 +30,14 @@ class Life:
     """One run of one member. The larger life of a member id is the newer one, and the one that counts."""
 
     incarnation: int
-    """Larger in every life of a member, as far as the member can know (record.JournalHeader has the same number)."""
+    """Grows with every life of a member, as far as the member can know; the same number as in `JournalHeader`."""
     nonce: int
-    """Chosen at random for this life; decides between two processes that claim one id with one incarnation."""
+    """Chosen at random for this life; decides between two processes that claim the same id and incarnation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who says it, and when in this life."""
+    """The sender of a message, and the message's number in the sender's life."""
 
     group: GroupName
     member: MemberId
@@ -47,23 +47,23 @@ class Header:
 
 
 class MemberState(Enum):
-    """How far a member's life has come, in its own words."""
+    """How far a member's life has got, as the member reports it."""
 
     JOINING = "joining"
-    """Learns who is there; no queue is placed on it."""
+    """It is learning who is there; no queue is placed on it."""
     ACTIVE = "active"
     DRAINING = "draining"
-    """Gives its queues away and takes none."""
+    """It gives its queues away and takes none."""
 
 
 class ReportedFlow(Enum):
-    """How a bound flow stands. A queue on which a member has no bound flow is not reported."""
+    """The state of a bound flow. A queue on which a member has no bound flow is not reported."""
 
     STANDBY = "standby"
     ACTIVE = "active"
     """The broker feeds it."""
     DRAINING = "draining"
-    """It is being given up; the broker fed it, and nobody else is fed before it is unbound."""
+    """It is being given up; the broker fed it, and feeds nobody else until it is unbound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class FlowReport:
 
     state: ReportedFlow
     epoch: Epoch
-    """The sender's own count; it says nothing beside another member's."""
+    """The sender's own count; not comparable with another member's."""
     in_flight: int
 
     @property
@@ -83,23 +83,23 @@ class FlowReport:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """All there is to know of a member; whoever missed every earlier one knows as much after this one."""
+    """Everything there is to know about a member: a receiver that missed all earlier ones needs only this one."""
 
     header: Header
     state: MemberState
     weight: int
     settings: Mapping[str, str]
-    """The settings that all members of a group must have alike, by name."""
+    """The settings that must be the same on all members of a group, by name."""
     flows: Mapping[QueueName, FlowReport]
     view_digest: str
-    """Of the sender's view of the group; members that agree say the same."""
+    """Digest of the sender's view of the group; members that agree report the same."""
     striping: StripingReport
     """Which queue holds which shard, as far as the sender knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRequest:
-    """The sender knows nothing yet: everybody answers with a heartbeat soon."""
+    """The sender knows nothing yet and asks everybody for a heartbeat soon."""
 
     header: Header
 
@@ -113,19 +113,19 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The sender owns the queue and would hand it to `to`. Repeated offers of one move id are one offer."""
+    """The sender owns the queue and offers it to `to`. Repeated offers with one move id are one offer."""
 
     header: Header
     queue: QueueName
     epoch: Epoch
-    """The flow handle of the sender that would be given up."""
+    """The sender's flow handle that would be given up."""
     move_id: MoveId
     to: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The sender is bound to the queue and starts it once the broker makes it the owner."""
+    """The sender is bound to the queue and will start on it once the broker makes it the owner."""
 
     header: Header
     queue: QueueName
@@ -149,31 +149,31 @@ class Taken:
     header: Header
     queue: QueueName
     move_id: MoveId | None
-    """The move that brought it here; None where the broker chose the sender by itself."""
+    """The move that brought it here; None if the broker chose the sender by itself."""
     epoch: Epoch
-    """The flow handle of the sender."""
+    """The sender's flow handle."""
 
 
 MoveMessage = Offer | Accept | Reject | Taken
-"""What is said about handing one queue over."""
+"""The messages about handing one queue over."""
 
 ControlMessage = Heartbeat | StateRequest | Leave | MoveMessage
 
 
 QuestionId = NewType("QuestionId", str)
-"""Names one question of somebody who is no member; chosen by who asks, never used twice."""
+"""Identifies one question from a non-member; chosen by the asker, never used twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneHead:
-    """The message of a key that is handled, or is next. Times are what has passed when it is told."""
+    """The message of a key that is being handled or is next. Times are relative to when the answer is made."""
 
     stage: LaneStage
     attempts: int
-    """Times that its handler was started."""
+    """How many times its handler was started."""
     redelivered: bool
     number: int | None
-    """The publisher's number of the message within its key; None where it has none."""
+    """The publisher's number of the message within its key; None if it has none."""
     received_ms: int
     started_ms: int | None
     """Since the first attempt; None before it."""
@@ -187,17 +187,18 @@ class LastHandled:
     number: int | None
     attempts: int
     ended_ms: int
-    """What has passed since."""
+    """Time since then."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySight:
-    """What a member knows of a key. What still lies on the queue is known to nobody but the broker."""
+    """What a member knows about a key. Only the broker knows what is still on the queue."""
 
     waiting: int
     """Messages of the key behind the head."""
     parked: int
-    """Messages of the key that are parked, as far as this member owns their queue; later ones are parked too."""
+    """Messages of the key that are parked, if this member owns their queue; while there are any, later ones are parked
+    too."""
     head: LaneHead | None
     last: LastHandled | None
 
@@ -212,9 +213,9 @@ class SeenMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupQuestion:
-    """Somebody who is no member asks how the group stands: every member says a heartbeat, then a `GroupAnswer`.
+    """A non-member asks about the state of the group: every member sends a heartbeat, then a `GroupAnswer`.
 
-    The header names who asks. Nobody takes that for a member.
+    The header names the asker, which nobody takes for a member.
     """
 
     header: Header
@@ -223,7 +224,7 @@ class GroupQuestion:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """Whom the sender sees in the group, itself included."""
+    """The members that the sender sees in the group, itself included."""
 
     header: Header
     question: QuestionId
@@ -232,7 +233,7 @@ class GroupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuestion:
-    """Somebody who is no member asks after a key: every member says a `KeyAnswer`."""
+    """A non-member asks about a key: every member sends a `KeyAnswer`."""
 
     header: Header
     question: QuestionId
@@ -241,32 +242,32 @@ class KeyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
-    """Where the sender's settings place the key, how its flow there stands, and what it knows of the key."""
+    """Where the sender's settings place the key, the state of its flow there, and what it knows about the key."""
 
     header: Header
     question: QuestionId
     shard: int
     queue: QueueName
     flow: FlowReport | None
-    """None where it is not bound to the queue."""
+    """None if the sender is not bound to the queue."""
     sight: KeySight
 
 
 Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer
-"""Questions of who is no member, and their answers: they change no view, and no queue moves for them."""
+"""Questions from non-members, and their answers: they change no view and move no queue."""
 
 
 def is_valid_text(text: str) -> bool:
-    """Whether it may stand as a name, an id or a reason in a control message: 1 to 250 printable characters."""
+    """Whether it may be a name, an id or a reason in a control message: 1 to 250 printable characters."""
     return 0 < len(text) <= MAX_TEXT_LENGTH and text.isprintable()
 
 
 def digest(facts: Iterable[tuple[str | int, ...]]) -> str:
-    """16 hexadecimal digits that are equal where the facts are, in whatever order they come."""
+    """16 hexadecimal digits that are equal for equal facts, in whatever order they come."""
     text = json.dumps(sorted(facts, key=str))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def settings_digest(settings: Mapping[str, str]) -> str:
-    """The digest that stands for the settings of a heartbeat."""
+    """The digest that represents the settings of a heartbeat."""
     return digest(settings.items())

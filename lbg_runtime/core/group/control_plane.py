@@ -1,12 +1,12 @@
-"""A member's part in its group's conversation, without its shell: what happens, to what is said and asked for.
+"""A member's part in its group's conversation, without its shell: inputs become messages and requests to flows.
 
-One machine per member, owner of its membership and its rebalance machine; it brings the two together with the member's
-flow machines, which it reads and never changes. `take` for all that has happened since, in the order it happened, then
-its answers are carried out in their order; `take` with nothing when `deadline_ms` has come.
+One machine per member, which owns its membership and rebalance machines; it connects the two with the member's flow
+machines, which it reads and never changes. Call `take` with everything that has happened since, in that order, and
+carry out its answers in their order; call `take` with nothing when `deadline_ms` is reached.
 
-While the control topic is silent the rebalance machine is told so, and members do as members do that only count.
+While the control topic is silent, the rebalance machine is told so, and the group behaves as in cycle mode.
 
-One file of more than 400 lines, because what each of the machines orders is carried out on the others here.
+One file of more than 400 lines, because this is where the commands of each machine are carried out on the others.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,41 +61,41 @@ _REPORTED: Mapping[FlowState, ReportedFlow] = {
     FlowState.ACTIVE: ReportedFlow.ACTIVE,
     FlowState.DRAINING: ReportedFlow.DRAINING,
 }
-"""What the group is told of a flow. Others are not bound, or about not to be."""
+"""How flow states are reported to the group. In all others the flow is not bound, or about to be unbound."""
 
 QUEUE_GONE = "queue-gone"
-"""What a hand-back is called that nobody has asked for, because nobody needs the queue any more."""
+"""Move id of a hand-back that no member has asked for: the queue is no longer needed."""
 
 STAND_ASIDE = "stand-aside"
-"""What a hand-back is called because another process is this member."""
+"""Move id of a hand-back because another process is this member."""
 
 LOOKS_MS_PER_THOUSAND = 20
-"""Least time between two looks at all flows, in ms for each thousand of them: a look at so many takes a member 3 ms."""
+"""Least time between two looks at all flows, in ms per thousand flows: a look at a thousand takes a member 3 ms."""
 
 MAX_ECHOES = 60
-"""Heartbeats that probes wait for: a minute of them, where our own words do not come back."""
+"""Limit on the heartbeats that probes wait for: a minute's worth, if our own messages do not come back."""
 
 HOLDING = frozenset({FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING})
-"""States of a flow whose queue nobody else can have yet."""
+"""States of a flow in which no other member can have its queue yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowChanged:
-    """Some flow of this member has another state or epoch."""
+    """Some flow of this member has a new state or epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowsAdded:
-    """The flows that `QueuesAdded` asked for are there."""
+    """The flows that `QueuesAdded` asked for now exist."""
 
     flows: Sequence[FlowMachine]
     pins: Mapping[QueueName, MemberId]
-    """Of all queues whose home is configured."""
+    """The pins of all queues whose home is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAsked:
-    """A flow wants to know when the broker has taken what was settled on it; all of that is on its way."""
+    """A flow wants to know when the broker has processed what was settled on it; all of that has been sent."""
 
     queue: QueueName
     epoch: Epoch
@@ -104,24 +104,24 @@ class ProbeAsked:
 
 @dataclass(frozen=True, slots=True)
 class QueuesAdded:
-    """The group has more queues than this member has flows: make them, and tell with `FlowsAdded`."""
+    """The group has more queues than this member has flows: create the missing ones, and answer with `FlowsAdded`."""
 
     queue_total: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """This member, which leaves, has nothing left to give, or there is nobody to take it. Told once."""
+    """This member is leaving and has nothing left to give, or there is nobody to take it. Reported once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The process that this one stands aside for has gone: this one is to leave, as only a new start is of use."""
+    """The process that this one stands aside for has gone: this one should leave, as only a restart helps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something about the group is not as it should be; an operator may want to know."""
+    """Something is wrong with the group; an operator may want to know."""
 
     note: Note
 
@@ -139,11 +139,11 @@ ControlOutput = (
     | Warn
     | Note
 )
-"""What the shell says or asks for, and, from `ViewChanged` on, what it makes known."""
+"""What the shell publishes or requests, and, from `ViewChanged` on, what it makes known."""
 
 
 class ControlPlaneMachine:
-    """Decides by its two machines; does nothing itself. See the module's text for who calls and for the rules."""
+    """Decides through its two machines; does nothing itself. The module docstring has the callers and the rules."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class ControlPlaneMachine:
         leap: Callable[[], int] = lambda: 0,
         looks_ms_per_thousand: int = LOOKS_MS_PER_THOUSAND,
     ) -> None:
-        """`silence_ms`: who hears nobody for so long, and yet does not get a queue, takes the topic for dead.
+        """`silence_ms`: a member that hears nobody for this long, and yet does not get a queue, assumes a dead topic.
 
         `leap` gives numbers that nobody can guess, for heartbeats that carry probes. `looks_ms_per_thousand`: see
         `LOOKS_MS_PER_THOUSAND`.
@@ -162,48 +162,48 @@ class ControlPlaneMachine:
         self.membership = membership
         self.rebalance = rebalance
         self._flows = {flow.queue: flow for flow in flows}
-        """In the order of their queues' indexes; those of queues that the group has not any more are at the end."""
+        """In the order of their queues' indexes; those of queues that the group no longer has are at the end."""
         self._silence_ms = silence_ms
         self._leap = leap
         self._looks_ms_per_thousand = looks_ms_per_thousand
         self._rested_at_ms = 0
-        """From when on the flows may be looked at again."""
+        """When the flows may be looked at again."""
         self._look_at_ms: int | None = None
-        """When they are looked at next; None while none is known to have changed."""
+        """When the flows are looked at next; None while none is known to have changed."""
         self._probes: list[ProbeAsked] = []
-        """To go with the next heartbeat."""
+        """Probes to go with the next heartbeat."""
         self._echoes: dict[int, list[ProbeAsked]] = {}
-        """By the number of the heartbeat that, when it comes back, answers them."""
+        """Probes by the sequence number of the heartbeat that answers them when it comes back."""
         self._reports: Mapping[QueueName, FlowReport] = {}
         self._standby_since_ms: int | None = None
         self._connected_at_ms: int | None = None
         self._heard_at_ms = 0
         self._see_group = False
         self._is_aside = False
-        """Another process is this member; what it is at home on is not ours."""
+        """Another process is this member; the queues it is at home on are not ours."""
         self._give_at_ms: int | None = None
-        """While it is, and queues are left with us: when we give them up again, where a drain took too long."""
+        """While we are aside and still hold queues: when we try again to give them up, if a drain took too long."""
         self._is_handing_over = False
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `take` must be called next, on the clock of `now_ms`; None to wait for an input."""
-        # Who stands aside moves nothing any more, and what was due then stays due.
+        """When `take` must next be called, on the clock of `now_ms`; None to wait for an input."""
+        # A member that stands aside no longer moves anything, so what was due then would stay due.
         rebalance_ms = None if self._is_aside else self.rebalance.deadline_ms
         deadlines = (self.membership.deadline_ms, rebalance_ms, self._look_at_ms, self._give_at_ms)
         return min((at for at in deadlines if at is not None), default=None)
 
     @property
     def will_look(self) -> bool:
-        """Whether the flows are looked at when the deadline comes: nobody need say before that they have changed."""
+        """Whether the flows will be looked at on a deadline: until then, changes to them need not be reported."""
         return self._look_at_ms is not None
 
     def flow_reports(self) -> Mapping[QueueName, FlowReport]:
-        """What the group would be told of our flows now."""
+        """What the group would be told about our flows now."""
         return _reports_of(self._flows_in_use())
 
     def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[ControlOutput]:
-        """Take what has happened, act on the deadlines that have come; return what to do.
+        """Process what has happened, act on the deadlines that have been reached, and return what to do.
 
         The flow machines must not change meanwhile. After `LeaveRequested` nothing more is said.
         """
@@ -252,14 +252,14 @@ class ControlPlaneMachine:
         outputs = self._answer_probes(event.message) if isinstance(event, ControlMessageReceived) else []
         outputs += self._obey_membership(self.membership.handle(event, now_ms), now_ms)
         if isinstance(event, DrainStarted):
-            # After the heartbeat that says so: members take offers of one that leaves more readily.
+            # After the heartbeat that says so: members accept offers more readily from one that is leaving.
             self._is_handing_over = True
             self._see_group = True
             outputs += self._tell_rebalance(event, now_ms)
         return outputs
 
     def _flow_changed(self, now_ms: int) -> list[ControlOutput]:
-        # All are looked at for one, and a lost connection changes all of them, one by one as they come back.
+        # One change means a look at all flows, and a lost connection changes all of them, one by one as they come back.
         if self._look_at_ms is None:
             self._look_at_ms = max(now_ms, self._rested_at_ms)
         return self._look(now_ms) if self._look_at_ms <= now_ms else []
@@ -270,7 +270,7 @@ class ControlPlaneMachine:
         return self._report_flows(now_ms) + self._give_gone_queues()
 
     def _has_changed(self, queue: QueueName) -> bool:
-        """Whether a flow is another than it was when it was looked at."""
+        """Whether a flow has changed since it was last looked at."""
         flow = self._flows.get(queue)
         known = {queue: self._reports[queue]} if queue in self._reports else {}
         return flow is not None and tell_something_else(_reports_of([flow]), known)
@@ -298,10 +298,10 @@ class ControlPlaneMachine:
     def _is_silent(self, now_ms: int) -> bool:
         if self._connected_at_ms is None:
             return False
-        # Our own words come back, so that not even they tell of a topic that is dead for everybody.
+        # Our own messages come back to us, so if not even they are heard, the topic is dead for everybody.
         if now_ms - max(self._heard_at_ms, self._connected_at_ms) >= self._silence_ms:
             return True
-        # Somebody holds a queue that we stand by for, and we have heard of nobody: the topic is dead for them or us.
+        # Somebody holds a queue that we stand by for, and we have heard nobody: the topic is dead for them or us.
         if self._standby_since_ms is None:
             return False
         return now_ms - max(self.membership.peers_heard_ms or 0, self._standby_since_ms) >= self._silence_ms
@@ -336,7 +336,7 @@ class ControlPlaneMachine:
                     self._see_group = True
                 case MoveMessageHeard(message):
                     if self._look_at_ms is not None and self._has_changed(message.queue):
-                        # What is answered must be true now: who is no standby any more must not take a queue.
+                        # The answer must be true now: a member that is no longer a standby must not accept a queue.
                         outputs += self._look(now_ms)
                     outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
                 case StandAside():
@@ -359,17 +359,18 @@ class ControlPlaneMachine:
         self._echoes[sequence], self._probes = self._probes, []
         if len(self._echoes) > MAX_ECHOES:
             oldest, next_oldest = islice(self._echoes, 2)
-            # The later echo proves as much.
+            # The later echo proves just as much.
             self._echoes[next_oldest][:0] = self._echoes.pop(oldest)
 
     def _answer_probes(self, message: ControlMessage) -> list[ControlOutput]:
-        """Our own word came back on the connection on which we settled: the broker had read the settlements before."""
+        """Our own message came back on the connection on which we settled, so the broker has read the settlements that
+        were sent before it."""
         header, identity = message.header, self.membership.identity
         if header.member != identity.member or header.life != identity.life:
             return []
         if header.sequence not in self._echoes:
-            # Not said for a probe, or not ours: another's word in our name says nothing of what the broker has read.
-            # Whoever knows the number of one that counts has it from the broker, which then has read it.
+            # Not sent for a probe, or not ours: a message forged in our name says nothing about what the broker has
+            # read. Whoever knows the number of one that counts has it from the broker, which has then read it.
             return []
         reached = [number for number in self._echoes if number <= header.sequence]
         probes = [probe for number in reached for probe in self._echoes.pop(number)]
@@ -394,7 +395,7 @@ class ControlPlaneMachine:
         return list(self._flows.values())[self.membership.striping.now.queue_total :]
 
     def _give_gone_queues(self) -> list[ControlOutput]:
-        """Nothing is in them; but an active flow is given up only when it is asked to, and again where that failed."""
+        """These queues are empty; but an active flow is given up only on request, repeated if that failed."""
         return [
             AskFlow(flow.queue, HandBackRequested(QUEUE_GONE))
             for flow in self._gone_flows()
@@ -407,12 +408,12 @@ class ControlPlaneMachine:
         self._flows |= {flow.queue: flow for flow in flows}
         self.rebalance.set_queues([flow.queue for flow in self._flows_in_use()], pins)
         self._see_group = True
-        # More may have become known while they were made.
+        # More may have become known while they were created.
         return [*self._spread_striping(), *self._report_flows(now_ms)]
 
     def _give_everything(self, now_ms: int) -> list[ControlOutput]:
-        # Asked again after a while and not at once: a drain that is given up may have taken no time, and then nobody
-        # has seen it.
+        # Ask again after a while and not at once: a drain that is given up may have taken no time, so that nobody has
+        # seen it.
         is_holding = any(flow.state in HOLDING for flow in self._flows.values())
         self._give_at_ms = now_ms + self._silence_ms if is_holding else None
         return [
@@ -433,7 +434,7 @@ class ControlPlaneMachine:
 
 
 def report_of(flow: FlowMachine) -> FlowReport | None:
-    """What the group is told of a flow; None where that is nothing."""
+    """What the group is told about a flow; None if the flow is not reported."""
     state = _REPORTED.get(flow.state)
     return None if state is None else FlowReport(state, flow.epoch, flow.in_flight)
 

@@ -1,4 +1,4 @@
-"""Who a member is towards its group."""
+"""The identity of a member within its group."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from lbg_runtime.model.ids import GroupName, MemberId
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this member says of itself in every heartbeat. Raises `UserError` for what cannot be said."""
+    """What this member says about itself in every heartbeat. Raises `UserError` for values that cannot be sent."""
 
     group: GroupName
     member: MemberId
     life: Life
     weight: int
     settings: Mapping[str, str]
-    """The settings that all members of the group must have alike, by name; values may be empty."""
+    """The settings that must be the same on all members of the group, by name; values may be empty."""
 
     def __post_init__(self) -> None:
         texts = [("group.name", self.group), ("membership.member", self.member)]
@@ -27,4 +27,4 @@ class Identity:
         for where, text in texts:
             if not is_valid_text(text):
                 raise UserError(where, ascii(text), "1 to 250 printable characters")
-        Candidate(self.member, self.weight)  # raises for a weight that nobody could place by
+        Candidate(self.member, self.weight)  # raises for a weight that placement cannot use

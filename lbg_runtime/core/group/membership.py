@@ -1,26 +1,26 @@
-"""Who lives in the group, as one member sees it: no leader, no count to configure, no service but the control topic.
+"""Who is alive in the group, as one member sees it: no leader, no count to configure, no service but the control topic.
 
 One machine per member, driven by its shell from one task: `handle` for every event, `on_deadline` when `deadline_ms`
-has come. Commands are carried out in the order given. Times are milliseconds of a local monotonic clock; nobody else's
-clock matters.
+is reached. Commands are carried out in the order given. Times are milliseconds of a local monotonic clock; no other
+member's clock matters.
 
 Every member publishes a heartbeat at intervals of `heartbeat_ms`, shortened by up to `jitter`. A member is suspect when
-`suspect_after_missed` heartbeats in a row have not come, and dead after `dead_after_missed`; half an interval is added
-for their way. So a living member whose heartbeats take less than that is never suspect while fewer than
+`suspect_after_missed` heartbeats in a row are missing, and dead after `dead_after_missed`; half an interval is added
+for their transit. So a living member whose heartbeats take less than that is never suspect while fewer than
 `suspect_after_missed` in a row are lost. We ourselves are in our own view until we leave, however silent the topic is.
 
-What is heard counts only if it is newer than everything heard of that member before: a higher life, or a higher
-sequence of the same life. A higher life replaces the lower one at once. All else changes nothing, and makes one note
-per sender and reason.
+A message counts only if it is newer than everything heard from that member before: a higher life, or a higher
+sequence of the same life. A higher life replaces the lower one at once. Anything else changes nothing, and makes one
+note per sender and reason.
 
-Silence is a fact about members only while we can hear. It is counted anew from the moment the control topic is back, or
-this process has found itself stopped (its deadline long past): until then everybody keeps its standing.
+Silence says something about members only while we can hear. It is counted from zero again when the control topic is
+back, or when this process finds that it was stopped (its deadline long past): until then everybody keeps its standing.
 
 Two processes with one member id: the larger `Life` counts, for each of them and for all others. The loser stands aside:
 it says nothing more and is not in its own view, where the winner takes its place. It does not come back; when the
-winner has gone, by its own word or by its silence, that is told (`WinnerGone`), so that somebody can start it anew.
+winner has gone, by saying so or by its silence, `WinnerGone` reports it, so that somebody can restart the loser.
 
-One file of more than 400 lines, because speaking, hearing and silence are about one record of peers.
+One file of more than 400 lines, because speaking, hearing and silence work on one record of peers.
 """
 
 from collections.abc import Mapping
@@ -81,19 +81,19 @@ from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
 MAX_MEMBERS = 1_000
-"""Member ids remembered, the living and the lately gone; others are refused until some are forgotten."""
+"""Member ids remembered, living or recently gone; others are refused until some are forgotten."""
 
 
 class OwnState(Enum):
-    """How far this member's own life has come."""
+    """How far this member's own life has got."""
 
     JOINING = "joining"
     ACTIVE = "active"
     DRAINING = "draining"
     ASIDE = "aside"
-    """Another process has our id and a newer life. We listen and say nothing, also when it has gone."""
+    """Another process has our id and a newer life. We listen and say nothing, even when it has gone."""
     LEFT = "left"
-    """Over: nothing is said, and nothing that is told matters."""
+    """Over: we say nothing and ignore every event."""
 
 
 _SPOKEN_STATES: Mapping[OwnState, MemberState] = {
@@ -104,7 +104,7 @@ _SPOKEN_STATES: Mapping[OwnState, MemberState] = {
 
 
 class MembershipMachine:
-    """Decides who lives; does nothing itself. See the module's text for who calls and for the rules."""
+    """Decides who is alive; does nothing itself. The module docstring has the callers and the rules."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class MembershipMachine:
     ) -> None:
         self.identity = identity
         self.striping = striping
-        """What the group knows of its stripes; told with every heartbeat."""
+        """What the group knows about its stripes; part of every heartbeat."""
         self.state = OwnState.JOINING
         self._settings = settings
         self._random = random
@@ -143,33 +143,33 @@ class MembershipMachine:
         return GroupView(tuple(sorted(views, key=lambda one: one.member)), owners_by_claims(self._living_claims()))
 
     def owner_of(self, queue: QueueName) -> MemberId | None:
-        """Who owns the queue by `view`, without the cost of all others."""
+        """The owner of the queue according to `view`, without the cost of working out all the others."""
         return owners_by_claims(
             (member, {queue: times[queue]}) for member, times in self._living_claims() if queue in times
         ).get(queue)
 
     @property
     def peers_heard_ms(self) -> int | None:
-        """When another member last said something that counted; None: never in this life.
+        """When another member last said something that counted; None if never in this life.
 
         Silence has two causes that cannot be told apart from here: we are alone, or the topic does not reach us. A
-        shell that owns less than all queues while this stands still falls back to the rebind cycle.
+        shell that owns fewer than all queues while this does not advance falls back to the rebind cycle.
         """
         return self._peers_heard_ms
 
     @property
     def may_speak(self) -> bool:
-        """Whether this life is a member to the group: neither gone, nor aside for another process of its id."""
+        """Whether the group sees this life as a member: neither gone, nor aside for another process with its id."""
         return self.state in _SPOKEN_STATES
 
     @property
     def can_hear(self) -> bool:
-        """Whether the control topic is in reach, and this life not over."""
+        """Whether the control topic is reachable, and this life is not over."""
         return self._complete_at_ms is not None
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `on_deadline` must be called next, on the clock of `now_ms`; None to wait for an event."""
+        """When `on_deadline` must next be called, on the clock of `now_ms`; None to wait for an event."""
         if not self.can_hear:
             return None
         deadlines = [self._peer_deadline_ms(peer) for peer in self._peers.values()]
@@ -178,10 +178,10 @@ class MembershipMachine:
         return min(deadlines, default=None)
 
     def is_stable(self, now_ms: int) -> bool:
-        """Whether queues may be placed by this view: complete, and nobody came, went or changed for `settle_ms`.
+        """Whether queues may be placed by this view: it is complete, and nobody came, went or changed for `settle_ms`.
 
         At the start, and after an outage, settling begins when the view is complete: one heartbeat interval after
-        everybody was asked. Never while the control topic is out of reach, or a deadline is long past.
+        everybody was asked. False while the control topic is out of reach, or a deadline is long past.
         """
         if self._complete_at_ms is None or self._paused_for_ms(now_ms):
             return False
@@ -190,15 +190,16 @@ class MembershipMachine:
     # -- what a shell calls
 
     def stamp(self, leap: int = 0) -> Header:
-        """The header of the next message of this life, for whatever message this member sends next.
+        """The header of the next message of this life, whatever that message is.
 
-        `leap` numbers are left out before it: who cannot guess how many cannot name the message before it is heard.
+        `leap` sequence numbers are skipped before it: whoever cannot guess how many cannot name the message before it
+        is heard.
         """
         self._sequence += 1 + leap
         return Header(self.identity.group, self.identity.member, self.identity.life, self._sequence)
 
     def heartbeat(self, flows: Mapping[QueueName, FlowReport], leap: int = 0) -> Heartbeat:
-        """The heartbeat that a `SendHeartbeat` asks for, with all flows that this member is bound to now.
+        """The heartbeat that a `SendHeartbeat` asks for; `flows` are all flows that this member is now bound to.
 
         `leap`: see `stamp`.
         """
@@ -212,19 +213,19 @@ class MembershipMachine:
         )
 
     def handle(self, event: MembershipEvent, now_ms: int) -> list[MembershipCommand]:
-        """Take one event; return what to do. Any message and any order of events is in order here."""
+        """Process one event and return what to do. Any message and any order of events is allowed here."""
         if self.state is OwnState.LEFT:
             return []
         shape = self._shape()
         paused_for_ms = self._paused_for_ms(now_ms)
         commands = self._react(event, now_ms)
-        # After the event, which may leave us nothing to say; no event judges silence.
+        # After the event, because it may take away our right to speak; no event judges silence.
         if self.can_hear and not isinstance(event, ControlConnected):
             commands += self._resume(paused_for_ms, now_ms)
         return commands + self._notice_change(shape, now_ms)
 
     def on_deadline(self, now_ms: int) -> list[MembershipCommand]:
-        """Act on the deadline if it has come; being called too early does no harm."""
+        """Act on the deadline if it has been reached; calling this too early does no harm."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []
@@ -285,7 +286,7 @@ class MembershipMachine:
         return [ViewChanged(self.view)]
 
     def _shape(self) -> tuple[object, ...]:
-        """What of the view a change of which begins a new settling."""
+        """The part of the view whose change starts a new settling period."""
         return (
             self.state,
             self.identity.weight,
@@ -304,13 +305,13 @@ class MembershipMachine:
     # -- speaking
 
     def _start_round(self, now_ms: int) -> list[MembershipCommand]:
-        """We can hear again: nobody has been silent yet, and the view is complete after one interval."""
+        """Begin to hear, first or again: nobody has been silent yet, and the view is complete after one interval."""
         self._complete_at_ms = now_ms + self._settings.heartbeat_ms
         for peer in self._peers.values():
             peer.restart_clock(now_ms)
         if not self.may_speak:
             return []
-        # The heartbeat first: a new life becomes known with all there is to know of it.
+        # The heartbeat first, so that a new life becomes known together with all its facts.
         return [*self._beat(now_ms), SendStateRequest()]
 
     def _beat_if_heard(self, now_ms: int) -> list[MembershipCommand]:
@@ -323,7 +324,7 @@ class MembershipMachine:
         return [SendHeartbeat()]
 
     def _hurry_heartbeat(self, now_ms: int) -> None:
-        """Let the next heartbeat come soon; one for many reasons, so that ten members that join are answered once."""
+        """Make the next heartbeat come soon; reasons are pooled, so that ten members that join are answered once."""
         gap_ms = self._settings.heartbeat_ms // 10
         soon_ms = max(now_ms, self._last_heartbeat_ms + gap_ms) + round(self._random.uniform(0, gap_ms))
         self._heartbeat_at_ms = min(self._heartbeat_at_ms, soon_ms)
@@ -343,7 +344,7 @@ class MembershipMachine:
             return commands + self._disregard(reason.value, header.member)
         if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message)) is not None:
             if is_own_id and header.member in self._peers:
-                # It counts for nothing, but says that whoever we stand aside for is there.
+                # It counts for nothing, but shows that the process we stand aside for is alive.
                 self._peers[header.member].heard_at_ms = now_ms
             return commands + refusal
         self._peers_heard_ms = now_ms
@@ -351,7 +352,7 @@ class MembershipMachine:
 
     def _hear_own_id(self, message: ControlMessage, now_ms: int) -> list[MembershipCommand]:
         life = message.header.life
-        # Our own words came back; or an earlier life of ours is leaving, which is no news.
+        # Our own message came back, or an earlier life of ours is leaving, which is no news.
         if life == self.identity.life or isinstance(message, Leave):
             return []
         # The other process finds out by hearing us.
@@ -374,7 +375,7 @@ class MembershipMachine:
         return [Note("control_message_disregarded", {"member": member, "reason": reason})]
 
     def _refuse_settings(self, heartbeat: Heartbeat) -> list[MembershipCommand] | None:
-        """What to say of a peer that was started with other settings; None where they agree."""
+        """What to report about a peer that was started with other settings; None if they agree."""
         member, ours, theirs = heartbeat.header.member, dict(self.identity.settings), dict(heartbeat.settings)
         if self.striping.disagrees(heartbeat.striping):
             ours["group.queue_count"] = str(self.striping.now.queue_count)
@@ -388,7 +389,7 @@ class MembershipMachine:
         ]
 
     def _admit(self, header: Header, now_ms: int) -> Peer:
-        """The record of the sender, which has just been heard; a new one for a new life."""
+        """Return the record of the sender, marked as heard just now; a new record for a new life."""
         peer = self._peers.get(header.member)
         if peer is None or header.life > peer.life:
             watch = StandstillWatch[QueueName](self._settings.suspect_ms)
@@ -441,7 +442,7 @@ class MembershipMachine:
                 assert_never(news)
         if not is_news:
             return []
-        # Whoever handles the shard next waits for this word.
+        # The member that handles the shard next is waiting for this news.
         return [StripingChanged(), *self._beat_if_heard(now_ms)]
 
     # -- silence
@@ -458,7 +459,7 @@ class MembershipMachine:
                 assert_never(peer.standing)
 
     def _pass_judgement(self, peer: Peer, now_ms: int) -> list[MembershipCommand]:
-        """The peer's deadline has come."""
+        """Act on a peer whose deadline has been reached."""
         match peer.standing:
             case Standing.ALIVE:
                 peer.standing = Standing.SUSPECT
@@ -476,17 +477,17 @@ class MembershipMachine:
                 assert_never(peer.standing)
 
     def _note_gone(self, peer: Peer) -> list[MembershipCommand]:
-        # Only who stands aside has a peer of its own id.
+        # Only a member that stands aside has a peer with its own id.
         return [WinnerGone()] if peer.member == self.identity.member else []
 
     def _paused_for_ms(self, now_ms: int) -> int:
-        """How long this process has been stopped, as far as its deadline tells; 0 unless it is worth a word."""
+        """How long this process has been stopped, judged by its deadline; 0 unless that is long enough to matter."""
         deadline_ms = self.deadline_ms
         late_ms = now_ms - deadline_ms if deadline_ms is not None else 0
         return late_ms if late_ms > self._settings.heartbeat_ms else 0
 
     def _resume(self, paused_for_ms: int, now_ms: int) -> list[MembershipCommand]:
-        """After a pause of our own the others' messages may still be on their way in: ask again, judge nobody yet."""
+        """After a pause of our own, the others' messages may still be on their way: ask again, and judge nobody yet."""
         if not paused_for_ms:
             return []
         return [Note("membership_paused", {"paused_for_ms": paused_for_ms}), *self._start_round(now_ms)]

@@ -1,4 +1,4 @@
-"""What a membership machine is told and what it orders. The shell carries the orders out, in the order given."""
+"""The inputs and outputs of a membership machine. The shell carries the commands out, in the order given."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class ControlConnected:
 
 @dataclass(frozen=True, slots=True)
 class ControlLost:
-    """Nothing is heard or said from now on; it says nothing about the other members."""
+    """Nothing can be heard or said from now on; this says nothing about the other members."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlMessageReceived:
-    """A message of this group arrived, from whomever; our own may come back or not."""
+    """A message of this group arrived, from any sender; our own messages may or may not come back."""
 
     message: ControlMessage
 
@@ -37,7 +37,7 @@ class ControlMessageDropped:
 
 @dataclass(frozen=True, slots=True)
 class OwnFlowsChanged:
-    """The flows that this member is bound to, all of them; told whenever one is bound, fed or given up."""
+    """All flows that this member is bound to; sent whenever one is bound, fed or given up."""
 
     flows: Mapping[QueueName, FlowReport]
 
@@ -49,7 +49,7 @@ class JoinDone:
 
 @dataclass(frozen=True, slots=True)
 class DrainStarted:
-    """This member gives its queues away and takes none any more."""
+    """This member gives its queues away and no longer takes any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class StripesTold:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatWanted:
-    """Say a heartbeat now: that it comes back proves something."""
+    """Send a heartbeat now: its coming back proves something."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightChanged:
-    """This member's part of the queues is another one from now on; with 0 it gives away what others can take."""
+    """This member's share of the queues changes from now on; with 0 it gives away what others can take."""
 
     weight: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """This member is bound to nothing any more, and goes."""
+    """This member is no longer bound to anything, and goes."""
 
 
 MembershipEvent = (
@@ -94,12 +94,12 @@ MembershipEvent = (
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeat:
-    """Publish `MembershipMachine.heartbeat(...)` now, made from the flows as they are now."""
+    """Publish `MembershipMachine.heartbeat(...)` now, with the flows as they are now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendStateRequest:
-    """Publish a `StateRequest`, its header stamped when it is sent: others take no message out of order."""
+    """Publish a `StateRequest`; stamp its header when it is sent, as others accept no message out of order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +118,26 @@ class ViewChanged:
 
 @dataclass(frozen=True, slots=True)
 class FlowsReported:
-    """A peer's flows are other than before; its counts of what is in flight alone are no news."""
+    """A peer's flows have changed; a change only of its counts in flight does not qualify."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class MoveMessageHeard:
-    """A living peer said this of a move and it is no old news; whoever decides about moves hears only these."""
+    """A living peer said this about a move, and it is not old. The rebalance machine hears only these."""
 
     message: MoveMessage
 
 
 @dataclass(frozen=True, slots=True)
 class StripingChanged:
-    """More is known of which queue holds which shard (`MembershipMachine.striping`)."""
+    """More is known about which queue holds which shard (`MembershipMachine.striping`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateMemberFound:
-    """Another process says it is this member: an operator's mistake, or an earlier life that is not over."""
+    """Another process claims to be this member: an operator's mistake, or an earlier life that is not over."""
 
     other: Life
 
@@ -149,14 +149,14 @@ class StandAside:
 
 @dataclass(frozen=True, slots=True)
 class WinnerGone:
-    """The process that we stand aside for said good-bye, or was silent for as long as the dead are."""
+    """The process that we stand aside for said that it leaves, or was silent for long enough to count as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsDisagree:
-    """A peer has another value for a setting that must be alike; None: it does not know the setting.
+    """A peer has another value for a setting that must be the same everywhere; None: the setting is not known there.
 
-    Its heartbeats count for nothing until it is started with our settings. Told once per member, name and value.
+    Its heartbeats count for nothing until it is started with our settings. Reported once per member, name and value.
     """
 
     member: MemberId

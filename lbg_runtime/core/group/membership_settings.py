@@ -1,4 +1,4 @@
-"""How often members speak, and how long their silence is borne."""
+"""How often members speak, and how long their silence is tolerated."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from lbg_runtime.model.errors import InvariantViolated
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """The delays of a group's control traffic. Raises `InvariantViolated` where no schedule can be made of them."""
+    """The delays of a group's control traffic. Raises `InvariantViolated` if no schedule can be made from them."""
 
     heartbeat_ms: int = 1_000
     """Longest time between two heartbeats of a member."""
     jitter: float = 0.2
-    """Share of it that is left to chance, so that members do not speak at once."""
+    """Share of the interval that is left to chance, so that members do not all speak at once."""
     suspect_after_missed: int = 3
     dead_after_missed: int = 5
     settle_ms: int = 2_000
-    """How long nobody must come or go before queues are placed anew."""
+    """How long nobody may come or go before queues are placed again."""
 
     def __post_init__(self) -> None:
         if not (
@@ -39,9 +39,9 @@ class MembershipSettings:
 
     @property
     def forget_ms(self) -> int:
-        """How long a life that has gone is remembered, so that stragglers of it are known as such.
+        """How long a life that has gone is remembered, so that its late messages are recognised.
 
-        Not for ever: a member that starts anew on a host whose clock is behind has a lower life than its last one.
+        Not for ever: a member restarted on a host whose clock is behind has a lower life than its last one.
         """
         return 2 * self.dead_ms
 

@@ -1,4 +1,4 @@
-"""What a member remembers of one other member id, and of what it has complained about."""
+"""What a member remembers about one other member id, and about its own complaints."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -12,25 +12,25 @@ from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 
 MAX_NOTED = 1_000
-"""Things to complain about once; whoever floods the control topic does not fill the log."""
+"""Bound on distinct complaints, each made once: flooding the control topic does not fill the log."""
 
 
 class Standing(Enum):
-    """What we think of a peer's life."""
+    """What we believe about a peer's life."""
 
     ANNOUNCED = "announced"
     """It has spoken, but its heartbeat has not been heard: not in the view."""
     ALIVE = "alive"
     SUSPECT = "suspect"
-    """Silent for some heartbeats: keeps what it has and gets nothing."""
+    """Silent for some heartbeats: keeps what it has and gets nothing new."""
     DEAD = "dead"
     """Silent for too long: not in the view. Comes back by speaking."""
     LEFT = "left"
-    """It said so: not in the view, and this life does not come back."""
+    """It said that it leaves: not in the view, and this life does not come back."""
 
 
 class Disregard(Enum):
-    """Why a message of our group counts for nothing. Values are said in notes."""
+    """Why a message of our group does not count. Values appear in notes."""
 
     OLD_LIFE = "old_life"
     OLD_SEQUENCE = "old_sequence"
@@ -45,16 +45,16 @@ class Peer:
     member: MemberId
     life: Life
     sequence: int
-    """The highest heard."""
+    """The highest sequence heard."""
     heard_at_ms: int
-    """When something new was heard of it, or later: when we came to be able to hear again."""
+    """When something new was last heard from it or, if later, when we became able to hear again."""
     contested: StandstillWatch[QueueName]
-    """Queues that it says it is fed from, and so do we, at one heartbeat after the other."""
+    """Queues that both it and we report as fed, heartbeat after heartbeat."""
     standing: Standing = Standing.ANNOUNCED
     gone_at_ms: int = 0
-    """When it became DEAD or LEFT, or later, as above."""
+    """When it became DEAD or LEFT or, if later, when we became able to hear again."""
     heartbeat: Heartbeat | None = None
-    """The last one; None while it is ANNOUNCED in its first time."""
+    """The last heartbeat; None while it is ANNOUNCED for the first time."""
     flows: Mapping[QueueName, FlowReport] = field(default_factory=dict)
     claims: Claims = field(default_factory=dict)
 
@@ -65,12 +65,12 @@ class Peer:
 
     @property
     def shape(self) -> tuple[MemberId, Life, str, str, int]:
-        """What of its view makes a difference to placement, but for what it owns."""
+        """What makes a difference to placement, except what it owns."""
         beat = self._known()
         return self.member, self.life, self.standing.value, beat.state.value, beat.weight
 
     def hear(self, header: Header, now_ms: int) -> None:
-        """Something new came from this life. Who was thought dead is not back before its next heartbeat."""
+        """Record that something new came from this life. A peer thought dead is back only with its next heartbeat."""
         self.sequence = header.sequence
         self.heard_at_ms = now_ms
         match self.standing:
@@ -82,27 +82,27 @@ class Peer:
                 pass
 
     def restart_clock(self, now_ms: int) -> None:
-        """Its silence begins now, and so does the time for which we remember that it has gone."""
+        """Restart the clock of its silence, and of the time for which we remember that it has gone."""
         self.heard_at_ms = now_ms
         self.gone_at_ms = now_ms
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Take its heartbeat over, but for the flows."""
+        """Take over its heartbeat, except the flows."""
         self.heartbeat = heartbeat
         self.standing = Standing.ALIVE
 
     def report(self, flows: Mapping[QueueName, FlowReport], now_ms: int) -> bool:
-        """Take its flows over; returns whether more than the counts in flight is new."""
+        """Take over its flows; return whether anything but the counts in flight is new."""
         is_news = tell_something_else(flows, self.flows)
         self.flows = flows
         self.claims = updated_claims(self.claims, flows, now_ms)
         return is_news
 
     def look_for_contests(self, ours: Mapping[QueueName, FlowReport], now_ms: int) -> tuple[tuple[QueueName, int], ...]:
-        """After its heartbeat: queues that both of us have said for too long that we are fed from, and for how many ms.
+        """After its heartbeat: queues that both of us have reported as fed for too long, and for how many ms.
 
-        For a moment two may say so, as one of them does not know yet. For longer only where the broker feeds both: the
-        queue is not exclusive any more, and no order is kept. Who only handles what it was given before counts not.
+        For a moment two members may report so, as one of them does not know yet. For longer they do only if the broker
+        feeds both: the queue is no longer exclusive, and no order is kept. A flow that is draining does not count.
         """
         active = ReportedFlow.ACTIVE
         fed = [
@@ -113,14 +113,14 @@ class Peer:
         return self.contested.look(fed, now_ms).began
 
     def go(self, standing: Standing, now_ms: int) -> None:
-        """It is DEAD or LEFT; what it owned is not its own any more."""
+        """Mark it DEAD or LEFT; it no longer owns what it owned."""
         self.standing = standing
         self.gone_at_ms = now_ms
         self.flows = {}
         self.claims = {}
 
     def view(self) -> MemberView:
-        """The member as the group's view shows it; only of a living one."""
+        """The member as the group's view shows it; only for a living one."""
         beat = self._known()
         is_suspect = self.standing is Standing.SUSPECT
         return MemberView(self.member, self.life, beat.state, beat.weight, is_suspect, self.flows, beat.view_digest)
@@ -132,13 +132,13 @@ class Peer:
 
 
 class Noted:
-    """Tells the first time of something from all others, in bounded memory."""
+    """Recognises the first occurrence of each thing, in bounded memory."""
 
     def __init__(self) -> None:
         self._seen: set[Hashable] = set()
 
     def is_first(self, what: Hashable) -> bool:
-        """True once for each thing, as long as there are not too many; after that never."""
+        """True once for each thing, until `MAX_NOTED` things have been seen; False for every new thing after that."""
         if what in self._seen or len(self._seen) >= MAX_NOTED:
             return False
         self._seen.add(what)

@@ -1,6 +1,6 @@
-"""What a listener to a group's control topic has learned: who is there, who owns what, and on what members disagree.
+"""What a listener to a group's control topic has learned: who is there, who owns what, and where members disagree.
 
-The listener is no member, so it has no view of its own: all here is what members said while it listened.
+The listener is not a member, so it has no view of its own: everything here is what members said while it listened.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from lbg_runtime.model.ids import MemberId, QueueName
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A setting that all members must have alike, and have not."""
+    """A setting that must be the same on all members, and is not."""
 
     name: str
     values: Mapping[str | None, tuple[MemberId, ...]]
-    """Who has which value; None: the member does not know the setting."""
+    """The members that have each value; None: the member does not know the setting."""
 
 
 class GroupPicture:
-    """Fed with everything heard, in any order. Reading it changes nothing."""
+    """A picture of the group from the messages heard, fed in any order. Reading it changes nothing."""
 
     def __init__(self) -> None:
         self._beats: dict[MemberId, Heartbeat] = {}
@@ -28,7 +28,7 @@ class GroupPicture:
         self._views: dict[MemberId, GroupAnswer] = {}
 
     def hear(self, message: ControlMessage | Inquiry) -> None:
-        """Take a message of the group."""
+        """Take in a message of the group."""
         member = message.header.member
         known = self._beats.get(member)
         match message:
@@ -42,19 +42,19 @@ class GroupPicture:
                 if known is not None and header.life == known.header.life:
                     del self._beats[member]
                     self._views.pop(member, None)
-                    # A life that said good-bye is no second process.
+                    # A life that has left is not a second process.
                     self._lives[member].discard((header.life.incarnation, header.life.nonce))
             case _:
                 pass
 
     @property
     def members(self) -> Mapping[MemberId, Heartbeat]:
-        """The newest heartbeat of every member that was heard, in order of ids."""
+        """The newest heartbeat of every member heard, in order of ids."""
         return dict(sorted(self._beats.items()))
 
     @property
     def owners(self) -> Mapping[QueueName, tuple[MemberId, ...]]:
-        """Who says that the broker feeds it the queue; two where it moved while we listened."""
+        """The members that say that the broker feeds them the queue; two if it moved while we listened."""
         found: dict[QueueName, tuple[MemberId, ...]] = {}
         for member, beat in self.members.items():
             for queue, flow in beat.flows.items():
@@ -64,12 +64,12 @@ class GroupPicture:
 
     @property
     def suspects(self) -> Mapping[MemberId, tuple[MemberId, ...]]:
-        """Members that have been silent for others, each with those for whom."""
+        """Members that others report as silent, each with the members that report it."""
         return self._named_by(is_suspect=True)
 
     @property
     def unheard(self) -> Mapping[MemberId, tuple[MemberId, ...]]:
-        """Members that others count among the living and that said nothing to us, each with those who count it."""
+        """Members that others see alive but that we have not heard, each with the members that see it."""
         seen = {**self._named_by(is_suspect=True)}
         for member, by in self._named_by(is_suspect=False).items():
             seen[member] = tuple(sorted({*seen.get(member, ()), *by}))
@@ -77,12 +77,12 @@ class GroupPicture:
 
     @property
     def twice(self) -> tuple[MemberId, ...]:
-        """Ids that more than one process claims."""
+        """Member ids that more than one process claims."""
         return tuple(sorted(member for member, lives in self._lives.items() if len(lives) > 1))
 
     @property
     def disagreements(self) -> tuple[Disagreement, ...]:
-        """The settings that are not alike, by name."""
+        """The settings that differ between members, by name."""
         beats = self.members
         names = sorted({name for beat in beats.values() for name in beat.settings})
         found = []

@@ -1,8 +1,8 @@
 """Which member is at home on which queue, and in which order the others stand by: the same answer on every member.
 
-Placement is a pure function of the queues, the candidates, who owns what now and the pins; the order of the sequences
-and the process do not matter. It decides convenience only: a wrong answer costs time, never order (the broker's
-exclusivity is what keeps two members apart).
+Placement is a pure function of the queues, the candidates, the current owners and the pins; the order of the sequences
+and the process do not matter. It only decides convenience: a wrong answer costs time, never order, because it is the
+broker's exclusivity that keeps two members apart.
 
 Guaranteed, with `share` = queues * weight / sum of weights:
 
@@ -11,15 +11,16 @@ Guaranteed, with `share` = queues * weight / sum of weights:
 - Pins win: a pinned queue is at home on its member if that is a candidate. A member with more pins than its share has
   exactly its pins, and the rest is shared by the same rule among the others.
 - Sticky: a candidate keeps queues that it owns up to its number, except those pinned elsewhere. No other placement that
-  keeps balance and pins takes fewer queues from owners that are candidates. Placing again what was placed changes
-  nothing.
-- With equal weights and without pins, from a balanced state: one member more takes at most ceil(queues / members)
-  queues and nothing else moves; one member fewer moves only that member's queues. With weights or pins other queues
-  move too where balance demands it.
-- Weight 0 takes nothing but its pins, and stands by last, unless every candidate has weight 0: then all count as 1.
+  keeps balance and pins takes fewer queues from owners that are candidates. Repeating a placement with its result as
+  the owners changes nothing.
+- With equal weights and without pins, from a balanced state: adding a member moves at most ceil(queues / members)
+  queues, all to it; removing a member moves only that member's queues. With weights or pins, other queues move too if
+  balance demands it.
+- A member of weight 0 takes nothing but its pins, and stands by last, unless every candidate has weight 0: then all
+  count as 1.
 
 Preference among members is rendezvous hashing (highest random weight): D. Thaler, C. Ravishankar, "Using name-based
-mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1), 1998. Standbys stand in that order, so the
+mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1), 1998. Standbys are in that order, so the
 queues of a member that dies fall to many successors, and a queue's order does not depend on who else comes and goes.
 Weights decide how many homes a member has; they do not change the order of standbys.
 """
@@ -40,7 +41,7 @@ class Candidate:
 
     member: MemberId
     weight: int = 1
-    """Its part of the queues, relative to the others'."""
+    """Its share of the queues, relative to the others'."""
 
     def __post_init__(self) -> None:
         if self.weight < 0:
@@ -49,18 +50,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """For each queue all candidates, best first: home, then standbys. Raises `KeyError` for an unknown queue."""
+    """All candidates for each queue, best first: home, then standbys. Raises `KeyError` for an unknown queue."""
 
     ranks: Mapping[QueueName, tuple[MemberId, ...]]
-    """In order of queue names; empty tuples where there were no candidates."""
+    """In order of queue names; empty tuples if there were no candidates."""
 
     def home(self, queue: QueueName) -> MemberId | None:
-        """Who is wanted as the queue's owner; None without candidates."""
+        """The member that should own the queue; None without candidates."""
         ranked = self.ranks[queue]
         return ranked[0] if ranked else None
 
     def rank(self, queue: QueueName, member: MemberId) -> int | None:
-        """0 for the home, 1 for the first standby, and so on; None for a member that is no candidate."""
+        """0 for the home, 1 for the first standby, and so on; None for a member that is not a candidate."""
         ranked = self.ranks[queue]
         return ranked.index(member) if member in ranked else None
 
@@ -71,10 +72,10 @@ def place(
     owners: Mapping[QueueName, MemberId],
     pins: Mapping[QueueName, MemberId],
 ) -> Placement:
-    """Rank the candidates on every queue; the module's text says what is guaranteed.
+    """Rank the candidates on every queue, as guaranteed by the module docstring.
 
-    Owners and pins that name no candidate or no queue are passed over. Queues x candidates hashes, and their sorting.
-    Raises `InvariantViolated` where a queue or a member is listed twice.
+    Owners and pins that name no candidate or no queue are ignored. Costs queues x candidates hashes, and sorting them.
+    Raises `InvariantViolated` if a queue or a member is listed twice.
     """
     ordered = sorted(queues)
     weights = _weights(candidates)
@@ -96,7 +97,7 @@ def place(
     room = {member: counts[member] - pinned[member] for member in weights}
 
     for member, held in owned.items():
-        # What an owner prefers it keeps, so that what goes is what it would not be given back soon.
+        # An owner keeps the queues that prefer it most, so that those that go are unlikely to come back soon.
         held.sort(key=lambda queue: (-scores[queue][member], queue))
         for queue in held[: room[member]]:
             homes[queue] = member
@@ -116,12 +117,12 @@ def place(
 
 
 def _weights(candidates: Sequence[Candidate]) -> dict[MemberId, int]:
-    """By member id; 1 for everybody if nobody has any."""
+    """Weights by member id; 1 for everybody if all are 0."""
     weights = {candidate.member: candidate.weight for candidate in sorted(candidates, key=lambda one: one.member)}
     return weights if any(weights.values()) else dict.fromkeys(weights, 1)
 
 
-# Members come and go seldom; owners, for whom placement is made anew, change with every bind of a queue.
+# Members rarely come and go; owners, whose changes repeat the placement, change with every bind of a queue.
 @lru_cache(maxsize=8)
 def _scores(queues: tuple[QueueName, ...], members: tuple[MemberId, ...]) -> Mapping[QueueName, Mapping[MemberId, int]]:
     return {queue: {member: _score(queue, member) for member in members} for queue in queues}
@@ -130,7 +131,7 @@ def _scores(queues: tuple[QueueName, ...], members: tuple[MemberId, ...]) -> Map
 def _score(queue: QueueName, member: MemberId) -> int:
     """How much a queue prefers a member, 64 bits; equal in every process and version."""
     name = queue.encode()
-    # With its length before it, no other pair of names makes the same bytes.
+    # The length prefix makes sure that no other pair of names gives the same bytes.
     text = len(name).to_bytes(4, "big") + name + member.encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
@@ -141,13 +142,13 @@ def _home_counts(
     pinned: Mapping[MemberId, int],
     wanted: Mapping[MemberId, int],
 ) -> dict[MemberId, int]:
-    """How many homes each member has; `wanted` are those it is pinned to or could keep. The sum is `queue_count`."""
+    """How many homes each member has; `wanted` counts those it is pinned to or could keep. The sum is `queue_count`."""
     counts: dict[MemberId, int] = {}
     sharing = dict(weights)
     rest = queue_count
     while over := [member for member in sharing if pinned[member] * sum(sharing.values()) > rest * sharing[member]]:
-        # Taking these out lowers the share of the others, so that more of them may now have too many pins. It ends
-        # before the weights are used up: the pins of all who share are never more than the queues they share.
+        # Taking these out lowers the share of the others, so more of them may now have too many pins. The loop ends
+        # before the weights are used up: all sharing members together never have more pins than queues to share.
         for member in over:
             counts[member] = pinned[member]
             rest -= counts[member]

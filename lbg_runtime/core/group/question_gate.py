@@ -1,14 +1,14 @@
-"""Which questions of strangers a member answers: each once, and not many in a second, whoever asks."""
+"""Which questions from non-members a member answers: each once, and a limited number per second, whoever asks."""
 
 from collections import deque
 
 from lbg_runtime.core.group.control_messages import QuestionId
 
 MAX_PER_SECOND = 20
-"""What is above is left unanswered: an answer costs every listener of the topic a message."""
+"""Questions above this rate are left unanswered: each answer costs every listener on the topic a message."""
 
 _REMEMBERED = 1_000
-"""Questions of 50 seconds, at the highest rate; a repeat comes much sooner or not at all."""
+"""The questions of 50 seconds at the highest rate; a repeat comes much sooner or not at all."""
 
 
 class QuestionGate:
@@ -19,7 +19,7 @@ class QuestionGate:
         self._answered_ms: deque[int] = deque(maxlen=MAX_PER_SECOND)
 
     def admits(self, question: QuestionId, now_ms: int) -> bool:
-        """Whether to answer; a question that is let in here is not let in again."""
+        """Whether to answer; a question that is admitted once is not admitted again."""
         if question in self._remembered:
             return False
         if len(self._answered_ms) == MAX_PER_SECOND and now_ms - self._answered_ms[0] < 1_000:

@@ -1,16 +1,16 @@
 """Which queues this member binds, offers and takes: from a view of the group to places and hand-backs.
 
 One machine per member, driven by its control plane from one task. Placement (core/group/placement.py) says where queues
-should be; this machine brings them there, queue by queue, and no other queue pauses:
+should be; this machine moves them there queue by queue, and no other queue pauses:
 
-1. The owner offers a queue to its home, once that is bound to it as a standby.
+1. The owner offers a queue to its home, once the home is bound to it as a standby.
 2. The home accepts if it agrees and is bound; all other members hear the offer and will step aside once.
 3. The owner stops intake, finishes what has arrived, settles, unbinds (core/flow/machine.py).
-4. The broker makes the next flow in line active. Who is to step aside binds again, at the end of the line, without
-   having touched a message. The home starts and says that it has taken the queue.
+4. The broker makes the next flow in line active. A member that has to step aside binds again, at the end of the line,
+   without having touched a message. The home starts and says that it has taken the queue.
 
-Nothing of this is needed for order: the broker feeds one flow, and a flow is given up only when nothing of it is in
-flight (laws L1, L5). A lost message ends in a time-out, after which the owner keeps the queue and tries again later.
+Order depends on none of this: the broker feeds one flow, and a flow is given up only when nothing of it is in flight
+(laws L1, L5). A lost message ends in a time-out, after which the owner keeps the queue and tries again later.
 
 Sources: incremental hand-over per member without a barrier, Kafka KIP-848; damping and the cap on a drain, Kinesis
 Client Library 3; keeping the current owner, Kafka KIP-54.
@@ -56,15 +56,15 @@ AWAY = Place(rank=None, gives_way=False)
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A queue that we are handing over. Offered until accepted, then drained."""
+    """A queue that we are handing over: offered until accepted, then drained."""
 
     move_id: MoveId
     to: MemberId
     expires_ms: int
-    """When it has come to nothing: an offer without an answer, later a drain without an end."""
+    """When it counts as failed: an offer without an answer, later a drain without an end."""
     is_accepted: bool = False
     has_drained: bool = False
-    """Our flow has been seen giving way."""
+    """Our flow has been seen draining."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class AcceptedOffer:
     move_id: MoveId
     giver: MemberId
     expires_ms: int
-    """When its drain is over for sure: what comes after that was not given to us."""
+    """When its drain is certainly over: activity after that was not given to us by this offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class _Backoff:
 
 
 class RebalanceMachine:
-    """Decides places, offers and answers; does nothing itself. See the module's text for the rules."""
+    """Decides places, offers and answers; does nothing itself. The module docstring has the rules."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RebalanceMachine:
     ) -> None:
         """`pins`: queues whose home is configured. `stamp` makes the header of the next message of this life."""
         self.placement: Placement | None = None
-        """The newest; None until the group was seen long enough."""
+        """The newest placement; None until the group has been observed for long enough."""
         self._member = member
         self._queues = tuple(queues)
         self._pins = dict(pins)
@@ -121,7 +121,7 @@ class RebalanceMachine:
         self._move_count = 0
         self._is_draining = False
         self._any_standby_at_ms: int | None = None
-        """While we leave and wait for the new homes to bind: when we stop waiting."""
+        """While we are leaving and wait for the new homes to bind: when to stop waiting."""
 
     # -- what a shell reads
 
@@ -136,13 +136,13 @@ class RebalanceMachine:
         return self._pins
 
     def accepted(self, queue: QueueName, now_ms: int) -> AcceptedOffer | None:
-        """The offer that the queue comes by, if it comes now; None where the broker alone gives it to us."""
+        """The offer by which the queue would come if it came now; None if the broker alone would give it to us."""
         offer = self._accepted.get(queue)
         return offer if offer is not None and now_ms < offer.expires_ms else None
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `on_deadline` must be called next, on the clock of `now_ms`; None to wait for an event."""
+        """When `on_deadline` must next be called, on the clock of `now_ms`; None to wait for an event."""
         deadlines = [move.expires_ms for move in self._moves.values()]
         if self._any_standby_at_ms is not None:
             deadlines.append(self._any_standby_at_ms)
@@ -153,7 +153,7 @@ class RebalanceMachine:
     # -- what a shell calls
 
     def set_queues(self, queues: Sequence[QueueName], pins: Mapping[QueueName, MemberId]) -> None:
-        """The group has these queues now, in their order. Nothing is ordered for a queue that is gone."""
+        """Set the queues that the group now has, in their order. Nothing is ordered for a queue that is gone."""
         for queue in set(self._queues).difference(queues):
             del self._places[queue]
             self._moves.pop(queue, None)
@@ -168,7 +168,7 @@ class RebalanceMachine:
             self._make_placement(self._view)
 
     def handle(self, event: RebalanceEvent, now_ms: int) -> list[RebalanceCommand]:
-        """Take one event; return what to do. Any order of events is in order here."""
+        """Process one event and return what to do. Events may come in any order."""
         match event:
             case GroupSeen():
                 commands = self._see(event)
@@ -186,7 +186,7 @@ class RebalanceMachine:
         return commands + self._offer_what_is_due(now_ms)
 
     def on_deadline(self, now_ms: int) -> list[RebalanceCommand]:
-        """Act on the deadline if it has come; being called too early does no harm."""
+        """Act on the deadline if it has been reached; calling this too early does no harm."""
         commands: list[RebalanceCommand] = []
         for queue, move in list(self._moves.items()):
             if now_ms >= move.expires_ms:
@@ -202,7 +202,7 @@ class RebalanceMachine:
         self._view = seen.view
         if seen.is_silent:
             return self._set_places({queue: self._place_in_silence(queue) for queue in self._queues})
-        # A member that leaves has not the time to let things settle, and everybody hears of it at once.
+        # A member that is leaving has no time to let things settle, and everybody hears about it at once.
         if not seen.is_stable and not any(one.state is MemberState.DRAINING for one in seen.view.members):
             return []
         self._make_placement(seen.view)
@@ -222,7 +222,7 @@ class RebalanceMachine:
         return Place(rank, gives_way=False)
 
     def _place_in_silence(self, queue: QueueName) -> Place:
-        # Nobody can be asked, so everybody stands by everywhere and gives way in turn, as members that only count do.
+        # Nobody can be asked, so everybody stands by everywhere and gives way in turn, as in cycle mode.
         is_home = self._pins.get(queue) == self._member
         return Place(0, gives_way=False) if is_home else Place(1, gives_way=True)
 
@@ -237,7 +237,7 @@ class RebalanceMachine:
         self._flows = {queue: flow for queue, flow in flows.items() if queue in self._places}
         commands: list[RebalanceCommand] = []
         owned = {queue: flow.epoch for queue, flow in self._flows.items() if flow.is_owner}
-        # Of another epoch it was lost and came back since we were told last.
+        # A tenure of another epoch: the queue was lost and came back since the last report.
         for queue in [queue for queue, tenure in self._tenures.items() if owned.get(queue) != tenure.epoch]:
             del self._tenures[queue]
             # Handed over, or lost: either way there is nothing left to hand over.
@@ -252,14 +252,14 @@ class RebalanceMachine:
             if flows[queue].state is ReportedFlow.DRAINING:
                 self._moves[queue] = replace(move, has_drained=True)
             elif move.has_drained:
-                # The queue stood still for the whole drain, so it is not asked to for a good while.
+                # The queue stood still for the whole drain, so do not ask it to drain again for some time.
                 commands += self._abandon(queue, move, "the drain took too long", now_ms, self._settings.step_aside_ms)
         return commands
 
     # -- giving
 
     def _offerable(self) -> list[QueueName]:
-        """Queues of ours that somebody else should have and could take."""
+        """Queues of ours that another member should have and could take."""
         return [
             queue
             for queue in sorted(self._tenures)
@@ -274,7 +274,8 @@ class RebalanceMachine:
         return max(tenure_ms, backoff.until_ms if backoff else 0)
 
     def _target(self, queue: QueueName) -> MemberId | None:
-        """Who would get the queue now: its home once that is bound. Who leaves waits for it a little, no longer."""
+        """The member that would get the queue now: its home, once bound. If we are leaving, we wait for that only
+        briefly."""
         if self._view is None or self.placement is None:
             return None
         ranked = self.placement.ranks[queue]
@@ -364,7 +365,7 @@ class RebalanceMachine:
             return "not a standby of it"
         if giver is None:
             return "giver unknown"
-        # A member that leaves gives to the best it can find.
+        # A member that is leaving gives to the best member it can find.
         if giver.state is not MemberState.DRAINING and not self._is_home(offer.queue):
             return "not at home on it"
         return None

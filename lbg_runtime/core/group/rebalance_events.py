@@ -1,4 +1,4 @@
-"""What a rebalance machine is told and what it orders. The shell carries the orders out, in the order given."""
+"""The inputs and outputs of a rebalance machine. The shell carries the commands out, in the order given."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from lbg_runtime.model.ids import QueueName
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """The group as the membership machine sees it now; told after every change and every heartbeat interval."""
+    """The group as the membership machine sees it now; sent after every change and every heartbeat interval."""
 
     view: GroupView
     is_stable: bool
     is_silent: bool
-    """The control topic does not reach us although other members are there: the rebind cycle has to do."""
+    """The control topic does not reach us although there are other members: fall back to the rebind cycle."""
 
 
 RebalanceEvent = GroupSeen | OwnFlowsChanged | ControlMessageReceived | DrainStarted
@@ -25,7 +25,7 @@ RebalanceEvent = GroupSeen | OwnFlowsChanged | ControlMessageReceived | DrainSta
 
 @dataclass(frozen=True, slots=True)
 class AskFlow:
-    """Tell the queue's flow machine."""
+    """Pass the request to the queue's flow machine."""
 
     queue: QueueName
     request: FlowRequest | SettlementsReached

@@ -7,7 +7,7 @@ from lbg_runtime.model.errors import InvariantViolated
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSettings:
-    """The numbers of one group. Raises `InvariantViolated` where they make no sense."""
+    """The numbers of one group. Raises `InvariantViolated` if they make no sense."""
 
     standbys: int | None = 2
     """Members bound to a queue besides its home; None: all."""
@@ -18,12 +18,12 @@ class RebalanceSettings:
     answer_timeout_ms: int = 1_000
     """How long an offer waits for its answer."""
     step_aside_ms: int = 35_000
-    """How long an accepted offer may take, and is remembered by those who step aside: the longest drain, and more."""
+    """How long an accepted offer may take, and how long others step aside for it: longer than the longest drain."""
     backoff_min_ms: int = 1_000
-    """Wait after a move that came to nothing; doubles up to the longest."""
+    """Wait after a failed move; doubles up to `backoff_max_ms`."""
     backoff_max_ms: int = 30_000
     longest_wait_ms: int = 600_000
-    """Longest wait after drains that took too long; it begins at `step_aside_ms`."""
+    """Longest wait after drains that took too long; such waits begin at `step_aside_ms`."""
 
     def __post_init__(self) -> None:
         if (self.standbys is not None and self.standbys < 0) or self.max_moves < 1:

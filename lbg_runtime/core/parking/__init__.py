@@ -1,1 +1,1 @@
-"""Keys set aside with their messages: what a parking queue says, and what its owner decides by it. Pure."""
+"""Keys set aside with their messages: what a parking queue contains, and what its owner decides from it. Pure."""

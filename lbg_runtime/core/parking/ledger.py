@@ -1,16 +1,17 @@
-"""Which keys of a queue are parked, with what, and whose turn a message is: decided from the parking queue alone.
+"""Which keys of a queue are parked, with which messages, and what to do with a message: decided by the parking queue.
 
-One ledger for each time that a member owns a parking queue. It is shown everything that lies there, in order, and then
-all that comes; so the next owner, which is shown the same, decides the same. docs/failing.md has the protocol.
+A member has one ledger per stay as owner of a parking queue. It is shown everything that is in the queue, in order, and
+then everything that comes; so the next owner, which is shown the same, decides the same. docs/failing.md has the
+protocol.
 
-Who counts. A fence says from where on an owner parks. The fence with the highest generation so far names the owner of
-that place of the queue, and a parked message counts where that owner has sent it. So a message that a former owner sent
-and that came late counts for nobody, and its original is still unsettled on its own queue: it is settled by who has
-seen it come back here, and counting. Messages before the first fence count; those that did not were removed before the
-fence of their time was.
+What counts. A fence says from where on an owner parks. The fence with the highest generation so far names the owner at
+that point of the queue, and a parked message counts if that owner has sent it. So a message that a former owner sent,
+and that came late, counts for nobody. Its original is still unsettled on its own queue, because an original is settled
+only by an owner that has seen the parked message come back here, and count. Messages before the first fence count;
+those that did not were removed before the fence of their time was.
 
-Order. A lane is replayed in the order of the queue, but for copies that came again after a crash: of two messages of
-one publisher the one with the lower number goes first.
+Order. A lane is replayed in the order of the queue, except for copies that came again after a crash: of two messages of
+one publisher, the one with the lower number goes first.
 """
 
 from collections.abc import Iterable
@@ -32,17 +33,17 @@ from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Message
 
 MessageIdentity = tuple[str, str, int]
-"""Key as stamped, publisher, and its number within the key: the same in every copy of a message."""
+"""The stamped key, the publisher, and its number within the key: the same in every copy of a message."""
 
 
 class Verdict(Enum):
-    """What becomes of a message of the queue that is next in its lane."""
+    """What to do with a message of the queue that is next in its lane."""
 
     HANDLE = "handle"
     PARK = "park"
-    """Behind others of its key."""
+    """Park it behind others of its key."""
     DROP = "drop"
-    """Accept it: it is parked already."""
+    """Accept it: it has already been parked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class SettleParked:
 
 @dataclass(frozen=True, slots=True)
 class ParkedSeen:
-    """What this owner has sent under this number lies in the queue, and counts."""
+    """What this owner has sent under this number is in the queue, and counts."""
 
     number: int
 
@@ -70,21 +71,21 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class PublishFence:
-    """Publish this fence; it is answered by its coming."""
+    """Publish this fence; its arrival is the answer."""
 
     owner: ParkingOwner
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingOpened:
-    """All that lay in the queue is known, and this owner may park; what it sent as an earlier one and has not seen
-    does not count."""
+    """Everything that was in the queue is known, and this owner may park; what it sent under an earlier fence and has
+    not seen does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishDrop:
-    """Publish this order: its message was sent more than once and is gone, and more of it may be on its way. The next
-    owner would take that for parked."""
+    """Publish this order: its message was sent more than once and is gone, and another copy may be on its way, which
+    the next owner would take for parked."""
 
     asked: DropAsked
 
@@ -103,56 +104,58 @@ class _ParkedLane:
     entries: list[_Parked] = field(default_factory=list)
     identities: set[MessageIdentity] = field(default_factory=set)
     last_numbers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By key and publisher, the highest that was ever parked here."""
+    """The highest number ever parked here, by key and publisher."""
     unparks: list[DeliveryId] = field(default_factory=list)
-    """Unsettled orders to replay it; while there are any it is replayed, to its end or the next failure."""
+    """Unsettled orders to replay the lane; while there are any it is replayed, to its end or the next failure."""
     is_offered: bool = False
-    """Its first entry is being handled."""
+    """The first entry is being handled."""
 
 
 class ParkingLedger:
-    """Called by the parking flow of a queue, on the member's loop; carries nothing out itself."""
+    """Decides what is parked and replayed; does nothing itself. Called by the parking flow of a queue, on the member's
+    loop."""
 
     def __init__(self, owner: ParkingOwner) -> None:
         self.owner = owner
-        """As whom to park; another one after `PublishFence`."""
+        """The owner to park as; another one after `PublishFence`."""
         self.is_open = False
         self.count = 0
-        """Messages parked."""
+        """Number of parked messages."""
         self.is_paused = False
-        """Whether nothing is offered, as the queue is being given up."""
+        """Whether nothing is offered because the queue is being given up."""
         self._lanes: dict[LaneKey, _ParkedLane] = {}
         self.parked_lanes = self._lanes.keys()
-        """Those that are parked now. Of a message of another lane that is not redelivered, `judge` says nothing."""
+        """The lanes that are parked now. A message of any other lane that is not redelivered need not be judged."""
         self._current: ParkingOwner | None = None
-        """Owner of the place of the queue that has been reached."""
+        """The owner at the point of the queue that has been reached."""
         self._fence: DeliveryId | None = None
-        """Its fence: settled when the next one has come, so that there is one always."""
+        """Its fence: settled when the next one has come, so that there is always one."""
         self._last_number = owner.generation
-        """Not from 0: operators name messages by their numbers, and what an earlier owner counted up to is not known
-        where the queue is empty. Generations are microseconds, which nobody parks as fast as."""
+        """Not from 0: operators identify messages by their numbers, and if the queue is empty, nobody knows how far an
+        earlier owner counted. Generations are microseconds, and nobody parks as fast as that."""
         self._sent: dict[int, LaneKey] = {}
-        """By number, the lanes of what was sent and has not come back."""
+        """The lanes of messages that were sent and have not come back, by number."""
         self._sent_again: set[int] = set()
-        """Those of what was sent more than once, and is on its way or parked."""
+        """The numbers of messages that were sent more than once, and are on their way or parked."""
         self._gone: set[MessageIdentity] = set()
-        """What other owners had parked, and is replayed or dropped: the settlement of its original may have got lost
-        with its owner. Of what this owner parked, no original comes again while it is the owner."""
+        """Messages that other owners had parked and that have been replayed or dropped: the settlements of their
+        originals may have been lost with those owners. No original of what this owner parked comes again while it is
+        the owner."""
 
     # -- what is asked of it
 
     @property
     def lane_count(self) -> int:
-        """Lanes that are parked."""
+        """Number of parked lanes."""
         return len(self._lanes)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every message is to be handled."""
+        """Whether every message would be handled."""
         return not self._lanes and not self._gone
 
     def judge(self, lane: LaneKey, message: Message, *, redelivered: bool) -> Verdict:
-        """What becomes of a message of the queue, when it is first in its lane."""
+        """What to do with a message of the queue when it is first in its lane."""
         parked, identity = self._lanes.get(lane), identity_of(message)
         if redelivered and identity in self._gone:
             return Verdict.DROP
@@ -164,38 +167,39 @@ class ParkingLedger:
             return Verdict.DROP
         is_early = identity[2] < parked.last_numbers.get(identity[:2], 0)
         if redelivered and is_early and _is_before(identity, parked.identities):
-            # It was handled before those that are parked, and its settlement got lost: handled again, as ever.
+            # It was handled before those that are parked, and its settlement was lost: handle it again, as usual.
             return Verdict.HANDLE
         return Verdict.PARK
 
     def begin_park(self, lane: LaneKey) -> int:
-        """The number of a message that is sent from now on, until it comes back; a replay of its lane waits for it."""
+        """Return a number for a message that is now sent to the parking queue; until it comes back, a replay of its
+        lane waits for it."""
         self._last_number += 1
         self._sent[self._last_number] = lane
         return self._last_number
 
     def park_refused(self, number: int) -> list[LedgerOrder]:
-        """What was sent under this number lies nowhere, and will not."""
+        """What was sent under this number is not in the queue, and never will be."""
         lane = self._sent.pop(number, None)
         self._sent_again.discard(number)
         return [] if lane is None else self._end_if_empty(lane)
 
     def sent_again(self, number: int) -> None:
-        """What was sent under this number has not come, and is about to be sent once more."""
+        """What was sent under this number has not come back, and is about to be sent once more."""
         self._sent_again.add(number)
 
     def contents(self) -> dict[LaneKey, tuple[ParkedMessage, ...]]:
-        """What is parked, in the order of its replay. Linear in the messages."""
+        """The parked messages of each lane, in the order of their replay. Linear in the messages."""
         held = {lane: parked.entries for lane, parked in self._lanes.items() if parked.entries}
         return {lane: tuple(one.entry for one in entries) for lane, entries in held.items()}
 
     def count_of(self, lane: LaneKey) -> int:
-        """Messages of a lane that are parked."""
+        """Number of parked messages of a lane."""
         parked = self._lanes.get(lane)
         return 0 if parked is None else len(parked.entries)
 
     def is_replaying(self, lane: LaneKey) -> bool:
-        """Whether somebody has asked for the replay of a lane, and it is not done."""
+        """Whether somebody has asked for the replay of a lane, and the replay is not done."""
         parked = self._lanes.get(lane)
         return parked is not None and bool(parked.unparks)
 
@@ -220,13 +224,14 @@ class ParkingLedger:
                 assert_never(entry)
 
     def replayed(self, lane: LaneKey) -> list[LedgerOrder]:
-        """The message that was offered is handled, or has been moved elsewhere."""
+        """The message that was offered has been handled, or moved elsewhere."""
         parked = self._offered(lane)
         parked.is_offered = False
         return self._remove(lane, parked, [parked.entries[0]])
 
     def replay_failed(self, lane: LaneKey) -> list[LedgerOrder]:
-        """Its attempts have ended again: the lane is parked as before, until it is asked for anew."""
+        """The attempts of the offered message have failed again: the lane stays parked until its replay is requested
+        again."""
         parked = self._offered(lane)
         parked.is_offered = False
         orders = [SettleParked(delivery_id) for delivery_id in parked.unparks]
@@ -234,7 +239,7 @@ class ParkingLedger:
         return [*orders]
 
     def replay_returned(self, lane: LaneKey) -> list[LedgerOrder]:
-        """It ended without an outcome; it is offered again, where nothing speaks against it."""
+        """The offered message ended without an outcome; it is offered again, unless something prevents that."""
         parked = self._offered(lane)
         parked.is_offered = False
         return self._offer(lane, parked)
@@ -244,7 +249,7 @@ class ParkingLedger:
         self.is_paused = True
 
     def resume(self) -> list[LedgerOrder]:
-        """It is kept after all."""
+        """The queue is kept after all."""
         self.is_paused = False
         return self._offer_all()
 
@@ -255,7 +260,7 @@ class ParkingLedger:
         if current is not None and owner.generation <= current.generation:
             if owner != self.owner or current == self.owner:
                 return [SettleParked(delivery_id)]
-            # Our clock is behind that of an owner before us.
+            # Our clock is behind that of an earlier owner.
             return [SettleParked(delivery_id), self._fence_above(current)]
         orders: list[LedgerOrder] = [] if self._fence is None else [SettleParked(self._fence)]
         self._current, self._fence = owner, delivery_id
@@ -266,14 +271,14 @@ class ParkingLedger:
             orders += [order for lane in lost.values() for order in self._end_if_empty(lane)]
             return [*orders, ParkingOpened(), *self._offer_all()]
         if self.is_open:
-            # Somebody's from before us, that came late. Nothing of ours counts until we have the last word again.
+            # A fence of an earlier owner that came late. Nothing of ours counts until the last fence is ours again.
             self.is_open = False
             orders.append(self._fence_above(owner))
         return orders
 
     def _fence_above(self, other: ParkingOwner) -> PublishFence:
         self.owner = ParkingOwner(other.generation + 1, self.owner.nonce)
-        # That one counted from its own.
+        # The other owner counted from its own generation.
         self._last_number = max(self._last_number, self.owner.generation)
         return PublishFence(self.owner)
 
@@ -283,7 +288,7 @@ class ParkingLedger:
         orders: list[LedgerOrder] = []
         if entry.owner == self.owner:
             if self._sent.pop(entry.number, None) is None:
-                # Sent twice under one number, as the first one did not come in time. That may be replayed by now.
+                # Sent twice under one number, as the first copy did not come in time. That one may be replayed by now.
                 return [SettleParked(delivery_id)]
             orders.append(ParkedSeen(entry.number))
         parked = self._lanes.setdefault(entry.lane, _ParkedLane())
@@ -302,14 +307,14 @@ class ParkingLedger:
     def _has(self, parked: _ParkedLane, entry: ParkedMessage, identity: MessageIdentity | None) -> bool:
         if identity is not None:
             return identity in parked.identities
-        # Sent twice under one number, by an owner before us: nothing of its lane was sent in between.
+        # Sent twice under one number, by an earlier owner: nothing of its lane was sent in between.
         return any(one.entry.owner == entry.owner and one.entry.number == entry.number for one in parked.entries[-1:])
 
     def _take_drop(self, delivery_id: DeliveryId, asked: DropAsked) -> list[LedgerOrder]:
         parked = self._lanes.get(asked.lane)
         orders: list[LedgerOrder] = []
         if parked is not None:
-            # What is being handled is not taken from under its handler.
+            # A message that is being handled is not taken away from its handler.
             free = parked.entries[1:] if parked.is_offered else parked.entries
             meant = [one for one in free if asked.only in (None, (one.entry.owner, one.entry.number))]
             orders += self._remove(asked.lane, parked, meant)
@@ -329,7 +334,7 @@ class ParkingLedger:
         return [*orders, *(self._offer(lane, parked) if parked.entries else self._end_if_empty(lane))]
 
     def _drop_the_rest(self, entry: ParkedMessage) -> list[LedgerOrder]:
-        # All that was sent under the number was sent before the first of it came, so the order lies behind it.
+        # Every copy under this number was sent before the first one came, so the drop order comes after all of them.
         if entry.owner.nonce != self.owner.nonce or entry.number not in self._sent_again:
             return []
         self._sent_again.discard(entry.number)
@@ -340,7 +345,7 @@ class ParkingLedger:
         if parked is None or parked.entries or lane in self._sent.values():
             return []
         del self._lanes[lane]
-        # Behind the messages: were it the other way round, a crash between the two would leave the rest parked.
+        # After the messages: in the other order, a crash between the two would leave the rest parked.
         return [SettleParked(unpark) for unpark in parked.unparks]
 
     def _offer(self, lane: LaneKey, parked: _ParkedLane) -> list[LedgerOrder]:
@@ -361,23 +366,23 @@ class ParkingLedger:
 
 
 def identity_of(message: Message) -> MessageIdentity | None:
-    """What every copy of a message has in common; None where its publisher stamps nothing that says so."""
+    """What all copies of a message have in common; None if its publisher does not stamp that."""
     token, key = message.fencing_token, message.key
     return None if token is None or key is None else (key, token.publisher, token.number)
 
 
 def _is_before(identity: MessageIdentity, parked: Iterable[MessageIdentity]) -> bool:
-    """Whether others of its key and publisher are parked, all of them later ones."""
+    """Whether others of its key and publisher are parked, and all of them are later."""
     numbers = [number for key, publisher, number in parked if (key, publisher) == identity[:2]]
     return bool(numbers) and identity[2] < min(numbers)
 
 
 def _place(parked: _ParkedLane, identity: MessageIdentity | None) -> int:
-    """Where in the lane a message goes: at its end, or before the first later one of its publisher."""
+    """The index of a message in its lane: at the end, or before the first later one of its publisher."""
     if identity is not None and identity[2] < parked.last_numbers.get(identity[:2], 0):
         for index, one in enumerate(parked.entries):
             other = identity_of(one.entry.original)
             if other is not None and other[:2] == identity[:2] and other[2] > identity[2]:
-                # Never before one that is being handled.
+                # Never before a message that is being handled.
                 return max(index, 1) if parked.is_offered else index
     return len(parked.entries)

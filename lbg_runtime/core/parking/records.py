@@ -1,7 +1,7 @@
-"""What lies in a parking queue: parked messages, fences of its owners, what an operator asks for, and kept room.
+"""The contents of a parking queue: parked messages, fences of its owners, requests of operators, and reserved room.
 
-All of it is persistent messages on the queue's own topic, so one order holds for all (docs/failing.md). A parked
-message is the original one, with what is said here as properties besides; the other kinds are nothing but properties.
+All of them are persistent messages on the queue's own topic, so they have one common order (docs/failing.md). A parked
+message is the original one with additional properties; the other kinds consist of properties only.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message, PropertyValue
 
 PARKING_PREFIX = "lbg-parked/"
-"""A parking queue is called this, the name of its group, and the index of the queue whose messages it takes; its topic
-is called the same."""
+"""The name of a parking queue is this, the name of its group, and the index of the queue whose messages it takes; its
+topic has the same name."""
 
 KIND_PROPERTY = "lbg_parking"
 LANE_PROPERTY = "lbg_parked_lane"
@@ -47,11 +47,11 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ParkingOwner:
-    """One time of one member as the owner of a parking queue."""
+    """One stay of one member as owner of a parking queue."""
 
     generation: int
-    """Microseconds of its wall clock: larger than that of every earlier owner, as far as the clocks allow. What is
-    handled when does not depend on that."""
+    """Microseconds of the member's wall clock: larger than that of every earlier owner, as far as the clocks allow.
+    The order of handling does not depend on that."""
     nonce: str
     """Chosen at random, so that no two owners are the same."""
 
@@ -66,38 +66,38 @@ class ParkedMessage:
 
     lane: LaneKey
     owner: ParkingOwner
-    """Who parked it."""
+    """The owner that parked it."""
     number: int
-    """Counts what is parked in the queue; with the owner it names the message. Counted from the owner's generation, so
-    that by itself it names no other message that was parked here before."""
+    """Counts what is parked in the queue; with the owner, it identifies the message. Counted from the owner's
+    generation, so that even alone it matches no message that was parked here before."""
     original: Message
     attempts: int
-    """Of its handler; 0 for one that follows another of its key."""
+    """Attempts of its handler; 0 for a message that follows another of its key."""
     error: str
-    """The last one, its type and text; empty for one that follows."""
+    """Type and text of the last error; empty for a message that follows another of its key."""
     stack: str
     member: str
     parked_at_ms: int
-    """Wall clock of the member."""
+    """On the member's wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerFence:
-    """From here on this owner parks, and what an earlier one still sends counts for nothing."""
+    """From here on this owner parks, and what earlier owners still send does not count."""
 
     owner: ParkingOwner
 
 
 @dataclass(frozen=True, slots=True)
 class UnparkAsked:
-    """Replay what is parked of this lane."""
+    """Replay the parked messages of this lane."""
 
     lane: LaneKey
 
 
 @dataclass(frozen=True, slots=True)
 class DropAsked:
-    """Remove what lies before this of a lane, or only the message of this owner and number."""
+    """Remove the messages of a lane that come before this order, or only the one with this owner and number."""
 
     lane: LaneKey
     only: tuple[ParkingOwner, int] | None = None
@@ -105,20 +105,21 @@ class DropAsked:
 
 @dataclass(frozen=True, slots=True)
 class RoomKept:
-    """Says nothing, and fills so much of the queue's quota until an owner settles it: room for what must not wait."""
+    """Carries no information, but occupies part of the queue's quota until an owner settles it: this reserves room for
+    messages that must not wait."""
 
     size_bytes: int
-    """Of its payload; what it is wrapped in comes on top."""
+    """Size of the payload; overhead comes on top."""
 
 
 LedgerEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked
-"""What the ledger of an owner is shown."""
+"""The entries that an owner's ledger is shown."""
 
 ParkingEntry = LedgerEntry | RoomKept
 
 
 def parking_queue(group: str, queue_index: int) -> QueueName:
-    """The name of the parking queue, which is its topic as well."""
+    """The name of the parking queue, which is also its topic."""
     return QueueName(f"{PARKING_PREFIX}{group}/{queue_index}")
 
 
@@ -155,7 +156,7 @@ def encode_entry(entry: ParkingEntry, topic: str) -> Message:
 
 
 def decode_entry(message: Message) -> ParkingEntry:
-    """What a message of a parking queue says; raises `ParkingEntryRefused` for one that is none of ours."""
+    """Decode a message of a parking queue; raises `ParkingEntryRefused` for one that is not ours."""
     found = message.properties
     match found.get(KIND_PROPERTY):
         case "message":
@@ -187,7 +188,7 @@ def decode_entry(message: Message) -> ParkingEntry:
 
 
 def _plain(topic: str, properties: Mapping[str, PropertyValue]) -> Message:
-    # Not empty, as some tools show no message without content.
+    # Not empty, because some tools do not show messages without content.
     return Message(topic, str(properties[KIND_PROPERTY]).encode(), properties)
 
 

@@ -1,1 +1,1 @@
-"""Live re-striping: the number of queues of a group changes while publishers and members go on (docs/restripe.md)."""
+"""Live re-striping: changing the number of a group's queues while publishers and members go on (docs/restripe.md)."""

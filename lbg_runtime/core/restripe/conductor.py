@@ -1,21 +1,21 @@
 """The next step of a re-striping, from what the broker and the members say now.
 
-The conductor keeps no notes: the subscriptions of the queues say how far it has come, and every step may be done twice.
-So a conductor that dies is followed by another that looks, and goes on. Two at once are not allowed; the shell sees to
-that (runtime/restripe/restriper.py: its client name).
+The conductor keeps no notes: the subscriptions of the queues say how far it has got, and every step may be done twice.
+So if a conductor dies, another one looks, and goes on. Two at once are not allowed; the shell makes sure of that
+(runtime/restripe/restriper.py: its client name).
 
-The order of the steps, and why: every queue of both layouts is subscribed to the topic of the records first, the queue
-with index 0 before all others, so that from the first step on it is written down what is under way. The plan is in all
+The order of the steps, and why: first, every queue of both layouts is subscribed to the topic of the records, the queue
+with index 0 before all others, so that what is under way is on record from the first step on. The plan is in all
 queues before the first subscription of a shard is added, so that no copy of a message comes before it. A marker is
-published when both queues have the subscription, the old one loses it when its owner is done with what was before the
-marker, and the finish comes when no queue has a subscription of the old layout left: nothing of an old shard can lie
-behind it. When every queue has reached the finish, those that are not needed get no records any more; when they are
-empty, the end is published, which lets the members leave them, and then they are deleted. Last the topic's
-subscriptions go, index 0 after all others.
+published when both queues have the subscription; the old one loses it when its owner is done with everything before the
+marker; and the finish comes when no queue has a subscription of the old layout left, so nothing of an old shard can be
+behind it. When every queue has reached the finish, those that are not needed get no more records; when they are empty,
+the end is published, which lets the members leave them, and then they are deleted. The topic's subscriptions are
+removed last, index 0 after all others.
 
-Members drop a plan that is older than what they know. Where they know of a newer one, and no shard has begun to move,
-the plan gets a newer generation: its topic is put in the place of the old one, with both for a while, and whoever looks
-then goes on with the newest.
+Members drop a plan that is older than what they know. If they know a newer one, and no shard has begun to move, the
+plan gets a newer generation: its new topic replaces the old one, with both subscribed for a while, and a conductor that
+looks then goes on with the newest.
 """
 
 from collections.abc import Mapping, Set
@@ -35,23 +35,24 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 
 MAX_BACKLOG = 1_000
-"""Messages in a queue that a shard leaves; with more, the shard's messages would wait too long in the new queue."""
+"""Limit on the messages in a queue that a shard leaves; above it, the shard's messages would wait too long in the new
+one."""
 
 
 LOOKS_PER_RECORD = 100
-"""A record that members do not say they have read is published again after so many looks; a second one does nothing."""
+"""A record that members do not report as read is published again after this many looks; a second one does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue:
-    """Make the queue, without a subscription."""
+    """Create the queue, without a subscription."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Add a subscription to the queue; done when it is in force."""
+    """Add a subscription to the queue; done when it has taken effect."""
 
     index: int
     topic: str
@@ -59,7 +60,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Take a subscription from the queue; done when it is out of force."""
+    """Remove a subscription from the queue; done when that has taken effect."""
 
     index: int
     topic: str
@@ -74,14 +75,14 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete the queue once nothing is in it and nobody is bound; until then look again."""
+    """Delete the queue once it is empty and nobody is bound to it; until then, look again."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again soon: somebody else has to do something first."""
+    """Look again soon: somebody else has to act first."""
 
     for_what: str
 
@@ -96,21 +97,22 @@ Step = CreateQueue | Subscribe | Unsubscribe | Publish | DeleteQueue | Wait | Do
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is there now."""
+    """The present state of the queues and what members report."""
 
     subscriptions: Mapping[int, frozenset[str]]
-    """Of the group's queues that exist, by index."""
+    """The subscriptions of the group's existing queues, by index."""
     depths: Mapping[int, int]
-    """Messages in those that `Conductor.queues_to_measure` names, the unsettled ones too; others are not looked at."""
+    """Messages, including unsettled ones, in the queues that `Conductor.queues_to_measure` names; others are not
+    looked at."""
     owned: Set[int]
-    """Indexes of queues that some member says it is fed."""
+    """Indexes of queues that some member reports as fed to it."""
     striping: Striping | None
-    """The newest that members say; None where nobody has said anything yet."""
+    """The newest that members report; None if nobody has reported anything yet."""
 
 
 @dataclass(slots=True)
 class Conductor:
-    """One run of it; a shell asks `next_step`, does it, and says `did` when it is done."""
+    """One run of a re-striping's conductor; a shell asks `next_step`, does it, and calls `did` when it is done."""
 
     shape: GroupShape
     """The old layout."""
@@ -119,22 +121,22 @@ class Conductor:
     _published: set[StripeRecord] = field(default_factory=set)
     _waited_for: StripeRecord | None = None
     _looks: int = 0
-    """How often we have looked for what comes of it."""
+    """How often we have looked for the effect of `_waited_for`."""
 
     @property
     def topic(self) -> str:
-        """Of this re-striping's records."""
+        """The topic of this re-striping's records."""
         return record_topic(self.control_topic, self.plan)
 
     def did(self, step: Step) -> None:
-        """A step is done."""
+        """Record that a step is done."""
         if isinstance(step, Publish):
             self._published.add(step.record)
 
     def next_step(self, sight: Sight) -> Step:
-        """What to do now; `plan` may be a newer one then.
+        """What to do now; this may replace `plan` by a newer one.
 
-        Raises `UserError` where the queues are as no step leaves them, or members drop the plan in mid-move.
+        Raises `UserError` if the queues are as no step leaves them, or members drop the plan in mid-move.
         """
         if sight.striping is not None and sight.striping.generation > self.plan.generation:
             self._renew(sight.striping.generation, sight)
@@ -142,9 +144,9 @@ class Conductor:
         return self._finish(sight) if shard is None else self._prepare(sight) or self._move(shard, sight)
 
     def queues_to_measure(self, sight: Sight) -> list[int]:
-        """Indexes of the queues whose depths `next_step` needs, if it sees the rest of this.
+        """Indexes of the queues whose depths `next_step` needs, given the rest of this `Sight`.
 
-        Few, or a re-striping of many queues would take as many requests for every step.
+        As few as possible, or a re-striping of many queues would take as many requests for every step.
         """
         shard = self._next_shard(sight)
         if shard is not None:
@@ -160,17 +162,18 @@ class Conductor:
         return [shard for shard in range(self.shape.hash_count) if plan.leaves(shard) != plan.goes_to(shard)]
 
     def moved_count(self, sight: Sight) -> int:
-        """How many of them have."""
+        """How many of `moving_shards` have moved."""
         return sum(self._is_moved(shard, sight) for shard in self.moving_shards())
 
     # -- the parts
 
     def _next_shard(self, sight: Sight) -> int | None:
-        """The shard that is on the move, or else moves next; None where all have moved."""
+        """The shard that is moving or, if none is, moves next; None if all have moved."""
         return next((shard for shard in self.moving_shards() if not self._is_moved(shard, sight)), None)
 
     def _renew(self, known: int, sight: Sight) -> None:
-        """Have a plan that no member takes for old. Not when a shard may have its marker, which belongs to its plan."""
+        """Renew the plan so that no member takes it for old. Refused once a shard may have its marker, which belongs to
+        its plan."""
         plan = self.plan
         if any(self.shape.subscription(shard) in self._new_home(shard, sight) for shard in self.moving_shards()):
             raise UserError(
@@ -193,7 +196,7 @@ class Conductor:
                 return CreateQueue(index)
             if self.topic not in sight.subscriptions[index]:
                 return Subscribe(index, self.topic)
-        # Before the plan is in any queue, so that no queue has an older one behind it.
+        # This comes before the plan is in any queue, so that no queue has an older one behind it.
         for index in indexes:
             for topic in sorted(sight.subscriptions[index] - {self.topic}):
                 if plan_of_topic(self.control_topic, topic) is not None:
@@ -225,12 +228,12 @@ class Conductor:
 
     def _is_moved(self, shard: int, sight: Sight) -> bool:
         topic = self.shape.subscription(shard)
-        # A queue that is not needed any more may be gone.
+        # A queue that is no longer needed may be gone.
         in_old = topic in sight.subscriptions.get(self.plan.leaves(shard), frozenset())
         return not in_old and topic in self._new_home(shard, sight)
 
     def _new_home(self, shard: int, sight: Sight) -> frozenset[str]:
-        """What the queue that the shard goes to subscribes to."""
+        """The subscriptions of the queue that the shard goes to."""
         return sight.subscriptions.get(self.plan.goes_to(shard), frozenset())
 
     def _finish(self, sight: Sight) -> Step:
@@ -257,7 +260,7 @@ class Conductor:
     def _delete(self, index: int) -> Step:
         end = StripeEnd(self.plan.generation, self.plan.to_count)
         if self._waited_for == end and self._looks >= LOOKS_PER_RECORD:
-            # Members still bind the queue: whoever had read the end, and told us, has died before it told them.
+            # Members still bind the queue: the one that had read the end and told us has died before it told them.
             self._looks = 0
             return Publish(end)
         self._looks = self._looks + 1 if self._waited_for == end else 0
@@ -278,6 +281,6 @@ class Conductor:
         if record in self._published and record == self._waited_for and self._looks < LOOKS_PER_RECORD:
             self._looks += 1
             return Wait(f"the members to read {name}")
-        # Again, where the only member who knew of it has died before it told anybody.
+        # Publish again if the only member that knew of it died before it told anybody.
         self._waited_for, self._looks = record, 0
         return Publish(record)

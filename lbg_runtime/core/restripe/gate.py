@@ -1,20 +1,20 @@
 """Between a flow's deliveries and the lanes: whose turn a message is while shards move from queue to queue.
 
-One gate per flow machine. A queue's stream has, while its group is re-striped, a plan, then a marker per shard that
-moves, then a finish (core/restripe/records.py). Of a shard that leaves the queue, everything before its marker is
-handled as always; what lies behind has a copy in the new queue and is dropped. Of a shard that comes, what lies before
-the marker has a copy in the old queue and is dropped; what lies behind is kept, unsettled, until the old queue's owner
-has handled everything before the marker and the broker knows it.
+One gate per flow machine. While its group is re-striped, a queue's stream has a plan, then a marker per shard that
+moves, then a finish (core/restripe/records.py). For a shard that leaves the queue, everything before its marker is
+handled as always; everything after it has a copy in the new queue and is dropped. For a shard that comes, everything
+before the marker has a copy in the old queue and is dropped; everything after it is kept, unsettled, until the old
+queue's owner has handled everything before the marker and the broker knows it.
 
 Records are settled last of all: the queue is the journal. A new handle is shown the plan and the markers again, before
-anything that was not settled, and comes to the same decisions; nothing of it is remembered from handle to handle. They
-are settled behind the finish, when nothing before it is left, markers first, then plan, then finish; settlements take
-effect in order (transport/base.py), so whatever prefix of them a crash leaves, the rest still says enough.
+anything that was not settled, and comes to the same decisions; nothing is remembered from handle to handle. Records are
+settled after the finish, when nothing before it is left: markers first, then plan, then finish. Settlements take effect
+in order (transport/base.py), so whatever prefix of them a crash leaves, the remaining records still say enough.
 
-So what a member was started with does not matter here, nor what it was told: while no plan was seen on a handle, all
-that comes is the queue's own. Before the plan there are no copies yet; and where the plan has been settled, everything
-before the finish was settled earlier. Behind a record that nobody can read, or that makes no sense, nothing is handled
-on that handle: the queue stops, loudly.
+So neither a member's settings nor what it was told matter here: as long as no plan was seen on a handle, everything
+that comes is the queue's own. Before the plan there are no copies yet, and if the plan has been settled, everything
+before the finish was settled earlier. After a record that cannot be read, or that makes no sense, nothing more is
+handled on that handle: the queue stops, loudly.
 """
 
 from collections import defaultdict
@@ -50,14 +50,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Settle the delivery as accepted: it is handled elsewhere, or a record that has done its work."""
+    """Settle the delivery as accepted: it is handled elsewhere, or is a record that has done its work."""
 
     delivery_id: DeliveryId
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Find out when the broker has taken every settlement ordered so far; answered by `StripeGate.reached`."""
+    """Find out when the broker has processed every settlement ordered so far; answered by `StripeGate.reached`."""
 
     number: int
 
@@ -72,26 +72,29 @@ class _Verdict(Enum):
 
 
 class StripeGate:
-    """Owned by one flow machine, which carries its orders out in the order given."""
+    """Decides which deliveries pass, wait or are dropped.
+
+    Owned by one flow machine, which carries out its orders in the order given.
+    """
 
     def __init__(self, queue_index: int, shape: GroupShape, record_prefix: str) -> None:
-        """`shape`: its queue count does not matter; the plans have theirs."""
+        """The queue count of `shape` does not matter; plans have their own."""
         self._queue_index = queue_index
         self._shape = shape
         self._record_prefix = record_prefix
         self._striping = Striping(0, shape.queue_count)
-        """As the member knows it; what has left and finished in it is proven."""
+        """The striping as the member knows it; its `left` and `finished` are proven."""
         self._done_generation = 0
-        """Of the newest re-striping of which, as far as the broker told us, nothing is left in the queue."""
+        """Generation of the newest re-striping of which, as the broker has confirmed, nothing is left in the queue."""
         self._outdated_generation = 0
-        """Of the last plan that was told to be older than what is known; a conductor publishes it again and again."""
+        """Generation of the last plan reported as older than what is known; a conductor keeps publishing it."""
         self._probe_count = 0
         self.start_handle()
 
     # -- one handle
 
     def start_handle(self) -> None:
-        """A new handle is bound: what is unsettled comes again, from its first record on."""
+        """A new handle is bound: everything unsettled comes again, starting with the first record."""
         self._plan: StripePlan | None = None
         self._plan_id = DeliveryId(0)
         self._markers: dict[int, DeliveryId] = {}
@@ -100,27 +103,28 @@ class StripeGate:
         self._unfinished: set[DeliveryId] = set()
         """Deliveries before the finish that are not settled."""
         self._closing: dict[int, set[DeliveryId]] = {}
-        """By shard that leaves: what of it was in flight when its marker came."""
+        """For each shard that leaves, its deliveries that were in flight when its marker came and are unanswered."""
         self._gone: set[int] = set()
-        """Shards that leave, of which nothing before the marker is left."""
+        """Shards that leave and have nothing left before their marker."""
         self._kept: defaultdict[int, list[Delivery]] = defaultdict(list)
         self._stuck: list[Delivery] = []
-        """Records that nobody can read, or that make no sense, and what came behind them."""
+        """A record that cannot be read, or that makes no sense, and everything that came after it."""
         self.kept_count = 0
-        """Messages that wait here: they count for `max_held` alone, so that other shards come past them. Records do not
-        count, as they may be more than a flow has in flight; but those that the queue is stuck behind do."""
+        """Messages that wait here: they count only for `max_held`, so that other shards can overtake them. Records do
+        not count, as there may be more of them than a flow may have in flight, except those that the queue is stuck
+        behind."""
         self._probes: dict[int, StripesNews] = {}
         self._ended_generation = 0
-        """Of the re-striping whose records were settled on this handle."""
+        """Generation of the re-striping whose records were settled on this handle."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of a re-striping has been seen on this handle: all but a record may be handled at once, and
-        an answer changes nothing."""
+        """Whether nothing of a re-striping has been seen on this handle: everything but a record may be handled at
+        once, and an answer changes nothing."""
         return self._plan is None and self._finish is None and not self._stuck
 
     def lets_pass(self, topic: str) -> bool:
-        """Whether a message on this topic may be handled at once, and nothing is to be remembered of it."""
+        """Whether a message on this topic may be handled at once, with nothing to remember about it."""
         return (
             self._plan is None and self._finish is None and not (self._stuck or topic.startswith(self._record_prefix))
         )
@@ -130,7 +134,7 @@ class StripeGate:
         return topic.startswith(self._record_prefix)
 
     def take(self, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
-        """Take a delivery: pass, drop or keep it, and what follows from it."""
+        """Take a delivery: pass, drop or keep it, and return the orders that follow."""
         if self._stuck:
             self._stick(delivery)
             return []
@@ -147,7 +151,7 @@ class StripeGate:
         return []
 
     def answer(self, delivery_id: DeliveryId) -> list[GateOrder]:
-        """A delivery that was handled is settled."""
+        """A handled delivery is settled."""
         orders: list[GateOrder] = []
         self._unfinished.discard(delivery_id)
         for shard, ids in list(self._closing.items()):
@@ -157,12 +161,12 @@ class StripeGate:
         return orders + self._end_if_finished()
 
     def learn(self, striping: Striping) -> list[GateOrder]:
-        """The member knows more of the re-striping, from whomever."""
+        """The member knows more about the re-striping, from whatever source."""
         self._striping = striping
         return self._reconsider()
 
     def reached(self, number: int) -> list[GateOrder]:
-        """The broker has taken what was settled before this probe of the current handle, or a later one."""
+        """The broker has processed everything settled before this probe of the current handle, or a later one."""
         news = [told for probe, told in self._probes.items() if probe <= number]
         self._probes = {probe: told for probe, told in self._probes.items() if probe > number}
         for told in news:
@@ -196,7 +200,7 @@ class StripeGate:
                 assert_never(record)
 
     def _keep_unread(self, delivery: Delivery, reason: str) -> list[GateOrder]:
-        # What it says of the messages behind it is not known.
+        # What it says about the messages after it is not known.
         self._stick(delivery)
         return [Note("restripe_record_kept", {"delivery_id": delivery.delivery_id, "reason": reason})]
 
@@ -214,13 +218,13 @@ class StripeGate:
             orders.append(Drop(self._plan_id))
         self._plan, self._plan_id = plan, delivery.delivery_id
         if plan.generation < self._striping.generation:
-            # It lies in the queue, so it counts here; the member would not hear of it.
+            # It is in the queue, so it counts here; the member would ignore it.
             return orders + self._notes_on(plan)
         return [*orders, PlanReached(plan)]
 
     def _renews(self, plan: StripePlan) -> bool:
-        """Whether it is the plan that we have, under a newer name. Until a marker is there, it says the same of every
-        message as the old one, so a conductor may put it in the place of one that members take for outdated."""
+        """Whether this is our plan under a newer generation. Before the first marker, both say the same about every
+        message, so a conductor may replace a plan that members take for outdated."""
         old = self._plan
         return (
             old is not None
@@ -231,7 +235,7 @@ class StripeGate:
         )
 
     def _notes_on(self, record: StripeRecord) -> list[GateOrder]:
-        """Say once of a plan that it is older than what is known: somebody conducts by a clock that is behind."""
+        """Report once that a plan is older than what is known: its conductor's clock is behind."""
         known = max(self._done_generation, self._ended_generation, self._striping.generation)
         is_older = isinstance(record, StripePlan) and record.generation < known
         if not is_older or record.generation == self._outdated_generation:
@@ -253,7 +257,7 @@ class StripeGate:
         return [] if self._closing[shard] else self._let_go(shard)
 
     def _let_go(self, shard: int) -> list[GateOrder]:
-        """Nothing before the marker of a shard that leaves is left to handle."""
+        """Nothing before the marker of a leaving shard is left to handle."""
         del self._closing[shard]
         self._gone.add(shard)
         return [*self._reconsider(), self._probe(ShardLeft(self._markers_plan(), shard))]
@@ -268,9 +272,10 @@ class StripeGate:
         if self._plan is not None:
             self._unfinished = in_flight.ids() | {each.delivery_id for kept in self._kept.values() for each in kept}
         elif (plan := plan_with_prefix(self._record_prefix, delivery.message.topic)) is not None:
-            # The plan is settled, and all before the first finish was, earlier. So nothing is waited for: this finish
-            # may be one that was published again, far behind the first, with the plan of the next re-striping behind
-            # it. But others may wait for what this queue alone can tell, and believe only who knows the plan.
+            # The plan is settled, and everything before the first finish was settled earlier. So wait for nothing:
+            # this finish may have been published again, far behind the first, with the plan of the next re-striping
+            # behind it. But others may wait for what only this queue can tell, and believe only a member that knows
+            # the plan.
             orders.append(PlanReached(plan))
         return orders + self._reconsider() + self._end_if_finished()
 
@@ -304,7 +309,7 @@ class StripeGate:
         return _Verdict.HANDLE
 
     def _has_left(self, shard: int, plan: StripePlan) -> bool:
-        # A queue that has finished has settled its markers, so nobody may be there any more who can tell of its shards.
+        # A queue that has finished has settled its markers, so perhaps no member is left that can report its shards.
         known = self._striping
         return known.generation == plan.generation and (shard in known.left or plan.leaves(shard) in known.finished)
 

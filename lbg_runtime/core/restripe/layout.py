@@ -1,8 +1,8 @@
-"""Where the shards lie, by the queues' subscriptions: in a layout, on the way of a plan, or as no step leaves it.
+"""Where the shards are, by the queues' subscriptions: in a layout, on the way of a plan, or as no step leaves them.
 
-A re-striping is broken off at any point, and a request of its conductor may arrive late: where others have gone
-elsewhere meanwhile. What then lies on the queues looks like a plan under way. To go on with it would tell the members
-things that are not true, so a plan is gone on with only where the shards lie as its own steps leave them.
+A re-striping may be broken off at any point, and a request of its conductor may arrive late, when others have moved on
+in the meantime. What the queues then have looks like a plan under way. Continuing it would tell the members things that
+are not true, so a plan is continued only if the shards are as its own steps leave them.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 
 Subscriptions = Mapping[int, frozenset[str]]
-"""Of the group's queues that exist, by index."""
+"""The subscriptions of the group's existing queues, by index."""
 
 
 def layout_of(shape: GroupShape, subscriptions: Subscriptions) -> int:
-    """How many queues the group has, whatever the settings say; raises `UserError` where shards lie in no layout."""
+    """How many queues the group has, whatever the settings say; raises `UserError` if the shards are in no layout."""
     with_shards = {index: _of_shards(shape, topics) for index, topics in subscriptions.items()}
     count = sum(map(bool, with_shards.values()))
     if not 0 < count <= shape.hash_count:
@@ -36,7 +36,7 @@ def layout_of(shape: GroupShape, subscriptions: Subscriptions) -> int:
 
 
 def ensure_layout(shape: GroupShape, subscriptions: Subscriptions) -> None:
-    """Raises `UserError` where a shard lies elsewhere than in its queue of `shape`, or in no queue at all."""
+    """Raise `UserError` unless every shard is in its queue of `shape` and in no other."""
     as_set = f"with group.queue_count {shape.queue_count}"
     for shard, indexes in _holders(shape, subscriptions).items():
         home, topic = shape.queue_index_of_shard(shard), shape.subscription(shard)
@@ -53,10 +53,10 @@ def ensure_layout(shape: GroupShape, subscriptions: Subscriptions) -> None:
 
 
 def ensure_on_the_way(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> None:
-    """Raises `UserError` where a shard lies as no step of this plan leaves it.
+    """Raise `UserError` if a shard is where no step of this plan leaves it.
 
-    What it says to do is right wherever the plan stands: with nothing on its way, a shard is in its new queue as if it
-    had moved, and the finish, behind which more may come, cuts off all that the old one had.
+    The advice in the error is right however far the plan has got: with nothing on its way, a shard is in its new queue
+    as if it had moved, and the finish, after which more may come, cuts off everything that the old queue had.
     """
     moving = ""
     for shard, indexes in _holders(shape, subscriptions).items():
@@ -87,31 +87,31 @@ def _by_hand(what: str) -> str:
 def leftover_plans(
     shape: GroupShape, subscriptions: Subscriptions, control_topic: str, queue_count: int
 ) -> frozenset[StripePlan]:
-    """Plans of which no queue holds a record, and which do not lead from what is there to `queue_count` queues.
+    """Plans of which no queue holds a record, and which do not lead from the present layout to `queue_count` queues.
 
-    The topics of their records may be taken from the queues, and that is all that is left of them.
+    The topics of their records are all that is left of them, and may be removed from the queues.
     """
     plans = plans_on(subscriptions, control_topic)
     kept = {plan for plan in plans if has_begun(plan, shape, subscriptions, control_topic)}
-    # One in the middle of its way has begun, whatever somebody has done to its topic.
+    # A plan in mid-move has begun, whatever somebody has done to its topic.
     kept = kept or {plan for plan in plans if _is_in_mid_move(plan, shape, subscriptions)}
     if not kept:
-        # The same command goes on with what it had hardly begun.
+        # Repeating the same command continues what it had barely begun.
         kept = {plan for plan in plans if plan.to_count == queue_count and is_unmoved(plan, shape, subscriptions)}
     return frozenset(plans - kept)
 
 
 def has_begun(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str) -> bool:
-    """Whether a record of the plan may lie in a queue, by this name or another: then it is to be brought to its end."""
+    """Whether a record of the plan may be in a queue, by this name or another: then the plan must be completed."""
     for name in plans_on(subscriptions, control_topic):
-        # One that is being renewed goes by two names, and by the older one it may have begun.
+        # A plan that is being renewed has two names, and may have begun under the older one.
         if (name.from_count, name.to_count) != (plan.from_count, plan.to_count):
             continue
         topic = record_topic(control_topic, name)
         informed = {index for index, topics in subscriptions.items() if topic in topics}
-        # A plan is published when all its queues have the topic. They lose it behind the finish, when all records but
-        # the end are settled; the end comes before the first queue is deleted, and nothing but the topics after the
-        # last.
+        # A plan is published when all its queues have the topic. They lose it after the finish, when all records but
+        # the end are settled; the end comes before the first queue is deleted, and after the last one only the topics
+        # are left.
         is_cleaning_up = (
             any(index >= plan.to_count for index in subscriptions)
             and informed.issuperset(range(plan.to_count))
@@ -123,7 +123,7 @@ def has_begun(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions,
 
 
 def ensure_informed(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str) -> None:
-    """Raises `UserError` where shards have moved and a queue lacks the topic of the records: it missed markers."""
+    """Raise `UserError` if shards have moved and a queue lacks the topic of the records, so that it missed markers."""
     if is_unmoved(plan, shape, subscriptions) or has_begun(plan, shape, subscriptions, control_topic):
         return
     topic = record_topic(control_topic, plan)
@@ -134,7 +134,7 @@ def ensure_informed(plan: StripePlan, shape: GroupShape, subscriptions: Subscrip
 
 def _is_in_mid_move(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> bool:
     holders = _holders(shape, subscriptions)
-    # A whole layout, of however many queues, may lie on the way of many plans.
+    # A whole layout, of however many queues, may be on the way of many plans.
     if _is_layout(holders, len(frozenset[int]().union(*holders.values())) or 1):
         return False
     try:
@@ -145,14 +145,14 @@ def _is_in_mid_move(plan: StripePlan, shape: GroupShape, subscriptions: Subscrip
 
 
 def plans_on(subscriptions: Subscriptions, control_topic: str) -> set[StripePlan]:
-    """Every plan that a queue's subscriptions name."""
+    """All plans named by the subscriptions of any queue."""
     topics = {topic for of_queue in subscriptions.values() for topic in of_queue}
     return {plan for topic in topics if (plan := plan_of_topic(control_topic, topic)) is not None}
 
 
 def plan_under_way(subscriptions: Subscriptions, control_topic: str) -> StripePlan | None:
-    """The re-striping that the queues' subscriptions tell of: the newest plan of it. Raises `UserError` where they tell
-    of two."""
+    """The newest plan of the re-striping that the queues' subscriptions name. Raises `UserError` if they name two
+    re-stripings."""
     in_order = sorted(plans_on(subscriptions, control_topic), key=lambda plan: plan.generation)
     if len({(plan.from_count, plan.to_count) for plan in in_order}) > 1:
         named = " and ".join(f"{plan.from_count} to {plan.to_count}" for plan in in_order)
@@ -161,7 +161,7 @@ def plan_under_way(subscriptions: Subscriptions, control_topic: str) -> StripePl
 
 
 def is_unmoved(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> bool:
-    """Whether every shard lies in its old queue alone."""
+    """Whether every shard is only in its old queue."""
     return _is_layout(_holders(shape, subscriptions), plan.from_count)
 
 
@@ -170,7 +170,7 @@ def _is_layout(holders: Mapping[int, frozenset[int]], queue_count: int) -> bool:
 
 
 def _holders(shape: GroupShape, subscriptions: Subscriptions) -> dict[int, frozenset[int]]:
-    """By shard, the indexes of the queues that subscribe to it; raises `UserError` for what is no shard's topic."""
+    """The indexes of the queues that subscribe to each shard; raises `UserError` for a topic that is no shard's."""
     found: dict[int, set[int]] = {shard: set() for shard in range(shape.hash_count)}
     shards = {shape.subscription(shard): shard for shard in found}
     for index, topics in subscriptions.items():

@@ -1,4 +1,4 @@
-"""What a flow tells its member of a re-striping: facts that stay true, whatever becomes of the flow."""
+"""What a flow tells its member about a re-striping: facts that stay true, whatever becomes of the flow."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -8,14 +8,14 @@ from lbg_runtime.core.restripe.records import StripePlan
 
 @dataclass(frozen=True, slots=True)
 class PlanReached:
-    """The plan lies in the queue, or lay there and is settled."""
+    """The plan is in the queue, or was there and is settled."""
 
     plan: StripePlan
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLeft:
-    """Everything of the shard before its marker is settled, and the broker has taken the settlements."""
+    """Everything of the shard before its marker is settled, and the broker has processed the settlements."""
 
     plan: StripePlan
     shard: int
@@ -23,7 +23,7 @@ class ShardLeft:
 
 @dataclass(frozen=True, slots=True)
 class StripesFinished:
-    """Everything before the finish is settled, the records too, and the broker has taken the settlements."""
+    """Everything before the finish is settled, including the records, and the broker has processed the settlements."""
 
     generation: int
     from_count: int
@@ -42,7 +42,7 @@ StripesNews = PlanReached | ShardLeft | StripesFinished | StripesEnded
 
 
 def facts_of(news: StripesNews) -> dict[str, str | int]:
-    """For a log line."""
+    """The news as fields of a log line."""
     match news:
         case PlanReached(plan):
             return {"news": "planned", "generation": plan.generation, "from": plan.from_count, "to": plan.to_count}

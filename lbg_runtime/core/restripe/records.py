@@ -1,8 +1,9 @@
-"""What a re-striping writes into the queues it changes: persistent messages that members read in their place.
+"""What a re-striping writes into the queues it changes: persistent messages that members read in queue order.
 
 All kinds are published on one topic, to which every queue of the old and of the new layout is subscribed, so one
-publish puts a record into each of them, at one moment of the group's stream. Members settle them late (core/restripe/
-gate.py), so whoever binds a queue in mid-move is told everything again, before any message that depends on it.
+publish puts a record into each of them, at one point in the group's stream. Members settle them late
+(core/restripe/gate.py), so a member that binds a queue in mid-move is told everything again, before any message that
+depends on it.
 """
 
 import json
@@ -15,24 +16,24 @@ RECORD_VERSION = 1
 MAX_SECRET_LENGTH = 64
 _MAX_NUMBER = 2**63 - 1
 _SHOWN_BYTES = 16
-"""Of what is no record: its version and kind, and nothing of a secret, which would lie behind."""
+"""How much of a refused record is shown: its version and kind, and nothing of a secret, which would come later."""
 
 
 @dataclass(frozen=True, slots=True)
 class StripePlan:
-    """First of a re-striping: lies in every queue before any copy of a message of a shard that moves."""
+    """First record of a re-striping: in every queue, it comes before any copy of a message of a moving shard."""
 
     generation: int
-    """Names the re-striping; larger than that of every earlier one of the group."""
+    """Identifies the re-striping; larger than that of any earlier one of the group."""
     from_count: int
     to_count: int
     secret: str = field(repr=False)
-    """Known to those who can read the group's queues or their subscriptions; proves what is said of the re-striping on
-    the control topic. Letters and digits. In no representation, as that gets into logs."""
+    """Known to anyone who can read the group's queues or their subscriptions; proves what is said about the re-striping
+    on the control topic. Letters and digits. Left out of `repr`, which gets into logs."""
 
     @property
     def queue_total(self) -> int:
-        """Queues that exist while it lasts."""
+        """Number of queues that exist during the re-striping."""
         return max(self.from_count, self.to_count)
 
     def leaves(self, shard: int) -> int:
@@ -46,9 +47,9 @@ class StripePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardMarker:
-    """Where a shard's stream is cut: what lies before it is handled from the old queue, what lies behind from the new.
+    """Cuts a shard's stream: messages before it are handled from the old queue, messages after it from the new one.
 
-    A second marker of a shard in one generation means nothing; the first counts.
+    Only the first marker of a shard counts in a generation.
     """
 
     generation: int
@@ -57,7 +58,7 @@ class ShardMarker:
 
 @dataclass(frozen=True, slots=True)
 class StripeFinish:
-    """Behind the last move: every shard has moved, and nothing of an old shard lies behind it in any queue."""
+    """Follows the last move: every shard has moved, and no queue has anything of an old shard after this."""
 
     generation: int
     from_count: int
@@ -66,7 +67,7 @@ class StripeFinish:
 
 @dataclass(frozen=True, slots=True)
 class StripeEnd:
-    """Last of a re-striping: nothing is left of it in any queue, and those that are not needed any more are empty."""
+    """Last record of a re-striping: nothing of it is left in any queue, and queues no longer needed are empty."""
 
     generation: int
     to_count: int
@@ -76,27 +77,27 @@ StripeRecord = StripePlan | ShardMarker | StripeFinish | StripeEnd
 
 
 def record_prefix(control_topic: str) -> str:
-    """What the topics of a group's records begin with."""
+    """The prefix of the topics of a group's records."""
     return f"{control_topic}/restripe/"
 
 
 def record_topic(control_topic: str, plan: StripePlan) -> str:
-    """The topic of one re-striping's records. A queue's subscription to it says that it is under way, and names it."""
+    """The topic of one re-striping's records. A queue's subscription to it names the re-striping that is under way."""
     return f"{record_prefix(control_topic)}{_levels(plan)}"
 
 
 def plan_of_topic(control_topic: str, topic: str) -> StripePlan | None:
-    """The re-striping whose records have this topic; None where it is not one of this group."""
+    """The re-striping whose records have this topic; None if it is not one of this group."""
     return plan_with_prefix(record_prefix(control_topic), topic)
 
 
 def without_secret(control_topic: str, topic: str) -> str:
-    """A topic of a queue as it may be shown: that of records without its last level."""
+    """A topic of a queue in a form that may be shown: a topic of records loses its last level, the secret."""
     return topic.rpartition("/")[0] if plan_of_topic(control_topic, topic) is not None else topic
 
 
 def plan_with_prefix(prefix: str, topic: str) -> StripePlan | None:
-    """The same, for a group whose records' topics begin with `prefix`."""
+    """Like `plan_of_topic`, for a group whose records' topics begin with `prefix`."""
     parts = topic[len(prefix) :].split("/") if topic.startswith(prefix) else []
     if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:3]):
         return None
@@ -104,7 +105,7 @@ def plan_with_prefix(prefix: str, topic: str) -> StripePlan | None:
     if not (min(generation, from_count, to_count) > 0 and _are_numbers(generation, from_count, to_count)):
         return None
     plan = StripePlan(generation, from_count, to_count, parts[3])
-    # Exactly as it is written, as whoever conducts it subscribes and publishes by the plan.
+    # Only the exact spelling counts, because a conductor subscribes and publishes with a topic made from the plan.
     return plan if _is_secret(plan.secret) and f"{prefix}{_levels(plan)}" == topic else None
 
 
@@ -155,7 +156,7 @@ def decode_record(payload: bytes) -> StripeRecord:
 
 
 def _are_numbers(*items: object) -> bool:
-    # Not isinstance: true is no number, though Python's bool is an int.
+    # Not isinstance: true is not a number here, though Python's bool is an int.
     return all(type(item) is int and 0 <= item <= _MAX_NUMBER for item in items)
 
 

@@ -1,11 +1,12 @@
 """Which queue holds which shard, as one member knows it, and how that knowledge spreads in the group.
 
-The queues themselves say what is true (core/restripe/records.py); whoever reads it there tells the others with every
-heartbeat. What is known of a generation only grows, so reports may come late, twice or in any order.
+The truth is in the queues (core/restripe/records.py); a member that reads it there tells the others in every heartbeat.
+Knowledge about a generation only grows, so reports may come late, twice or in any order.
 
-That a shard has left its old queue lets the new one's owner handle it, and so does that a queue is done with all that
-the old layout had in it. Such words are believed only with a proof by the secret that the plan in the queues carries:
-a client that can only talk on the control topic cannot make them up. All else here places queues, and decides no order.
+The news that a shard has left its old queue lets the new queue's owner handle it, and so does the news that a queue has
+nothing left from the old layout. Such news is believed only with a proof made with the secret in the plan in the
+queues: a client that can only talk on the control topic cannot forge it. Everything else here places queues, and
+decides no order.
 """
 
 import hmac
@@ -18,28 +19,28 @@ NOTHING: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Striping:
-    """What is known at one moment."""
+    """What is known about the layout at one moment."""
 
     generation: int
-    """Of the re-striping that is under way, or was the last; 0 where the settings are all that is known."""
+    """Generation of the re-striping under way, or of the last one; 0 if only the settings are known."""
     queue_count: int
-    """Queues of the layout that is left, or of the one that holds."""
+    """Queues of the old layout or, if nothing is under way, of the present one."""
     target: int | None = None
-    """Queues of the layout that is gone to; None where nothing is under way."""
+    """Queues of the new layout; None if nothing is under way."""
     left: frozenset[int] = NOTHING
     """Shards of which the old queue has nothing left to handle."""
     finished: frozenset[int] = NOTHING
-    """Indexes of queues of which all is handled by the new layout, and nothing remembers the old one."""
+    """Indexes of queues in which everything is handled by the new layout, and nothing is left of the old one."""
 
     @property
     def queue_total(self) -> int:
-        """Queues that exist now."""
+        """Number of queues that exist now."""
         return max(self.queue_count, self.target or 0)
 
     def index_of(self, shard: int) -> int:
         """Index of the queue that holds the shard's newest messages to be handled."""
         old = shard % self.queue_count
-        # Of a queue that has finished, who was not there hears nothing of single shards any more.
+        # A member that was absent is no longer told about single shards of a queue that has finished.
         if self.target is not None and (shard in self.left or old in self.finished):
             return shard % self.target
         return old
@@ -47,25 +48,25 @@ class Striping:
 
 @dataclass(frozen=True, slots=True)
 class StripingReport:
-    """A member's word of it, in its heartbeats."""
+    """What a member reports about the striping, in its heartbeats."""
 
     striping: Striping
     proof: str
-    """For `left` and `finished`; empty where both are."""
+    """Proves `left` and `finished`; empty if both are."""
 
 
 class StripingBook:
-    """One per member, owned by its membership machine. Every `see_` and `hear` says whether something was news."""
+    """One per member, owned by its membership machine. Every `see_` and `hear` returns whether it was news."""
 
     def __init__(self, queue_count: int, hash_count: int | None = None) -> None:
-        """`queue_count` is that of the settings. `hash_count`: a report of more queues than shards is not believed."""
+        """`queue_count` comes from the settings. `hash_count`: a report of more queues than shards is not believed."""
         self._hash_count = hash_count
         self.now = Striping(0, queue_count)
         self._plan: StripePlan | None = None
-        """The newest that we know the secret of."""
+        """The newest plan whose secret we know."""
 
     def trust(self, plan: StripePlan) -> None:
-        """Believe who proves to know this plan; says nothing of whether it is under way."""
+        """Believe members that prove that they know this plan; this does not say whether it is under way."""
         self._plan = plan
 
     def report(self) -> StripingReport:
@@ -83,7 +84,7 @@ class StripingBook:
     # -- what our own queues say
 
     def see_plan(self, plan: StripePlan) -> bool:
-        """A plan lies in one of our queues."""
+        """A plan is in one of our queues."""
         if plan.generation < self.now.generation:
             return False
         is_news = plan.generation > self.now.generation
@@ -118,7 +119,7 @@ class StripingBook:
     # -- what others say
 
     def hear(self, report: StripingReport) -> bool:
-        """Another member's heartbeat."""
+        """Take in the report of another member's heartbeat."""
         theirs, before = report.striping, self.now
         if self._hash_count is not None and theirs.queue_total > self._hash_count:
             return False
@@ -136,7 +137,7 @@ class StripingBook:
         secret = self._secret()
         if secret is None:
             return False
-        # Bytes, because anybody may say anything as a proof, and texts are compared only where they are ASCII.
+        # Bytes, because anybody may send anything as a proof, and `compare_digest` takes only ASCII strings.
         return hmac.compare_digest(proof_of(secret, report.striping).encode(), report.proof.encode())
 
     def _secret(self) -> str | None:
@@ -144,8 +145,8 @@ class StripingBook:
 
 
 def proof_of(secret: str, striping: Striping) -> str:
-    """What only those can say who have read the plan: a keyed digest (HMAC, RFC 2104) of the shards that have left and
-    the queues that have finished."""
+    """A keyed digest (HMAC, RFC 2104) of the shards that have left and the queues that have finished, which only a
+    reader of the plan can make."""
     left, finished = (" ".join(map(str, sorted(numbers))) for numbers in (striping.left, striping.finished))
     said = f"{striping.generation} left {left} finished {finished}"
     return hmac.new(secret.encode(), said.encode(), "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What this member knows of a single key, for those who ask: where it belongs, what waits of it, what was done last."""
+"""What this member knows of a single key, for questions: where it belongs, what waits, what was handled last."""
 
 from time import monotonic_ns
 
@@ -14,10 +14,10 @@ from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.runners.handling import Handling
 
 MAX_KEYS_REMEMBERED = 5_000
-"""Keys whose last message is remembered, at least half as many of the newest ones: less than two megabytes."""
+"""Last messages of at most this many keys are remembered, and always those of the newest half: less than 2 MB."""
 
 _Last = tuple[int | None, int, int]
-"""Number, attempts and end of a key's last message; not the message, which may be large."""
+"""Number, attempts and end (ns) of a key's last message; not the message itself, which may be large."""
 
 _MAX_NUMBER = (1 << 63) - 1
 
@@ -32,12 +32,12 @@ class KeyBook:
         self._shape = shape
         self._striping = striping
         self._hash_function = hash_function
-        # In two generations, as `SeenKeys` has them, for the same reason.
+        # Two generations, as in `SeenKeys`, and for the same reason.
         self._young: dict[str, _Last] = {}
         self._old: dict[str, _Last] = {}
 
     def settled(self, handling: Handling) -> None:
-        """A message was settled. Constant time."""
+        """Remember a settled message as the last of its key. Constant time."""
         key = handling.key
         if key is None:
             return
@@ -46,7 +46,7 @@ class KeyBook:
         self._young[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns)
 
     def place(self, key: str) -> tuple[int, QueueName]:
-        """Shard and queue of a key by what this member knows; raises `UserError` for one that cannot be hashed."""
+        """Shard and queue of a key, as far as this member knows; raises `UserError` if the key cannot be hashed."""
         shard = shard_of(self._hash_function, key, self._shape.hash_count)
         return shard, self._shape.queue_name(self._striping.now.index_of(shard))
 
@@ -65,7 +65,7 @@ class KeyBook:
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
     handling, delivery = lane.head, lane.head.delivery
-    # While it is published to where it goes, its lane runs and its handler does not.
+    # While a message is published to its new queue, its lane runs but its handler does not.
     is_moved = lane.stage is LaneStage.RUNNING and handling.end_report is not None
     retry_in_ms = None if lane.retry_at_ms is None else max(0, lane.retry_at_ms - now_ms())
     return LaneHead(
@@ -81,7 +81,7 @@ def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
 
 def _number(message: Message) -> int | None:
     number = message.key_sequence
-    # Of a publisher that is none of ours it may be anything.
+    # A publisher other than ours may send anything.
     return number if number is not None and 0 <= number <= _MAX_NUMBER else None
 
 

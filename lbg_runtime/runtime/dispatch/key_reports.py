@@ -1,4 +1,4 @@
-"""Keys and handlers that hold others up, told of in one line when they begin to and in one when they have ceased."""
+"""Keys and handlers that hold others up: one log line when that begins, and one when it is over."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -16,10 +16,10 @@ from lbg_runtime.runtime.runners.handling import Handling, facts_of
 _log = structlog.get_logger(__name__)
 
 MAX_LINES = 10
-"""Of one kind between two looks; of the others there is one line with their number."""
+"""Of one kind between two looks; for the rest there is one line with their number."""
 
 LOOKS = 4
-"""In the shortest time that is watched: so much of it is the most by which a line is late."""
+"""Looks within the shortest time limit watched: a line is late by at most this fraction of the limit."""
 
 _MIN_LOOK_MS = 50
 _MAX_LOOK_MS = 5_000
@@ -28,10 +28,10 @@ _Facts = dict[str, str | int | None]
 
 
 class KeyReports:
-    """One per dispatcher, on its loop. Counts what it tells; gauges are as of the last look.
+    """One per dispatcher, on its loop. Counts what it reports; gauges are as of the last look.
 
-    A key is hot from the message on that waits behind `max_waiting_per_key` others, until at a look there are no more
-    than half as many. Nothing is spent on a message but where its lane is that long.
+    A key becomes hot with the message that waits behind `max_waiting_per_key` others, and stays so until a look finds
+    no more than half as many. A message costs nothing unless its lane is that long.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class KeyReports:
         attempts: AttemptWatches,
         hold_up: Callable[[Lane[Handling]], None],
     ) -> None:
-        """`hold_up` is told of a lane whose head runs for so long that its key is stuck."""
+        """`hold_up` is called with a lane whose head has run for so long that its key is stuck."""
         self.hot_total = 0
-        """Times that a key became hot."""
+        """How often a key became hot."""
         self.stuck_total = 0
-        """Times that a message became overdue as the next one of its key."""
+        """How often the next message of a key became overdue."""
         self.slow_total = 0
         """Attempts that took too long."""
         self._lanes = lanes
@@ -56,13 +56,13 @@ class KeyReports:
         self._slow = None if slow_ms is None else StandstillWatch[Attempt](slow_ms)
         self._stuck = None if stuck_ms is None else StandstillWatch[Lane[Handling]](stuck_ms)
         self._hot: dict[Lane[Handling], int] = {}
-        """With the time since when."""
+        """With the time since when each is hot."""
         self._stuck_lanes: dict[Lane[Handling], None] = {}
         self._hot_lines = _Lines("key_hot", "key_cooled", "keys_hot")
         self._stuck_lines = _Lines("key_stuck", "key_moves_again", "keys_stuck")
         self._slow_lines = _Lines("handler_slow", "handler_slow_ended", "handlers_slow")
         self._heads: dict[Lane[Handling], DeliveryId] = {}
-        """As of the last look; numbers, as the messages may be large."""
+        """As of the last look; ids only, as the messages may be large."""
         self._looked_ms = 0
         shortest_ms = min((each for each in (slow_ms, stuck_ms) if each is not None), default=_MAX_LOOK_MS)
         self._interval_s = min(_MAX_LOOK_MS, max(_MIN_LOOK_MS, shortest_ms // LOOKS)) / 1_000
@@ -83,7 +83,7 @@ class KeyReports:
         return 0 if self._slow is None else self._slow.count
 
     def key_may_be_hot(self, handling: Handling) -> None:
-        """A delivery came that others need not wait for. Constant time."""
+        """Note that a delivery waits behind too many of its key. Constant time."""
         lane = self._lanes.find(handling.lane)
         if lane is None or lane.waiting <= self._most_waiting or lane in self._hot:
             return
@@ -92,14 +92,14 @@ class KeyReports:
         self._hot_lines.begin(lane, {**facts_of(lane.head), "waiting": lane.waiting}, _brief(lane.head))
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look at intervals, until cancelled."""
         self._looked_ms = now_ms()
         while True:
             await asyncio.sleep(self._interval_s)
             self.look()
 
     def look(self) -> None:
-        """Tell of what is new since the last look. Linear in the lanes that there are."""
+        """Report what is new since the last look. Linear in the number of lanes."""
         now = now_ms()
         self._look_for_cooled(now)
         if self._slow is not None:
@@ -111,7 +111,7 @@ class KeyReports:
     def _look_for_cooled(self, now: int) -> None:
         self._hot_lines.tell_of_others()
         for lane, since_ms in list(self._hot.items()):
-            # A lane that was emptied is gone, and another one of the key may be there.
+            # A lane that was emptied is gone, and the key may have a new one.
             if lane.waiting <= self._most_waiting // 2:
                 del self._hot[lane]
                 self._hot_lines.end(lane, {"lasted_ms": now - since_ms})
@@ -132,7 +132,7 @@ class KeyReports:
     def _look_for_stuck(self, watch: StandstillWatch[Lane[Handling]], now: int) -> None:
         before = self._heads
         self._heads = {lane: lane.head.delivery.delivery_id for lane in self._lanes.lanes()}
-        # What was not there at the last look has not stood for any time: in a member that is well, nearly everything.
+        # What is new since the last look has not stood for any time: in a healthy member, nearly everything.
         same = [(lane, head) for lane, head in self._heads.items() if before.get(lane) == head]
         if not same and not watch.count:
             return
@@ -147,15 +147,15 @@ class KeyReports:
             self._stuck_lines.begin(lane, {**facts_of(lane.head), **how}, _brief(lane.head))
         self._stuck_lines.tell_of_others()
         for lane in self._stuck_lanes:
-            # One that waits for a runner will have its turn: that is too much work, and more of it would not help. It
-            # may hang then.
+            # A lane that waits for a runner will get one: it is held up by too much work, and letting in more would not
+            # help. If its handler then hangs, that is seen at a later look.
             if lane.stage is LaneStage.RUNNING:
                 self._hold_up(lane)
 
 
 class _Lines:
-    """Those of one kind: between two looks `MAX_LINES` beginnings, the number of the others, and the end of each
-    beginning that was told."""
+    """Log lines of one kind: between two looks at most `MAX_LINES` beginnings, the number of the others, and the end of
+    each beginning that was logged."""
 
     def __init__(self, began: str, ended: str, others: str) -> None:
         self._began = began
@@ -166,25 +166,25 @@ class _Lines:
         """Beginnings since the last look."""
 
     def begin(self, name: Hashable, facts: _Facts, kept: _Facts) -> None:
-        """`kept`: those of the facts that the line of its end will have too."""
+        """`kept`: the facts that are repeated in the line of its end."""
         self._count += 1
         if self._count <= MAX_LINES:
             self._told[name] = kept
             _log.warning(self._began, **facts)
 
     def end(self, name: Hashable, facts: _Facts) -> None:
-        """One that has begun is over."""
+        """Log the end of one, if its beginning was logged."""
         kept = self._told.pop(name, None)
         if kept is not None:
             _log.info(self._ended, **kept, **facts)
 
     def tell_of_others(self) -> None:
-        """At each look."""
+        """Log how many beginnings got no line; called at each look."""
         if self._count > MAX_LINES:
             _log.warning(self._others, untold=self._count - MAX_LINES)
         self._count = 0
 
 
 def _brief(handling: Handling) -> _Facts:
-    """What the end of a hot or stuck key is told with: by then other messages are its head, and have other numbers."""
+    """The facts for the end of a hot or stuck key: by then another message, with other numbers, is the head."""
     return {"queue": handling.queue, "topic": handling.topic, "key": handling.key}

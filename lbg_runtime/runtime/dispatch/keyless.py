@@ -1,4 +1,4 @@
-"""What becomes of messages in which the rule of `group.key` finds no key."""
+"""What happens to messages in which the rule of `group.key` finds no key."""
 
 import structlog
 
@@ -13,7 +13,7 @@ from lbg_runtime.runtime.runners.handling import Handling, facts_of
 _log = structlog.get_logger(__name__)
 
 MAX_TOPICS_TOLD = 1_000
-"""Topics of which it is said that a key is missing: bounds memory, and the log, should every message have its own."""
+"""Topics for which a missing key is logged: bounds memory and log, should every message have its own topic."""
 
 
 class KeylessMessages:
@@ -27,11 +27,11 @@ class KeylessMessages:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether they are handled in the order of their shard, and so in that of every key."""
+        """Whether they are handled in the order of their shard, and therefore in that of every key."""
         return self._rule is not MissingKey.NO_ORDER
 
     def take(self, delivery: Delivery, route: Route) -> Handling:
-        """The handling of a delivery that has no key. Constant time."""
+        """Return the handling of a delivery that has no key. Constant time."""
         self._counts.without_key += 1
         handling = self._made(delivery, route)
         if route.topic not in self._told and len(self._told) < MAX_TOPICS_TOLD:
@@ -50,7 +50,7 @@ class KeylessMessages:
                 return Handling(delivery, lane, None, route)
 
     def _refused(self, route: Route) -> Route:
-        """The same route with a function that refuses: so the policy of the handler decides what follows."""
+        """The same route with a function that refuses, so that the handler's policy decides what follows."""
         refusing = self._refusing.get(route)
         if refusing is None:
             if len(self._refusing) >= MAX_ROUTES_REMEMBERED:
@@ -61,7 +61,7 @@ class KeylessMessages:
 
 
 def _lane_of_shard(delivery: Delivery, route: Route) -> LaneKey:
-    # A key of this very text would share the lane, which costs it time and no order.
+    # A key with this very text would share the lane, which costs it time but not order.
     return f"\0queue {delivery.queue}" if route.shard is None else f"\0shard {route.shard}"
 
 

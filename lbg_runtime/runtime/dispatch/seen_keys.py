@@ -4,28 +4,28 @@ from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
 
 MAX_KEYS_REMEMBERED = 20_000
-"""Of all queues of the member: about 2 MB."""
+"""For all queues of the member together: about 2 MB."""
 
 
 class SeenKeys:
     """One per member, asked by the dispatcher once for each delivery that is started. Constant time.
 
-    A flow is active once in the life of its handle, so the epoch is what "since it became active" goes by. Keys are
-    kept in two generations, each half of the capacity: where the young one is full it becomes the old one, and what was
-    in that and has not been met since is forgotten. That costs a key met again one look, where an order of all of them
-    would cost a change.
+    A flow is active once in the life of its handle, so "since it became active" means "in this epoch". Keys are kept in
+    two generations, each of half the capacity: when the young one is full it becomes the old one, and keys of the
+    former old one that were not met since are forgotten. Meeting a key again then costs a lookup, whereas a list in the
+    order of use would cost a change.
     """
 
     def __init__(self, capacity: int = MAX_KEYS_REMEMBERED) -> None:
         self._half = max(1, capacity // 2)
         self._handles: dict[QueueName, tuple[QueueName, Epoch]] = {}
         """One object for all keys of a handle."""
-        # With the handle on which each was met last.
+        # Values: the handle on which the key was met last.
         self._young: dict[LaneKey, tuple[QueueName, Epoch]] = {}
         self._old: dict[LaneKey, tuple[QueueName, Epoch]] = {}
 
     def meet(self, queue: QueueName, epoch: Epoch, key: LaneKey) -> bool:
-        """Whether this is the first time in the epoch, as far as it is remembered: never False for a new key."""
+        """Whether the key is met for the first time in the epoch, as far as remembered: never False for a new key."""
         handle = self._handles.get(queue)
         if handle is None or handle[1] != epoch:
             handle = self._handles[queue] = (queue, epoch)

@@ -1,4 +1,4 @@
-"""The AsyncAPI 3 document of an application: what its handlers take, from which topics, as their annotations say."""
+"""The AsyncAPI 3 document of an application: what its handlers take, and from which topics, by their annotations."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -27,11 +27,11 @@ _PLAIN_BODIES: Mapping[object, tuple[str, JsonObject]] = {
     dict: (_JSON, {"type": "object"}),
     list: (_JSON, {"type": "array"}),
 }
-"""Annotations that say no more of the payload than its kind."""
+"""Annotations that say nothing about the payload but its kind."""
 
 
 def asyncapi_document(handlers: Handlers, settings: Settings, *, version: str) -> JsonObject:
-    """The whole document, as JSON has it. `version` is that of the application."""
+    """The whole document, as a JSON object. `version` is that of the application."""
     group = settings.group
     names = _names(handlers)
     schemas, definitions = _schemas(handlers)
@@ -70,7 +70,7 @@ def asyncapi_document(handlers: Handlers, settings: Settings, *, version: str) -
 
 
 def _names(handlers: Iterable[Handler]) -> list[tuple[Handler, str]]:
-    """With each handler a name that no other one has, of characters that references can carry."""
+    """Each handler with a unique name, of characters that references can carry."""
     found: list[tuple[Handler, str]] = []
     taken: dict[str, int] = {}
     for handler in handlers:
@@ -82,7 +82,7 @@ def _names(handlers: Iterable[Handler]) -> list[tuple[Handler, str]]:
 
 
 def _said(handler: Handler) -> JsonObject:
-    """Title and text of the operation, from the function's own words."""
+    """Title and text of the operation, from the function's docstring."""
     first, _, rest = handler.text.partition("\n")
     said = {"summary": first.strip(), "description": rest.strip()}
     if handler.publishes:
@@ -121,7 +121,7 @@ def _headers(settings: Settings) -> JsonObject:
 
 
 def _body_of(handler: Handler, schemas: Mapping[str, JsonObject]) -> tuple[str, JsonObject | None]:
-    """Content type and schema of the payload; no schema where the handler does not say what it takes."""
+    """Content type and schema of the payload; no schema if the handler does not say what it takes."""
     body = handler.parameters.body
     if body is None:
         return _BYTES, None
@@ -134,7 +134,7 @@ def _plain(body: object) -> tuple[str, JsonObject] | None:
 
 
 def _schemas(handlers: Iterable[Handler]) -> tuple[dict[str, JsonObject], JsonObject]:
-    """By subscription the schema of its bodies, and the definitions that they refer to; names stand for one type."""
+    """The schema of the bodies by subscription, and the definitions they refer to; each name stands for one type."""
     Input = tuple[str, Literal["validation"], TypeAdapter[Any]]  # noqa: N806 - a type
     inputs: list[Input] = []
     for handler in handlers:
@@ -154,7 +154,7 @@ _VALUES = ("default", "examples", "const", "enum")
 
 
 def _as_asyncapi(schema: Mapping[str, Any]) -> JsonObject:
-    """The schema in the dialect of AsyncAPI, which is that of draft 7 but for little."""
+    """The schema in AsyncAPI's dialect, which is nearly that of draft 7."""
     written: JsonObject = {}
     for name, value in schema.items():
         match name, value:
@@ -191,7 +191,7 @@ def _servers(settings: Settings) -> JsonObject:
 
 
 def _binding(settings: Settings) -> JsonObject:
-    """Where the messages wait: the queues of the group, of which each shard has one."""
+    """Where the messages wait: the queues of the group, one for each shard."""
     shape = settings.group.shape()
     queues = [
         {

@@ -1,8 +1,8 @@
-"""Handlers that take many messages at a time, each of which is settled for itself.
+"""Handlers that take many messages at a time, each of which is settled individually.
 
-A lane gives its next message when the one before is settled, so a batch never has two messages of one key. At most as
-many batches are handled at the same time as there are runners (`BatchTurns`); while messages wait for theirs, the time
-of their attempt does not run.
+A lane gives its next message when the previous one is settled, so a batch never has two messages of one key. At most as
+many batches are handled at the same time as there are runners (`BatchTurns`); while messages wait for their batch, the
+time of their attempt does not run.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _Body = TypeVar("_Body")
 
 
 class BatchItem(Receipt, Generic[_Body]):
-    """One message of a batch. Settled at once with `accept` or `fail`; else with the batch."""
+    """One message of a batch. Settled at once with `accept` or `fail`, otherwise with the batch."""
 
     def __init__(self, message: Message, body: _Body) -> None:
         super().__init__(message)
@@ -35,9 +35,9 @@ class BatchItem(Receipt, Generic[_Body]):
 
 
 class Batch(Sequence[BatchItem[_Body]]):
-    """What a batch handler gets: `Batch[Order]`, or `Batch` with payloads for bodies.
+    """What a batch handler gets: `Batch[Order]`, or `Batch` with payloads as bodies.
 
-    Where the handler returns, all that is not settled is accepted; where it raises, that has failed with it.
+    If the handler returns, all that is not settled is accepted; if it raises, all of that has failed.
     """
 
     def __init__(self, items: Sequence[BatchItem[_Body]]) -> None:
@@ -65,15 +65,15 @@ CURRENT_BATCH: ContextVar[Batch[object]] = ContextVar("CURRENT_BATCH")
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When a batch is full, and when it is handled although it is not."""
+    """When a batch is full, and when it is handled even if it is not."""
 
     max_count: int
     max_wait_ms: int
 
 
 def read_limits(max_count: int, max_wait: str) -> BatchLimits:
-    """Raises `HandlerError` for what is none."""
-    # What others than a type checker have let through; a boolean is an integer to Python.
+    """The limits from a decorator's arguments. Raises `HandlerError` for invalid ones."""
+    # No type checker need have seen these; and to Python, a boolean is an integer.
     if type(max_count) is not int:
         raise HandlerError("@batch_handler", f"max_count {max_count!r}", "a whole number")
     if max_count < 1:
@@ -86,8 +86,8 @@ def read_limits(max_count: int, max_wait: str) -> BatchLimits:
 
 
 def handled_in_batches(call: HandlerFunction, decode: Decoder, limits: BatchLimits) -> HandlerFunction:
-    """A handler of single messages, each of which ends when it is settled; `call` is called once for a batch."""
-    # Handlers may be shared by members of one process; their messages are not.
+    """A handler of single messages, which returns when its message is settled; `call` is called once per batch."""
+    # Members in one process may share handlers, but not messages.
     name = object()
 
     async def join(message: Message) -> None:
@@ -104,11 +104,11 @@ def handled_in_batches(call: HandlerFunction, decode: Decoder, limits: BatchLimi
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """That of an item in the line."""
+    """The place of an item in the line."""
 
     handling: Handling
     due_s: float
-    """When it has waited for long enough, on the loop's clock."""
+    """When it has waited long enough, on the loop's clock."""
 
 
 class _Call:
@@ -120,12 +120,12 @@ class _Call:
         self.places = places
         """Its items, with the place that each had in the line."""
         self.has_begun = False
-        """The handler is called."""
+        """The handler was called."""
         self.is_cut = False
-        """It is cut short. Its own word for it would not do: a task group may leave its task cancelled."""
+        """It is cut short. That its task is cancelled would not prove it: a task group may leave it so."""
         self.task: asyncio.Task[BaseException | None]
         self.turn_end: asyncio.TimerHandle | None
-        """When others need not wait for it any more; None when that has come."""
+        """When others need no longer wait for it; None once that is past."""
 
 
 class _Line:
@@ -137,7 +137,7 @@ class _Line:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[BatchItem[object], _Place] = {}
-        """In the order in which they came."""
+        """In the order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
         """Set while something waits and no batch is due."""
         self._calls: dict[BatchItem[object], _Call] = {}
@@ -145,8 +145,8 @@ class _Line:
     async def join(self, item: BatchItem[object], handling: Handling) -> None:
         """Return when it is accepted, raise what it failed with. The time of its attempt begins with its batch.
 
-        Cancelled, it leaves the line; where its batch is being handled, that is cut short and its end waited for, as
-        nothing may happen to a key while something of it is being handled (L2).
+        When cancelled, it leaves the line. If its batch is being handled, that is cut short and its end is waited for,
+        as nothing may happen to a key while one of its messages is being handled (L2).
         """
         attempts = handling.route.attempts
         attempts.put_off(handling)
@@ -163,12 +163,12 @@ class _Line:
                 await self._cut_short(self._calls[item], handling)
             raise
         finally:
-            # What is recalled in the line is watched again: a middleware around it may not let go.
+            # A message that was recalled in the line is watched again: a middleware around it may not let go.
             attempts.begin(handling)
 
     def is_due(self) -> bool:
-        """Whether a batch is full, or the first of it has waited for long enough."""
-        # Those that are recalled stand in the line until their runners are woken.
+        """Whether a batch is full, or its first message has waited long enough."""
+        # Recalled messages stay in the line until their runners are woken.
         first = next((place for item, place in self._waiting.items() if item.is_open), None)
         if first is None or first.due_s <= self._loop.time() + CLOCK_RESOLUTION_S:
             return first is not None
@@ -176,9 +176,9 @@ class _Line:
         return len(self._waiting) >= max_count and sum(item.is_open for item in self._waiting) >= max_count
 
     def begin(self) -> None:
-        """Have the first of those that wait handled together; none where the pool ends."""
+        """Handle the first of those that wait in one batch; none of them if the pool ends."""
         if not self._pool.is_open:
-            # Their runners are cancelled: here are those that what is around the handler has kept from it.
+            # Their runners are cancelled: those still here have middleware that kept the cancellation from them.
             waiting, self._waiting = self._waiting, {}
             _settle_open(waiting, BatchCutShort())
             return
@@ -189,14 +189,14 @@ class _Line:
             place.handling.route.attempts.begin(place.handling)
         self._set_timer()
         call.task = self._pool.start(partial(self._handle, call))
-        # As a runner is replaced whose handler goes on for a whole time-out after it was cancelled.
+        # When a runner would be replaced: its handler goes on for a whole timeout after it was cancelled.
         call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
         self._calls |= dict.fromkeys(items, call)
-        # Not at the end of `_handle`, which never begins where it is cut short before.
+        # Not at the end of `_handle`, which never begins if it is cut short before that.
         call.task.add_done_callback(lambda _: self._conclude(call))
 
     def _look(self) -> None:
-        """Somebody has come, or the time of the first has."""
+        """Ask for a turn if a batch is due: a message came or left, or the first has waited long enough."""
         self._set_timer()
         if self.is_due():
             self._pool.batch_turns.ask(self)
@@ -218,21 +218,22 @@ class _Line:
         try:
             while not call.task.done():
                 try:
-                    # No bound: see `join`; the dispatcher says so where it takes longer than the time-out.
+                    # No bound: see `join`; the dispatcher reports it if it takes longer than the timeout.
                     await asyncio.wait((call.task,))
                 except asyncio.CancelledError:
                     call.task.cancel()
                     if not has_second and handling.route.attempts.is_stuck(handling):
-                        # The dispatcher had a runner added in place of this one, which stands aside: it has one.
+                        # The dispatcher has added a runner in place of this one; but this one, standing aside, already
+                        # has a replacement.
                         has_second = True
                         self._pool.stand_down()
         finally:
             if has_second:
-                # The dispatcher is about to take away the one that it had added.
+                # The dispatcher is about to take away the runner it added.
                 self._pool.stand_in()
 
     async def _handle(self, call: _Call) -> BaseException | None:
-        """What the handler failed with."""
+        """Call the handler; return what it failed with."""
         call.has_begun = True
         items = list(call.places)
         CURRENT_BATCH.set(Batch(items))
@@ -244,7 +245,7 @@ class _Line:
             raise
         except BaseException as failure:  # noqa: BLE001 - the handler boundary, as in the dispatcher
             return failure
-        # Where it was cut short and returned all the same: better handled twice than lost.
+        # If it was cut short and yet returned: better handled twice than lost.
         return BatchCutShort() if call.is_cut else None
 
     def _conclude(self, call: _Call) -> None:
@@ -260,7 +261,8 @@ class _Line:
         _settle_open(call.places, BatchCutShort() if is_lost else call.task.result())
 
     def _put_back(self, call: _Call) -> None:
-        """It was cut short before its handler was called: that is no attempt of those that were not recalled."""
+        """Put the items that were not recalled back into the line: the batch was cut short before its handler was
+        called, which is no attempt of theirs."""
         kept = {item: place for item, place in call.places.items() if item.is_open}
         for place in kept.values():
             place.handling.route.attempts.put_off(place.handling)

@@ -1,4 +1,4 @@
-"""From a payload to what a handler's annotation says."""
+"""Reads a payload as what a handler's annotation says."""
 
 import json
 import re
@@ -13,28 +13,28 @@ from pydantic_core.core_schema import ErrorType
 from lbg_runtime.model.errors import BodyRefused
 
 Decoder = Callable[[bytes], object]
-"""Raises `BodyRefused`, which is terminal: no further attempt would read it in another way."""
+"""Raises `BodyRefused`, which is terminal: a further attempt would not read it differently."""
 
 
 class NoBody(ValueError):
-    """No payload can be read as this; the text says why, where there is more to say than that."""
+    """No payload can be read as this; the text says why, if there is more to say."""
 
 
 _JSON_CONTAINERS = (dict, list, dict[str, Any], dict[str, object], list[Any], list[object])
-"""Read without pydantic: there is nothing to be checked within."""
+"""Read without pydantic: there is nothing to check inside."""
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
-"""What may be beyond 64 bits."""
+"""A number that may exceed 64 bits."""
 
 _QUOTING = frozenset({"assertion_error", "bytes_invalid_encoding", "union_tag_invalid", "uuid_parsing", "value_error"})
-"""Kinds of pydantic's problems whose text has something of the input, or is a validator's own, which may have it."""
+"""Kinds of pydantic's problems with a text that quotes the input, or is a validator's own, which may do so."""
 
 _TOLD = frozenset(get_args(ErrorType)) - _QUOTING
-"""Kinds whose text is told. All that are not pydantic's are validators' own."""
+"""Kinds with a text that is reported. All kinds that are not pydantic's are validators' own."""
 
 
 def make_decoder(annotation: object) -> Decoder:
-    """The decoder for an annotation; raises `NoBody` where there is none for it.
+    """The decoder for an annotation; raises `NoBody` if there is none.
 
     `bytes` is the payload as it is, `str` its UTF-8 text, `dict` and `list` are JSON; everything else that pydantic has
     a schema for (models, dataclasses, typed dictionaries, unions, `list[Order]`) is JSON that fits it.
@@ -55,7 +55,7 @@ def make_decoder(annotation: object) -> Decoder:
 
 
 def type_name(annotation: object) -> str:
-    """What messages to the user call a type."""
+    """The name of a type in messages to the user."""
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
 
 
@@ -90,7 +90,7 @@ def _as_fitting(adapter: TypeAdapter[object], name: str) -> Decoder:
         try:
             return validate(payload)
         except ValidationError as error:
-            # Not before: pydantic may have put off making the schema.
+            # Not earlier: pydantic may have deferred building the schema.
             names.update(() if names else _names_in(adapter.core_schema))
             raise BodyRefused(name, _first_problem(error, names)) from None
 
@@ -98,7 +98,7 @@ def _as_fitting(adapter: TypeAdapter[object], name: str) -> Decoder:
 
 
 def _first_problem(error: ValidationError, names: Container[str]) -> str:
-    # Without the input, which is the sender's and perhaps a person's: the names and the tags in it are that as well.
+    # Without the input, which is the sender's and may be personal data; so may be the names and tags in it.
     problems = error.errors(include_url=False, include_input=False)
     first = problems[0]
     path = ".".join(str(step) if isinstance(step, int) or step in names else "*" for step in first["loc"])
@@ -110,7 +110,7 @@ def _first_problem(error: ValidationError, names: Container[str]) -> str:
 
 
 def _names_in(schema: object) -> Iterator[str]:
-    """Every text that the schema has: names of fields and types, aliases, tags. None of it is of an input."""
+    """Every text in the schema: names of fields and types, aliases, tags. None of it comes from an input."""
     if isinstance(schema, str):
         yield schema
     elif isinstance(schema, type):
@@ -131,7 +131,7 @@ def _parsed(payload: bytes, name: str) -> object:
         raise BodyRefused(name, f"no JSON at character {error.pos}") from None
     if _LONG_NUMBER.search(payload) is not None:
         try:
-            # Whole numbers of any length; orjson makes floats of those beyond 64 bits, and digits of an id are gone.
+            # Keeps whole numbers of any length; orjson makes floats of those beyond 64 bits, and an id loses digits.
             value = json.loads(payload)
         except RecursionError:
             raise BodyRefused(name, "JSON that is nested too deep") from None

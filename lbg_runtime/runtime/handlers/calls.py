@@ -1,4 +1,4 @@
-"""From a user's function to what the dispatcher calls with a message."""
+"""Turns a user's function into what the dispatcher calls with a message."""
 
 import functools
 import inspect
@@ -33,11 +33,11 @@ def make_call(
     transacted: bool,
     limits: BatchLimits | None,
 ) -> HandlerFunction:
-    """The function itself where it can be called as it is; else one that does what belongs to it.
+    """The function itself if it can be called as it is, else one that wraps it as needed.
 
-    What is no coroutine function is called on a thread, as it may block. `sends`: what it returns or yields is
-    published; of one that yields, that is always so. `transacted`: it is published together or not at all. `limits`: it
-    takes batches. Raises `HandlerError` for what does not go together.
+    A function that is not a coroutine function is called on a thread, as it may block. `sends`: what it returns or
+    yields is published; for one that yields this is always so. `transacted`: that is published together or not at all.
+    `limits`: it takes batches. Raises `HandlerError` for what does not go together.
     """
     _check_called(function, where, sends=sends)
     if transacted and not sends:
@@ -53,12 +53,12 @@ def make_call(
     call = _make_plain_call(function, parameters, where, make_sending, sends=sends)
     if limits is not None:
         return handled_in_batches(_looked_at(call, where), make_decoder(parameters.body), limits)
-    # What works on with a receipt settles by it, or never.
+    # Work that goes on with a receipt settles through it, or never.
     return settled_by_receipt(_looked_at(call, where, works_on=True)) if parameters.has_receipt else call
 
 
 def yields(function: object) -> bool:
-    """Whether calling it makes a generator of one kind or the other."""
+    """Whether calling it makes a generator, async or not."""
     return _is(inspect.isasyncgenfunction, function) or _is(inspect.isgeneratorfunction, function)
 
 
@@ -73,18 +73,16 @@ def _is(kind: Callable[[object], bool], function: object) -> bool:
 
 
 def _called(function: object) -> object:
-    """What runs when it is called: itself, where it is no function its `__call__`, and so on in a `partial`."""
+    """What runs when it is called: the function itself, or an object's `__call__`; within a `partial` likewise."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
 
 
 def _check_called(function: Callable[..., object], where: str, *, sends: bool) -> None:
-    """Raises `HandlerError` for what is made and not run by calling it: an object, or what is under a decorator of
-    another kind.
+    """Raise `HandlerError` if a call would not run the function: for a class, or under a decorator of another kind.
 
-    Of decorators that say by `__wrapped__` what they are around, as `functools.wraps` has it; the others are found out
-    when they are called.
+    This sees decorators that set `__wrapped__`, as `functools.wraps` does; others are found out when they are called.
     """
     if isinstance(function, type):
         raise HandlerError(where, "a class", "a function, or an object of the class")
@@ -150,18 +148,18 @@ def _threaded(function: Callable[..., object], parameters: Parameters) -> Handle
 
 
 def _read(function: Callable[..., object], where: str) -> Callable[..., object]:
-    """The same, and what it makes only while that is read, made on the thread too."""
+    """The same function, with a lazy answer read on the thread too."""
 
     def read(*positional: object, **named: object) -> object:
         answer = function(*positional, **named)
-        # Each as it comes, for the sake of what the function changes to make the next one of it.
+        # Each copied as it comes: the function may change the same object to make the next.
         return [own_copy(each, where) for each in answer] if isinstance(answer, Iterator) else answer
 
     return read
 
 
 def _looked_at(call: HandlerFunction, where: str, *, works_on: bool = False) -> HandlerFunction:
-    """With its answer refused where it has not run, as nobody behind it looks. `works_on`: it may be still at work."""
+    """The call, with an answer that has not run refused, as no caller checks. `works_on`: it may be still at work."""
 
     async def call_and_look(message: Message) -> None:
         answer = await call(message)

@@ -1,4 +1,4 @@
-"""When the attempts of a message end, and what follows: what the settings say, under what a handler says of itself."""
+"""When the attempts of a message end, and what follows: the settings, overridden by a handler's own arguments."""
 
 import asyncio
 import builtins
@@ -19,13 +19,13 @@ from lbg_runtime.model.failure import Then
 ExceptionTypes = tuple[type[BaseException], ...]
 
 _NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError, BatchCutShort)
-"""What says more of the moment than of the message; terminal only where it is listed."""
+"""Failures that say more about the moment than about the message; terminal only if listed."""
 
 _MAX_DOUBLINGS = 30
 
 
 class FailureArguments(TypedDict, total=False):
-    """What a decorator can be told, as the section `failure` of the settings."""
+    """Arguments of a decorator, as in the section `failure` of the settings."""
 
     attempts: int | Literal["unlimited"]
     timeout: str
@@ -33,38 +33,39 @@ class FailureArguments(TypedDict, total=False):
     backoff: tuple[str, str]
     """First and longest wait before the next attempt: `("100ms", "30s")`."""
     retriable: Iterable[type[Exception]]
-    """Where there are any, all others are terminal."""
+    """If there are any, all others are terminal."""
     terminal: Iterable[type[Exception]]
-    """They end the attempts at once."""
+    """These end the attempts at once."""
     then: Literal["error_queue", "dmq", "park", "stop"]
     """What follows the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureOptions:
-    """What a handler's decorator says; the rest is the settings'."""
+    """What a handler's decorator says; the rest comes from the settings."""
 
     given: FailureSettings = field(default_factory=FailureSettings)
-    """Of which only the fields that are set count."""
+    """Only the fields that are set count."""
     retriable: ExceptionTypes = ()
     terminal: ExceptionTypes = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What the dispatcher asks after a failed attempt. Immutable; one for all handlers that say nothing themselves."""
+    """What the dispatcher asks after a failed attempt. Immutable; shared by all handlers without arguments of their
+    own."""
 
     attempts: int | None
-    """None: without end."""
+    """None: unlimited."""
     timeout_ms: int
     backoff: BackoffSettings
     retriable: ExceptionTypes
     terminal: ExceptionTypes
     then: Then | None
-    """None only where `attempts` is: then not even a terminal failure ends them."""
+    """None only if `attempts` is None too: then not even a terminal failure ends them."""
 
     def end_after(self, attempts: int, failure: BaseException) -> Then | None:
-        """What follows the failed attempt of this number, from 1; None for another attempt."""
+        """What follows the failed attempt with this number, from 1; None for another attempt."""
         if self.then is None:
             return None
         is_last = self.attempts is not None and attempts >= self.attempts
@@ -73,16 +74,16 @@ class FailurePolicy:
     def delay_ms(self, attempts: int, failure: BaseException, random: RandomSource) -> int:
         """The wait before the attempt after this one."""
         if self.is_terminal(failure):
-            # It cannot be ended, so it is tried as seldom as can be.
+            # Nothing ends it, so it is tried as rarely as possible.
             return self.backoff.maximum_ms
         return _doubling_delay_ms(self.backoff, attempts, random)
 
     def move_delay_ms(self, tries: int, random: RandomSource) -> int:
-        """The wait after so many tries to put a message where it goes have failed, from 1."""
+        """The wait after this many failed tries (from 1) to move a message."""
         return _doubling_delay_ms(self.backoff, tries, random)
 
     def is_terminal(self, failure: BaseException) -> bool:
-        """Whether no further attempt can help. Of the types that are listed, the nearest of its own decides."""
+        """Whether no further attempt can help. Of the listed types, the first in the failure's MRO decides."""
         for kind in type(failure).__mro__:
             if kind in self.terminal:
                 return True
@@ -94,7 +95,7 @@ class FailurePolicy:
 
 
 def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -> FailurePolicy:
-    """The policy of the handler at `where`. Raises `ConfigError` or `HandlerError` for one that cannot be."""
+    """The policy of the handler at `where`. Raises `ConfigError` or `HandlerError` for an impossible one."""
     given = options.given
     joined = failure.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
     if joined.attempts is not None and joined.then is None:
@@ -102,7 +103,7 @@ def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -
         if "attempts" in given.model_fields_set:
             raise HandlerError(where, "no `then`, nor failure.then in the settings", expected)
         raise ConfigError("failure.then", "not set", expected)
-    # Both or none of the settings' lists: a mixture would say what nobody has said.
+    # Both or none of the settings' lists: a mixture would say something that nobody wrote.
     retriable, terminal = options.retriable, options.terminal
     if not retriable and not terminal:
         retriable = tuple(_exception(name, "failure.retriable") for name in failure.retriable)
@@ -114,7 +115,7 @@ def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -
 
 
 def read_arguments(said: FailureArguments, where: str) -> FailureOptions:
-    """What a decorator was given, written as in the settings. Raises `HandlerError`."""
+    """Parse a decorator's arguments, which are written as in the settings. Raises `HandlerError`."""
     values: dict[str, object] = {**said}
     retriable = _types(values.pop("retriable", ()), "retriable", where)
     terminal = _types(values.pop("terminal", ()), "terminal", where)
@@ -140,7 +141,7 @@ def read_arguments(said: FailureArguments, where: str) -> FailureOptions:
 
 
 def _doubling_delay_ms(settings: BackoffSettings, failed: int, random: RandomSource) -> int:
-    """The wait after so many failures, from 1: doubled each time up to the maximum, half of it chance."""
+    """The wait after this many failures, from 1: doubled each time up to the maximum, half of it random."""
     doubled = settings.initial_ms << min(failed - 1, _MAX_DOUBLINGS)
     longest = min(doubled, settings.maximum_ms)
     return max(1, round(random.uniform(longest / 2, longest)))

@@ -1,17 +1,17 @@
-"""What a handler module is told of a queue's coming and going: one assignment for each epoch that became active.
+"""Calls a handler module's hooks when a queue comes or goes: one assignment for each epoch that became active.
 
 Promises, for each queue and epoch: `on_assigned` once, before the first message of the epoch is asked for; then
-`on_drain` once at most, when the flow begins to be given up in good order; then `on_revoked` once, after the last
-handling of the epoch ended and its flow is unbound or lost. Never two at a time for a queue, and all of an epoch before
-`on_assigned` of the next. A flow that never became active, as one that hops, is not told of. A hand-back that was given
-up is not taken back: the queue goes on being handled, and what follows is `on_revoked`, some day.
+`on_drain` at most once, when the flow begins to be given up in good order; then `on_revoked` once, after the last
+handling of the epoch has ended and its flow is unbound or lost. Never two at a time for a queue, and all of an epoch
+before `on_assigned` of the next. A flow that never became active, such as one that hops, calls no hooks. If a hand-back
+is given up, its `on_drain` is not taken back: the queue is handled as before, and `on_revoked` follows some day.
 
-Hooks have no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and taken for
+Hooks play no part in the laws. A hook that raises, or takes longer than `failure.timeout`, is logged and considered
 done: a queue that nobody handles because a cache could not be filled is worse than one handled without the cache. For
-the same reason `on_assigned` waits for the end of the epoch before, where its flow was lost and a handler still runs,
-for no longer than that time. Draining and unbinding wait for no hook; the end of a member waits for them, within the
-bounds of its leaving. A process that dies, or is cut short at those bounds, calls nothing. A hook that swallows its
-cancellation is waited for: its queue is not handled meanwhile.
+the same reason `on_assigned` waits no longer than that for the end of the previous epoch, if its flow was lost and a
+handler still runs. Draining and unbinding wait for no hook; the end of a member waits for them, within the bounds of
+its leaving. A process that dies, or is cut short at those bounds, calls nothing. A hook that swallows its cancellation
+is waited for: its queue is not handled meanwhile.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from lbg_runtime.model.ids import Epoch, QueueName
 _log = structlog.get_logger(__name__)
 
 HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
-"""Told of a queue that comes or goes; what it returns is ignored, and what it raises is logged."""
+"""Called when a queue comes or goes; what it returns is ignored, and what it raises is logged."""
 
 
 class HookKind(Enum):
-    """What of an epoch, the time in which one flow of the member owns one queue, a hook is told."""
+    """The moments of an epoch (the time in which one flow of the member owns one queue) at which hooks are called."""
 
     ASSIGNED = "on_assigned"
     DRAIN = "on_drain"
@@ -50,7 +50,7 @@ class Hook:
 
 
 def make_hook(kind: HookKind, function: HookFunction, where: str) -> Hook:
-    """Raises `HandlerError` for what is none."""
+    """The hook of a function. Raises `HandlerError` if it cannot be one."""
     if not inspect.iscoroutinefunction(function):
         raise HandlerError(where, "not async", "`async def`, as hooks share one event loop")
     signature = inspect.signature(function)
@@ -62,29 +62,29 @@ def make_hook(kind: HookKind, function: HookFunction, where: str) -> Hook:
 
 
 class Assignment:
-    """One epoch of one queue, told of by its flow runner; `follow` calls the hooks as things come to pass."""
+    """One epoch of one queue, as reported by its flow runner; `follow` calls the hooks as things happen."""
 
     def __init__(self, epoch: Epoch, before: "Assignment | None") -> None:
         self.epoch = epoch
         self.unanswered = 0
-        """Deliveries of the epoch that were dispatched and have not ended."""
+        """Deliveries of the epoch that are dispatched and have not ended."""
         self.is_begun = False
-        """Whether `on_assigned` is done, so that messages may come."""
+        """Whether `on_assigned` is done, so that messages may arrive."""
         self._before = before
         self._is_draining = False
         self._given_up = asyncio.Event()
-        """It drains, or it is over."""
+        """The epoch drains or is over."""
         self._over = asyncio.Event()
         self._told = asyncio.Event()
-        """Everything of it has been told."""
+        """All hooks of the epoch have been called."""
 
     def drain(self) -> None:
-        """The flow is being given up in good order. Idempotent."""
+        """Note that the flow is being given up in good order. Idempotent."""
         self._is_draining = True
         self._given_up.set()
 
     def end(self) -> None:
-        """The flow is gone and nothing of it is being handled. Idempotent."""
+        """Note that the flow is gone and nothing of it is being handled. Idempotent."""
         self._given_up.set()
         self._over.set()
 
@@ -95,7 +95,7 @@ class Assignment:
             await hooks.call(HookKind.ASSIGNED, self.epoch)
             self.is_begun = True
             on_begun(self)
-            # No bound: an owner stays one until its flow goes, and a handler of it is waited for as the laws say.
+            # No bound: an owner remains one until its flow goes, and its handlers are waited for as the laws say.
             await self._given_up.wait()
             if self._is_draining:
                 await hooks.call(HookKind.DRAIN, self.epoch)
@@ -114,7 +114,7 @@ class Assignment:
         except TimeoutError:
             _log.warning("handling_outlived_its_epoch", queue=hooks.queue, epoch=before.epoch, next_epoch=self.epoch)
         else:
-            # No bound: only hooks are waited for, which have theirs.
+            # No bound: this waits only for hooks, which have theirs.
             await before._told.wait()
 
 
@@ -132,8 +132,8 @@ class QueueHooks:
         return bool(self._hooks)
 
     async def call(self, kind: HookKind, epoch: Epoch) -> None:
-        """Call the hooks of a kind one after another, each within the time-out; raises nothing but cancellation."""
-        # No bound: whoever has the lock has one.
+        """Call the hooks of a kind one after another, each within the timeout; raises nothing but cancellation."""
+        # No bound: the holder of the lock has one.
         async with self._one_at_a_time:
             for hook in self._hooks:
                 if hook.kind is kind:
@@ -141,12 +141,12 @@ class QueueHooks:
 
     async def _call(self, hook: Hook, epoch: Epoch) -> None:
         deadline = asyncio.timeout(self.timeout_s)
-        # In a task of its own: what a hook does to its task, or a task group leaves it as, is not taken for ours.
+        # In a task of its own: a cancellation that a hook, or a task group in it, leaves behind must not pass for ours.
         call = asyncio.create_task(self._call_within(deadline, hook, epoch))
         is_cancelled = False
         while not call.done():
             try:
-                # No bound here: it has one.
+                # No bound here: the call has one.
                 await asyncio.wait((call,))
             except asyncio.CancelledError:
                 is_cancelled = True

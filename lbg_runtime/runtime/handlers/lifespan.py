@@ -1,4 +1,4 @@
-"""What a handler module sets up before the first message and takes down after the last."""
+"""What a handler module sets up before the first message and tears down after the last."""
 
 import inspect
 from collections.abc import AsyncIterator, Callable
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from lbg_runtime.model.errors import HandlerError, LbgError
 
 LifespanFunction = Callable[[], AsyncIterator[object]]
-"""An async generator function that yields once: what handlers get as `State[...]`, or nothing."""
+"""An async generator function that yields once: the value that handlers get as `State[...]`, or nothing."""
 
 
 class LifespanFailed(LbgError):
-    """What a lifespan has around its `yield` (a task group, a time-out) has cancelled the member that it is part of."""
+    """Something around a lifespan's `yield` (a task group, a timeout) has cancelled the member that it belongs to."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -31,7 +31,7 @@ class Lifespan:
 
 
 def make_lifespan(function: object, where: str) -> Lifespan:
-    """Raises `HandlerError` for what is none."""
+    """The lifespan of a function. Raises `HandlerError` if it cannot be one."""
     if not inspect.isasyncgenfunction(function):
         raise HandlerError(where, "no async generator", "`async def` with one `yield`")
     try:

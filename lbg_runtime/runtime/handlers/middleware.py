@@ -1,4 +1,4 @@
-"""What users put around handlers: it sees every attempt and how it ends, and can make it fail, but never succeed."""
+"""Middleware around handlers: it sees every attempt and how it ends, and can make it fail, but never succeed."""
 
 import asyncio
 import inspect
@@ -11,16 +11,16 @@ from lbg_runtime.runtime.handlers.parameters import Fill, read_fills
 from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
 
 Proceed = Callable[[Message], Awaitable[object]]
-"""What a middleware gets to call: returns when the handler has, raises what the attempt failed with."""
+"""What a middleware calls: returns when the handler has returned, raises what the attempt failed with."""
 
 MiddlewareFunction = Callable[..., Awaitable[object]]
-"""Async; takes the message, a `Proceed`, and what else its annotations ask for, as a handler's."""
+"""Async; takes the message, a `Proceed`, and what else its annotations ask for, like a handler."""
 
 _EXPECTED = "the message, what to call with it, and an annotation for each of the others"
 
 
 class MiddlewareMisused(TerminalFailure):
-    """A middleware has not called the handler once; the attempt has failed, whatever the middleware says."""
+    """A middleware did not call the handler exactly once; the attempt has failed, whatever the middleware says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Middleware:
     """`module:function (file:line)`, for messages to the user."""
     extra: tuple[tuple[str, Fill], ...]
     states: tuple[type, ...]
-    """What lifespans have to yield for it."""
+    """Types that lifespans have to yield for it."""
 
 
 def make_middleware(function: Callable[..., object], where: str) -> Middleware:
-    """Raises `HandlerError` for what is none."""
+    """The middleware of a function. Raises `HandlerError` if it cannot be one."""
     if not inspect.iscoroutinefunction(function):
         raise HandlerError(where, "not async", "`async def`, as middleware runs on the event loop")
     signature = inspect.signature(function)
@@ -49,7 +49,7 @@ def make_middleware(function: Callable[..., object], where: str) -> Middleware:
 
 
 def surrounded(call: HandlerFunction, middleware: tuple[Middleware, ...]) -> HandlerFunction:
-    """The handler inside of its middleware, the first of which is the outermost; itself where there is none."""
+    """The handler inside its middleware, the first of which is the outermost; the handler itself if there is none."""
     for each in reversed(middleware):
         call = _inside(call, each)
     return call
@@ -75,7 +75,7 @@ def _inside(call: HandlerFunction, middleware: Middleware) -> HandlerFunction:
 
 
 class _Turn:
-    """One attempt, as a middleware has it in its hands."""
+    """One attempt, as seen by one middleware."""
 
     __slots__ = ("_answer", "_call", "_ended", "_failure", "_is_called", "_where", "is_over", "is_running")
 
@@ -100,7 +100,7 @@ class _Turn:
         try:
             self._answer = await self._call(message)
             if self._answer is not None:
-                # Here already: what is around it is to see it fail.
+                # Here already, so that the middleware sees it fail.
                 refuse_unrun(self._answer)
         except BaseException as failure:
             self._failure = failure
@@ -112,15 +112,15 @@ class _Turn:
         return self._answer
 
     async def until_ended(self) -> None:
-        """The middleware has ended and its handler runs on, in a task of the middleware's.
+        """Wait for the handler, which runs on in a task of the middleware although the middleware has ended.
 
-        Nothing may happen to a key while something of it is being handled (L2), so its end is waited for.
+        Nothing may happen to a key while one of its messages is being handled (L2).
         """
         self._ended = asyncio.Event()
         is_cancelled = False
         while self.is_running:
             try:
-                # No bound: the dispatcher says so where it takes longer than the time-out.
+                # No bound: the dispatcher reports it if it takes longer than the timeout.
                 await self._ended.wait()
             except asyncio.CancelledError:
                 is_cancelled = True
@@ -128,7 +128,7 @@ class _Turn:
             raise asyncio.CancelledError
 
     def result(self, answer: object) -> object:
-        """What the handler returned; raises where it failed or was not called, as a middleware may settle nothing.
+        """What the handler returned; raises if it failed or was not called, as a middleware cannot settle.
 
         `answer` is what the middleware returned.
         """

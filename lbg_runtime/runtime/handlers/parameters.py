@@ -1,4 +1,4 @@
-"""What a handler's parameters are filled with, found by their annotations when it is registered."""
+"""What a handler's parameters are filled with, determined from their annotations at registration."""
 
 import builtins
 import inspect
@@ -23,14 +23,14 @@ _T = TypeVar("_T")
 
 
 class _StateMark:
-    """Says that a parameter is no body."""
+    """Marks a parameter that is not a body."""
 
 
 State = Annotated[_T, _StateMark]
-"""Annotation of a parameter that gets what a lifespan yielded: `pool: State[Pool]`."""
+"""Annotation of a parameter that gets a value yielded by a lifespan: `pool: State[Pool]`."""
 
 Fill = Callable[[Message], object]
-"""The value of a parameter for a message. Called where the handler is, and may raise as it may."""
+"""Returns the value of a parameter for a message. Called within the attempt, and may raise as a handler may."""
 
 _EXPECTED = "exactly one parameter, the message, or an annotation for each"
 
@@ -48,9 +48,9 @@ class Parameters:
     is_plain: bool
     """It takes the message and nothing else, so it can be called as it is."""
     body: object = None
-    """The annotation that the payload is decoded for; None where it is not."""
+    """The annotation that the payload is decoded for; None if it is not decoded."""
     states: tuple[type, ...] = ()
-    """What lifespans have to yield for it."""
+    """Types that lifespans have to yield for it."""
     has_receipt: bool = False
     """It settles its message itself."""
     has_batch: bool = False
@@ -62,7 +62,7 @@ class Parameters:
 
 
 def read_parameters(function: Callable[..., object], where: str) -> Parameters:
-    """Raises `HandlerError` for a parameter that nothing is known for. Those with a default keep it."""
+    """How a function is called. Raises `HandlerError` for an unknown parameter. Those with a default keep it."""
     signature = inspect.signature(function)
     wanted = [each for each in signature.parameters.values() if _is_filled(each)]
     annotations = {each.name: _resolved(each.annotation, function, where) for each in wanted}
@@ -74,7 +74,7 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
             where, f"parameters {signature}", "a bound method: register that of an object, not its class's"
         )
     if unnamed and any(annotation is Message for annotation in annotations.values()):
-        # Nobody wants it twice: the other one was meant for something else.
+        # Nobody wants it twice: the one without an annotation was meant for something else.
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     reader = _Reader(function, where)
     positional: list[Fill] = []
@@ -102,9 +102,9 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
 def read_fills(
     function: Callable[..., object], parameters: Iterable[inspect.Parameter], where: str
 ) -> tuple[tuple[tuple[str, Fill], ...], tuple[type, ...]]:
-    """How these parameters are filled, by name, and what lifespans have to yield for them; no bodies among them.
+    """How these parameters are filled, by name, and the types that lifespans have to yield; none may be a body.
 
-    Raises `HandlerError` for one that nothing is known for, or that is for handlers alone.
+    Raises `HandlerError` for an unknown kind of parameter, or one that only handlers may have.
     """
     reader = _Reader(function, where)
     fills: list[tuple[str, Fill]] = []
@@ -120,7 +120,7 @@ def read_fills(
 
 
 class _Reader:
-    """Takes the annotated parameters of one function, one after another."""
+    """Reads the annotated parameters of one function, one after another."""
 
     def __init__(self, function: Callable[..., object], where: str) -> None:
         self.body: object = None
@@ -166,7 +166,7 @@ class _Reader:
 
 
 def innermost(function: object) -> object:
-    """What a `partial`, and decorators that say by `__wrapped__` what they are around, call in the end."""
+    """The function below every `partial` and every decorator that sets `__wrapped__`."""
     function = inspect.unwrap(function)  # type: ignore[arg-type]  # whatever it is
     while isinstance(function, partial):
         function = inspect.unwrap(function.func)
@@ -185,7 +185,7 @@ def _resolved(annotation: object, function: Callable[..., object], where: str) -
     module = sys.modules.get(getattr(target, "__module__", ""))
     names = getattr(target, "__globals__", None) or vars(module or builtins)
     try:
-        # What `inspect` does for a whole signature; one name that only type checkers see would fail all of it.
+        # As `inspect` does for a whole signature, which fails as a whole if only type checkers know one of its names.
         return eval(annotation, names)  # noqa: S307 - the user's own annotation, in the user's own module
     except Exception as error:  # noqa: BLE001 - it is the user's, and may raise anything
         if annotation.rpartition(".")[2] == Message.__name__:
@@ -205,7 +205,7 @@ def _is_state(annotation: object) -> bool:
     return get_origin(annotation) is Annotated and get_args(annotation)[-1] is _StateMark
 
 
-# -- what parameters are filled with
+# -- the values of parameters
 
 
 def _message(message: Message) -> object:

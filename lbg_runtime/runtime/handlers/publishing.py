@@ -1,6 +1,6 @@
-"""Handlers whose answer is messages: the input is settled when the broker has confirmed all of them.
+"""Handlers that answer with messages: the input is settled when the broker has confirmed all of them.
 
-One by one, or in a local transaction where the handler asks for it.
+They are published one by one, or in a local transaction if the handler asks for it.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
 
 MAX_UNCONFIRMED = 256
-"""Of one handler's messages; it is not asked for more meanwhile."""
+"""Messages of one attempt; with that many unconfirmed, the handler is not asked for more."""
 
 
 class Sending(Protocol):
-    """The messages of one attempt, on their way in the order of the calls."""
+    """The messages of one attempt, sent in the order of the calls."""
 
     async def send(self, message: object) -> None:
-        """Take one; raises `TerminalFailure` for what is none, or one too many, and `PublishFailed` of any before."""
+        """Take one. Raises `TerminalFailure` if it is no message or one too many, `PublishFailed` for any before it."""
         ...
 
     async def all(self) -> None:
@@ -31,12 +31,12 @@ class Sending(Protocol):
         ...
 
     def forget(self) -> None:
-        """The attempt is over; nobody asks any more what becomes of those that are not confirmed."""
+        """End the attempt: nobody asks any more what becomes of messages that are not confirmed."""
         ...
 
 
 class Confirms:
-    """Each of them sent at once, and confirmed by itself."""
+    """Sends each message at once; each is confirmed separately."""
 
     def __init__(self, where: str) -> None:
         self._messenger = _messenger()
@@ -51,7 +51,7 @@ class Confirms:
 
     async def all(self) -> None:
         """See `Sending.all`."""
-        # No bound here: the time-out of the attempt cancels it.
+        # No bound here: the timeout of the attempt cancels this.
         while self._unconfirmed:
             await self._unconfirmed.popleft()
 
@@ -62,7 +62,7 @@ class Confirms:
 
 
 class Transaction:
-    """All of them in one local transaction, when there are no more: they become visible together, or none does."""
+    """Sends all messages in one local transaction, at the end: they become visible together, or none does."""
 
     def __init__(self, where: str) -> None:
         self._messenger = _messenger()
@@ -83,17 +83,17 @@ class Transaction:
             await self._committed
 
     def forget(self) -> None:
-        """See `Sending.forget`. What is not being committed yet never will be."""
+        """See `Sending.forget`. What is not yet being committed never will be."""
         if self._committed is not None:
             self._committed.cancel()
 
 
 MakeSending = Callable[[str], Sending]
-"""Makes one for an attempt, by the place of its handler."""
+"""Makes the `Sending` of an attempt; the argument says where its handler is."""
 
 
 def published_results(call: HandlerFunction, where: str, make_sending: MakeSending = Confirms) -> HandlerFunction:
-    """A handler whose `Message`, or several of them in an iterable, or none, are published."""
+    """A handler that returns what to publish: a `Message`, an iterable of them, or None."""
 
     async def call_and_publish(message: Message) -> None:
         result = await call(message)
@@ -116,7 +116,8 @@ def published_yields(
     async def iterate_and_publish(message: Message) -> None:
         sending = make_sending(where)
         try:
-            # Closed in this turn: its clean-up belongs to the handling, and the next of the key waits for it (L2).
+            # Closed within this turn: its clean-up belongs to the handling, and the key's next message waits for it
+            # (L2).
             async with aclosing(make(message)) as results:  # type: ignore[type-var]  # what is called is a generator
                 async for each in results:
                     await sending.send(each)
@@ -135,9 +136,9 @@ def _messenger() -> Messenger:
 
 
 def own_copy(message: object, where: str) -> Message:
-    """What is sent of a message that is published: it shares nothing that the handler could still change.
+    """A copy to be sent, which shares nothing that the handler could still change.
 
-    Raises `TerminalFailure` for what is none.
+    Raises `TerminalFailure` if it is not a message.
     """
     if not isinstance(message, Message):
         refuse_unrun(message, where)
@@ -146,11 +147,11 @@ def own_copy(message: object, where: str) -> Message:
         payload = as_payload(message.payload)
     except TypeError as error:
         raise TerminalFailure(f"{where}: {error}") from None
-    # It may have the properties of the input, of which it is no copy: guards and parking would take it for one.
+    # It may have the input's properties without being a copy of the input: guards and parking would take it for one.
     own = message.without_token()
     if payload is message.payload and (own is not message or message.properties is NO_PROPERTIES):
         return own
-    # Not `replace`, which takes three times as long, for every message.
+    # Not `replace`, which takes three times as long for every message.
     return Message(own.topic, payload, dict(own.properties), own.message_id, own.sent_at_ms)
 
 
@@ -159,7 +160,7 @@ def _several(result: object, where: str) -> Iterable[object]:
         return ()
     if isinstance(result, Message):
         return (result,)
-    # A future can be iterated, and says nothing then.
+    # A future is iterable, but that gives nothing.
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | Awaitable):
         return result
     refuse_unrun(result, where)

@@ -1,4 +1,4 @@
-"""Messages that their handlers settle themselves, at a time of their own."""
+"""Messages that their handlers settle themselves, at a time of their choice."""
 
 import asyncio
 from contextvars import ContextVar
@@ -15,15 +15,15 @@ _log = structlog.get_logger(__name__)
 
 
 class ReceiptFailed(Exception):
-    """What a message failed with that was said to fail without an error."""
+    """The failure of a message that was failed without an exception."""
 
 
 class Receipt:
-    """A message that is settled by whoever holds this: once, within the time-out of its attempt.
+    """Lets its holder settle a message: once, within the timeout of its attempt.
 
-    Until then its key waits, whether or not the handler has returned. May be called from any thread. What comes too
-    late (the time-out has passed and another attempt may run, its queue has gone to another member) and what comes a
-    second time has no effect, and is logged and counted.
+    Until then its key waits, whether or not the handler has returned. May be called from any thread. A call that comes
+    too late (the timeout has passed and another attempt may run, or the queue has gone to another member) or a second
+    time has no effect, and is logged and counted.
     """
 
     def __init__(self, message: Message) -> None:
@@ -37,15 +37,15 @@ class Receipt:
         self._is_over = False
 
     def accept(self) -> None:
-        """The message is handled."""
+        """Settle the message as handled."""
         self._on_loop(None)
 
     def fail(self, error: BaseException | str = "") -> None:
-        """The attempt has failed, as if the handler had raised this."""
+        """Fail the attempt, as if the handler had raised this."""
         self._on_loop(error if isinstance(error, BaseException) else ReceiptFailed(error))
 
     def settle(self, failure: BaseException | str | None = None) -> None:
-        """`accept`, or `fail` where there is a failure: for callbacks that may get one."""
+        """`fail` if there is a failure, else `accept`: for callbacks that may get one."""
         if failure is None:
             self._on_loop(None)
         else:
@@ -58,11 +58,11 @@ class Receipt:
 
     async def until_settled(self) -> None:
         """For the runtime: return when it is accepted, raise what it failed with."""
-        # No bound here: the time-out of the attempt cancels it.
+        # No bound here: the timeout of the attempt cancels this.
         await self._answer
 
     def close(self) -> None:
-        """For the runtime: the attempt is over, whatever is said from now on."""
+        """For the runtime: the attempt is over, and later calls have no effect."""
         self._is_over = True
         if self._answer.done() and not self._answer.cancelled():
             self._answer.exception()  # looked at, so that nobody reports it
@@ -70,7 +70,7 @@ class Receipt:
     def _on_loop(self, error: BaseException | None) -> None:
         error = None if error is None else plain(error)
         if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
-            # No future takes the first; the others would end whoever waits, and it is one attempt that has failed.
+            # A future does not take the first; the others would end the task that waits, though only an attempt failed.
             error = ReceiptFailed(error_text(error))
         try:
             is_here = asyncio.get_running_loop() is self._loop
@@ -101,7 +101,7 @@ CURRENT_RECEIPT: ContextVar[Receipt] = ContextVar("CURRENT_RECEIPT")
 
 
 def settled_by_receipt(call: HandlerFunction) -> HandlerFunction:
-    """A handler that ends when its message is settled; where it raises, that is the end."""
+    """A handler that returns when its message is settled; if it raises, the attempt ends with that."""
 
     async def call_and_wait(message: Message) -> None:
         receipt = Receipt(message)

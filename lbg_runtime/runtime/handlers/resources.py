@@ -1,4 +1,4 @@
-"""What the handlers of one life of a member are given besides their messages: state, threads, and a way to publish."""
+"""What handlers get in one life of a member besides their messages: state, threads, and a way to publish."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -32,9 +32,8 @@ class MemberResources:
         thread_count: int | None = None,
         counts: DispatchCounts | None = None,
     ) -> None:
-        """`thread_count`: kept for handlers that are no coroutines, and more while more are called at the same time.
-
-        None: the loop's own threads, for which a call may have to wait.
+        """`thread_count`: how many threads to keep for handlers that are not async; there are more while more are
+        called at the same time. None: the loop's own threads, for which a call may have to wait.
         """
         self.messenger = messenger
         self.counts = counts or DispatchCounts()
@@ -44,13 +43,13 @@ class MemberResources:
         self._thread_count = thread_count
         self._thread_names = count()
         self._idle: list[ThreadPoolExecutor] = []
-        """Each of one thread."""
+        """Each has one thread."""
 
     @asynccontextmanager
     async def entered(self, lifespans: Iterable[Lifespan]) -> AsyncIterator[None]:
-        """With every lifespan entered, in order, and left in the opposite one; and named in `RESOURCES`.
+        """Enter every lifespan, in order, leave them in reverse, and be in `RESOURCES` meanwhile.
 
-        Raises `HandlerError` for one that does not reach its `yield`. What one raises after it is logged.
+        Raises `HandlerError` if one does not reach its `yield`. What one raises after that is logged.
         """
         token = RESOURCES.set(self)
         try:
@@ -62,14 +61,14 @@ class MemberResources:
                 yield
         finally:
             RESOURCES.reset(token)
-            # A thread that a handler still has ends when it is given back.
+            # A thread that a handler still uses ends when it is given back.
             if self._thread_count is not None:
                 self._thread_count = 0
             while self._idle:
                 self._idle.pop().shutdown(wait=False)
 
     def state(self, kind: type[_Kind]) -> _Kind:
-        """What a lifespan yielded of this type, the first one that did; raises `InvariantViolated` where none has."""
+        """The first value of this type that a lifespan yielded; raises `InvariantViolated` if there is none."""
         found = self._found.get(kind)
         if found is None:
             found = next((state for state in self._states if isinstance(state, kind)), None)
@@ -83,26 +82,26 @@ class MemberResources:
         return any(isinstance(state, kind) for state in self._states)
 
     def own(self, name: object, make: Callable[[], _Kind]) -> _Kind:
-        """What a handler keeps for this life of the member under a name of its own; made when first asked for."""
+        """A handler's own object for this life of the member, by name; made when first asked for."""
         if name not in self._owned:
             self._owned[name] = make()
         return self._owned[name]  # type: ignore[return-value]  # as it was made
 
     def take_thread(self) -> ThreadPoolExecutor | None:
-        """An idle thread for a call that would block the loop, so that none waits behind one that hangs.
+        """An idle thread for a call that would block the loop, so that no call waits behind one that hangs.
 
-        What bounds them is who may call: runners, batches, and those in place of some that hang. None: one of the
-        loop's own. Give it back when the call is out.
+        Their number is bounded by the callers: runners, batches, and replacements of those that hang. None: one of the
+        loop's own. Give it back when the call has ended.
         """
         if self._thread_count is None:
             return None
         if self._idle:
             return self._idle.pop()
-        # Not one executor of many threads, which would have to find out for itself, beside its threads, who is idle.
+        # Not one executor with many threads: it would have to keep track of the idle ones itself.
         return ThreadPoolExecutor(1, thread_name_prefix=f"lbg-handler-{next(self._thread_names)}")
 
     def give_thread_back(self, thread: ThreadPoolExecutor | None) -> None:
-        """Nothing runs on it any more."""
+        """Take back a thread on which nothing runs any more."""
         if thread is None:
             return
         if self._thread_count is not None and len(self._idle) < self._thread_count:
@@ -112,14 +111,14 @@ class MemberResources:
 
 
 RESOURCES: ContextVar[MemberResources] = ContextVar("RESOURCES", default=MemberResources())  # noqa: B039 - of nobody
-"""Those of the member whose handler runs. Outside of a member: no state, nobody to publish, the loop's threads."""
+"""Those of the member whose handler runs. Outside a member: no state, no way to publish, and the loop's threads."""
 
 
 async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
-    """The answer of `call`, which runs on a thread and cannot be interrupted there.
+    """Run `call` on a thread, where it cannot be interrupted, and return its answer.
 
-    Cancelled, it is not begun; where it has begun, its end is waited for, and then the cancellation is raised: whoever
-    cancels a handler may think that its key is free when it is out (L2).
+    When cancelled, the call is not begun; if it has begun, its end is waited for before the cancellation is raised: the
+    canceller of a handler may assume that its key is free once the handler has ended (L2).
     """
     loop = asyncio.get_running_loop()
     work = _Work(call)
@@ -130,7 +129,7 @@ async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
     is_cancelled = False
     while not answer.done():
         try:
-            # No bound: see above; the dispatcher says so where it takes longer than the time-out, and takes another
+            # No bound: see above; if it takes longer than the timeout, the dispatcher reports it and adds another
             # runner.
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
@@ -146,25 +145,25 @@ async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
 
 
 class _Work(Generic[_Answer]):
-    """A call that is either made or abandoned, whoever comes first."""
+    """A call that is either made or abandoned, whichever comes first."""
 
     def __init__(self, call: Callable[[], _Answer]) -> None:
         self._call: Callable[[], _Answer] | None = call
         self._lock = Lock()
 
     def make(self) -> _Answer:
-        """The answer of the call; raises `CancelledError` where it is abandoned."""
+        """Make the call and return its answer; raises `CancelledError` if it is abandoned."""
         call = self._take()
         if call is None:
             raise asyncio.CancelledError
         try:
             return call()
         except StopIteration as error:
-            # No future takes one, and whoever waits would wait for ever (PEP 479 has it so for coroutines).
+            # A future does not take one, and its waiter would wait for ever (PEP 479 does the same for coroutines).
             raise RuntimeError("the call raised StopIteration") from error
 
     def abandon(self) -> bool:
-        """Whether it will never be made."""
+        """Abandon the call, unless it is made already; return whether it never will be."""
         return self._take() is not None
 
     def _take(self) -> Callable[[], _Answer] | None:
@@ -187,13 +186,13 @@ async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     finally:
         try:
             await context.__aexit__(None, None, None)
-        except (Exception, asyncio.CancelledError) as error:  # as above; the member leaves all the same
+        except (Exception, asyncio.CancelledError) as error:  # as above; the member leaves anyway
             if _is_cancelled_by_us(error):
                 raise
             _log.error("lifespan_failed", function=lifespan.where, exc_info=error)
 
 
 def _is_cancelled_by_us(error: BaseException) -> bool:
-    """Or else it is the user's own: that of a task of theirs, which they have cancelled and waited for."""
+    """Whether we cancelled this task; else the cancellation is that of a task which the user cancelled and awaited."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

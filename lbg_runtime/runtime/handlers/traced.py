@@ -1,4 +1,4 @@
-"""Handlers whose every attempt is a span."""
+"""Makes every attempt of a handler a span."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
-    """The same handlers, each called inside a span of its own for every attempt."""
+    """The same handlers, with a span of its own for every attempt."""
 
     def wrap(handler: Handler) -> HandlerFunction:
         async def handle(message: Message) -> object:
@@ -27,7 +27,7 @@ def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
             ):
                 answer = await handler.function(message)
                 if answer is not None:
-                    # Here too, for the span to say so.
+                    # Here too, so that the span shows it.
                     refuse_unrun(answer, handler.where)
                 return answer
 

@@ -1,1 +1,1 @@
-"""Keys set aside with their successors: a stay at the parking queue, and the view of it from outside."""
+"""Parking keys with their successors: a member's stay at a parking queue, and the view of one from outside."""

@@ -1,8 +1,8 @@
-"""Copies of messages on their way to a parking queue: each under one number, however often it is sent.
+"""Copies of messages on their way to a parking queue: each has one number, however often it is sent.
 
-A confirm proves nothing there, so what does not come is sent again, lost or only late. Its owner counts a number once.
-The next one cannot know that a second copy is of something done: so behind it there is an order to drop what else comes
-of this number, published when its message is gone from the parking queue.
+A confirm proves nothing there, so a copy that does not come is sent again, be it lost or only late. The owner counts a
+number once. The next owner cannot know that a second copy is of something done: so behind it there is an order to drop
+whatever else comes with this number, published when the message is gone from the parking queue.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from lbg_runtime.transport.base import Messenger
 _log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
-"""Between two attempts to publish an order that the broker did not take."""
+"""Between two tries to publish an order that the broker did not take."""
 
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """Of a message that is being parked, between two tries too."""
+    """The copy of a message that is being parked, kept between tries."""
 
     number: int
     came: "asyncio.Future[bool]"
-    """True: it lies here, and counts. False: it was given up, and what was sent of it will not count."""
+    """True: it is in the parking queue, and counts. False: it was given up, and what was sent of it will not count."""
     was_sent: bool = False
-    """It may lie here."""
+    """It may be in the parking queue."""
 
     @property
     def has_come(self) -> bool:
-        """Whether it lies here, or did."""
+        """Whether it is or was in the parking queue."""
         return self.came.done() and self.came.result()
 
     @property
@@ -49,16 +49,16 @@ class Copy:
 
 
 class Copies:
-    """Those of one stay at a parking queue, on the member's loop."""
+    """The copies of one stay at a parking queue, on the member's loop."""
 
     def __init__(self, ledger: ParkingLedger) -> None:
         self._ledger = ledger
         self._by_handling: dict[Handling, Copy] = {}
         self._by_number: dict[int, Copy] = {}
-        """The same."""
+        """The same copies."""
 
     def of(self, handling: Handling, lane: LaneKey) -> Copy:
-        """That of a message, of which it has one from now on."""
+        """The copy of a message; made if it has none."""
         copy = self._by_handling.get(handling)
         if copy is None:
             copy = Copy(self._ledger.begin_park(lane), asyncio.get_running_loop().create_future())
@@ -66,36 +66,36 @@ class Copies:
         return copy
 
     def has_come(self, handling: Handling) -> bool:
-        """Whether the copy of a message lies here, or did."""
+        """Whether the copy of a message is or was in the parking queue."""
         copy = self._by_handling.get(handling)
         return copy is not None and copy.has_come
 
     def about_to_send(self, copy: Copy) -> None:
-        """To be called each time before it is sent."""
+        """Call this each time before a copy is sent."""
         if copy.was_sent:
             self._ledger.sent_again(copy.number)
         copy.was_sent = True
 
     def refused(self, handling: Handling) -> list[LedgerOrder]:
-        """What was sent of it lies nowhere, and will not."""
+        """Forget a copy that is nowhere and will not come; return the orders that follow."""
         copy = self.forget(handling)
         return [] if copy is None else self._ledger.park_refused(copy.number)
 
     def seen(self, number: int) -> None:
-        """It lies here, and counts."""
+        """Note that the copy with this number is in the parking queue, and counts."""
         copy = self._by_number.get(number)
         if copy is not None and not copy.came.done():
             copy.came.set_result(True)
 
     def forget(self, handling: Handling) -> Copy | None:
-        """It is accepted, or begins anew. Idempotent."""
+        """Forget the copy of a message that is accepted, or begins afresh. Idempotent."""
         copy = self._by_handling.pop(handling, None)
         if copy is not None:
             del self._by_number[copy.number]
         return copy
 
     def give_up(self) -> None:
-        """What was sent until now and has not come back does not count any more."""
+        """Give up copies that were sent until now and have not come back: they no longer count."""
         for handling, copy in list(self._by_handling.items()):
             if not copy.came.done():
                 copy.came.set_result(False)
@@ -103,10 +103,10 @@ class Copies:
 
 
 class CopyDrops:
-    """Publishes orders to drop what else comes of a number; of one stay, which calls it on the member's loop."""
+    """Publishes orders to drop what else comes with a number; belongs to one stay, which calls it on the loop."""
 
     def __init__(self, parking: QueueName, session: Messenger, on_sent: Callable[[], None]) -> None:
-        """`on_sent` is told when none is left."""
+        """`on_sent` is called when none is left to send."""
         self._parking = parking
         self._session = session
         self._on_sent = on_sent
@@ -120,7 +120,7 @@ class CopyDrops:
         return not self._asked
 
     def publish(self, asked: DropAsked, tasks: asyncio.TaskGroup) -> None:
-        """Publish one, behind those before it, in a task of the stay's; nothing after `end`."""
+        """Publish an order after the earlier ones, in a task of the stay; does nothing after `end`."""
         if self._is_over:
             return
         self._asked.append(asked)
@@ -128,14 +128,14 @@ class CopyDrops:
             self._sending = tasks.create_task(self._send_all())
 
     def end(self) -> None:
-        """No more of it; to be called before the tasks end. Idempotent."""
+        """Stop publishing; call it before the tasks end. Idempotent."""
         self._is_over = True
         if self._sending is not None:
             self._sending.cancel()
 
     async def _send_all(self) -> None:
-        # Until they are sent or cancelled, with the end of the stay. One after another: where the broker takes none,
-        # that is said once a second, however many wait.
+        # Until all are sent, or cancelled at the end of the stay. One after another: if the broker takes none, that is
+        # logged once a second, however many wait.
         while self._asked:
             try:
                 await self._session.send(encode_entry(self._asked[0], self._parking))

@@ -1,7 +1,7 @@
-"""The fence with which a stay at a parking queue begins: published until it has come back.
+"""The fence with which a stay at a parking queue begins: published until it comes back.
 
 Its confirm proves nothing: brokers confirm what no queue attracts, and a parking queue can be without its subscription
-for a while. So it is published again where it does not come. One that comes twice is settled by whoever reads it.
+for a while. So it is published again if it does not come. If it comes twice, the owner that reads it settles it.
 """
 
 import asyncio
@@ -18,35 +18,35 @@ from lbg_runtime.transport.base import Messenger
 _log = structlog.get_logger(__name__)
 
 RETRY_S = 1.0
-"""Between two attempts to publish one that the broker did not take."""
+"""Between two tries to publish a fence that the broker did not take."""
 
 FENCE_PATIENCE_S = 10.0
-"""After so long without its fence, the log says what may be wrong, and it is published again; and so on."""
+"""Each time this passes without the fence, the log says what may be wrong, and the fence is published again."""
 
 
 class StayFence:
-    """That of one stay, which calls it on the member's loop."""
+    """The fence of one stay, which calls it on the member's loop."""
 
     def __init__(self, parking: QueueName, epoch: Epoch, ledger: ParkingLedger, session: Messenger) -> None:
         self._parking = parking
         self._epoch = epoch
         self._ledger = ledger
-        """Knows whose fence it is, and whether it has come."""
+        """It knows whose fence this is, and whether it has come."""
         self._session = session
         self._tasks: asyncio.TaskGroup | None = None
         self._sending: asyncio.Task[None] | None = None
-        """The newest one; None until the queue is fed to us, before which no fence may be published."""
+        """The newest publication; None until the queue is fed to us, before which no fence may be published."""
         self._error: TransportError | None = None
-        """Why it could not be published; None again when it was."""
+        """Why the fence could not be published; None again once it was."""
         self._timer: asyncio.TimerHandle | None = None
 
     def await_it(self) -> None:
-        """From now on its absence is told of. Idempotent."""
+        """Report its absence from now on. Idempotent."""
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(FENCE_PATIENCE_S, self._has_not_come)
 
     def publish(self, tasks: asyncio.TaskGroup) -> None:
-        """Publish that of the ledger's owner, of this time, in a task of the stay's. To be called when it is fed."""
+        """Publish the fence of the ledger's present owner in a task of the stay. Call it when the queue is fed."""
         if self._sending is not None:
             self._sending.cancel()
         self._tasks = tasks
@@ -54,13 +54,13 @@ class StayFence:
         self.await_it()
 
     def end(self) -> None:
-        """No more of it; to be called before the tasks end. Idempotent."""
+        """Stop publishing and reporting; call it before the tasks end. Idempotent."""
         self._stop_timer()
         if self._sending is not None:
             self._sending.cancel()
 
     async def _send(self) -> None:
-        # Until it is sent or cancelled, with the end of the stay: without it nothing is handled.
+        # Until it is sent, or cancelled at the end of the stay: without it nothing is handled.
         fence = encode_entry(OwnerFence(self._ledger.owner), self._parking)
         while True:
             try:

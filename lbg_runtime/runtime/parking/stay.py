@@ -1,8 +1,8 @@
-"""One time of a member as the owner of a parking queue: shows the ledger what lies there, and does what it orders.
+"""A member's stay as the owner of a parking queue: shows the ledger what is there, and carries out its orders.
 
 First the parking queue is bound. Once it is fed to us, a fence is published into it; what comes until the fence comes
-back is all that is parked, and from then on this member parks. What each step leaves behind when it is the last one of
-a process: docs/failing.md.
+back is all that is parked, and from then on this member parks. docs/failing.md says what each step leaves behind if the
+process dies after it.
 """
 
 import asyncio
@@ -48,34 +48,34 @@ from lbg_runtime.transport.base import BoundFlow
 _log = structlog.get_logger(__name__)
 
 MAX_PARKED = 9_000
-"""Messages in one parking queue: PubSub+ shows a flow 10,000 that are not settled, and all that are parked are not."""
+"""Messages in one parking queue: PubSub+ shows a flow 10,000 unsettled ones, and none that is parked is settled."""
 
 RETRY_S = 1.0
-"""Between two attempts to bind a parking queue."""
+"""Between two tries to bind a parking queue."""
 
 COPY_PATIENCE_S = 10.0
-"""What was confirmed and has not come for so long is sent again, at the next retry of its message."""
+"""A copy that was confirmed and has not come for this long is sent again, at the next retry of its message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkingPorts:
-    """What a parking queue needs of the rest of its member."""
+    """What a parking queue needs from the rest of its member."""
 
     session: Session
     member: MemberId
     dispatch: Callable[[Delivery], object]
-    """Handle a parked message; its end is told to `ParkingStay.finished`."""
+    """Handle a parked message; its end is reported to `ParkingStay.finished`."""
     return_unstarted: Callable[[QueueName, Epoch], None]
-    """As the dispatcher's."""
+    """The dispatcher's."""
     flush: Callable[[], "asyncio.Future[None]"]
-    """Ends when all that was handled of the queue until now is settled, and the settlements are on their way."""
+    """Done when all messages of the queue handled until now are settled, and the settlements are on their way."""
     lost: Callable[[Epoch], None]
     """The parking queue is lost: the flow of this epoch must be given up."""
     replayed: Callable[[Handling, bool], None]
-    """A parked message was handled; told before it is settled, and whether it can be."""
+    """Called when a parked message was handled, before it is settled, with whether it can be."""
     is_restriping: Callable[[], bool]
     patience_s: float
-    """How long a replay that runs is waited for when the queue is given up."""
+    """How long to wait for running replays when the queue is given up."""
 
 
 class ParkingStay:
@@ -84,10 +84,10 @@ class ParkingStay:
     def __init__(
         self, parking: QueueName, epoch: Epoch, owner: ParkingOwner, ports: ParkingPorts, on_open: Callable[[], None]
     ) -> None:
-        """`on_open` is told once, when all that is parked is known."""
+        """`on_open` is called once, when all that is parked is known."""
         self.epoch = epoch
         self.ledger = ParkingLedger(owner)
-        """What it says is true beyond the end of the stay, until another one begins."""
+        """What it says remains true after the end of the stay, until another one begins."""
         self.is_open = False
         self.ended = asyncio.Event()
         """Set by its owner when `run` has ended."""
@@ -100,7 +100,7 @@ class ParkingStay:
         self._over = asyncio.Event()
         self._is_lost = False
         self._replays: dict[DeliveryId, LaneKey] = {}
-        """Offered to the lanes, and not ended."""
+        """Replays that were offered to the lanes and have not ended."""
         self._copies = Copies(self.ledger)
         self._tasks: asyncio.TaskGroup | None = None
         self._fence = StayFence(parking, epoch, self.ledger, ports.session)
@@ -110,12 +110,12 @@ class ParkingStay:
     # -- what the parked queue calls
 
     def pause(self) -> None:
-        """The queue is being given up: start no replay more."""
+        """Start no further replays, as the queue is being given up."""
         self.ledger.pause()
         self._ports.return_unstarted(self._parking, self.epoch)
 
     def resume(self) -> None:
-        """It is kept after all."""
+        """Start replays again, as the queue is kept after all."""
         if self.is_open and not self._over.is_set():
             self._obey(self.ledger.resume())
 
@@ -125,30 +125,30 @@ class ParkingStay:
         self._wake_up.set()
 
     def finished(self, handling: Handling) -> None:
-        """A replay has ended; its report of the dispatcher."""
+        """Take the end of a replay, from the dispatcher."""
         if handling.outcome is None and handling.end_report is None:
             self._take_event(handling)
         else:
-            # At once: the next message of its key may be judged before the stay has its turn.
+            # At once: the next message of its key may be judged before the stay gets its turn.
             self._take_end(handling)
             self._wake_up.set()
 
     def has(self, handling: Handling) -> bool:
-        """Whether a message that could not be parked in time lies here all the same, or did: it is to be accepted."""
+        """Whether a message that could not be parked in time is or was here nevertheless, and must be accepted."""
         return self._copies.has_come(handling)
 
     def forget(self, handling: Handling) -> None:
-        """It is accepted."""
+        """Forget the copy of a message that is accepted."""
         self._copies.forget(handling)
 
     async def park(self, handling: Handling, lane: LaneKey, report: FailureReport) -> None:
-        """Return when the message lies here, and counts; raises `ParkingNotReady` or `PublishFailed`.
+        """Return when the message is here, and counts; raises `ParkingNotReady` or `PublishFailed`.
 
-        Where it raises or is cancelled it may lie here all the same; a copy that is sent then is found out.
+        If it raises or is cancelled, the message may be here nevertheless; a second copy is then recognized.
         """
         if not self.has(handling):
             self._check_ready(handling)
-            # Before anything is waited for: the verdict that brought it here is true now.
+            # Before any wait: the verdict that brought the message here is true now.
             await self._try_to_park(handling, self._copies.of(handling, lane), lane, report)
         self.forget(handling)
 
@@ -158,13 +158,13 @@ class ParkingStay:
             async with self._room.kept():
                 await self._send(handling, copy, lane, report)
         except PublishRefused as refusal:
-            # Of a copy whose fate is not known, nobody can say that it lies nowhere.
+            # If the fate of an earlier copy is unknown, nobody can say that there is none.
             if not was_sent and not copy.is_given_up:
                 self._obey(self._copies.refused(handling))
             raise with_remedy(refusal) from None
 
     async def _send(self, handling: Handling, copy: Copy, lane: LaneKey, report: FailureReport) -> None:
-        # What was handled of its key must be settled before it lies elsewhere, or that could come back behind it. No
+        # Handled messages of its key must be settled before it is elsewhere, or they could come back behind it. No
         # bound: the flow runner answers at its next turn.
         await self._ports.flush()
         self._check_kept(copy)
@@ -221,7 +221,7 @@ class ParkingStay:
 
     async def _read(self) -> None:
         while not self._over.is_set():
-            # No bound: an owner stays one until its queue goes.
+            # No bound: an owner remains one until its queue goes.
             await self._wake_up.wait()
             self._wake_up.clear()
             self._take_events()
@@ -242,8 +242,8 @@ class ParkingStay:
         return None
 
     async def _wait_for_the_rest(self) -> None:
-        # Settlements of replays are to leave on this handle, and the next owner must not handle what still is handled
-        # here, nor read copies of what was without the orders behind them.
+        # Settlements of replays are to leave on this handle. The next owner must not handle what is still handled here,
+        # nor read copies of what was handled without the orders behind them.
         try:
             async with asyncio.timeout(self._ports.patience_s):
                 while self._replays or not (self._drops.are_sent or self._is_lost):
@@ -289,7 +289,7 @@ class ParkingStay:
         try:
             entry = decode_entry(delivery.message)
         except ParkingEntryRefused as refusal:
-            # Whoever put it there may want it back: it stays, and means nothing.
+            # Its sender may want it back: it stays, and means nothing.
             _log.error(
                 "parking_entry_kept", parking=self._parking, delivery_id=delivery.delivery_id, reason=refusal.what
             )
@@ -303,22 +303,22 @@ class ParkingStay:
         delivery_id = handling.delivery.delivery_id
         lane = self._replays.pop(delivery_id)
         if handling.outcome is Outcome.ACCEPTED:
-            # One that outlived the stay settles nothing, and comes again.
+            # If it outlived the stay, it settles nothing, and comes again.
             self._ports.replayed(handling, self._flow is not None and not self._is_lost)
             self._obey(self.ledger.replayed(lane))
             if self._flow is not None:
-                # Before a later message of the key is settled on its queue, on the same connection.
+                # Flushed before a later message of the key is settled on its queue, on the same connection.
                 self._flow.flush()
         elif handling.end_report is not None:
             _log.error("replay_failed", parking=self._parking, lane=lane, reason=handling.end_report.error)
             self._obey(self.ledger.replay_failed(lane))
         else:
             was_asked_back = self.ledger.is_paused
-            # First, or it would be offered again at once.
+            # Paused first, or it would be offered again at once.
             self.ledger.pause()
             self._obey(self.ledger.replay_returned(lane))
             if not was_asked_back:
-                # Its handler was cancelled from outside. As for any message: give the handle up.
+                # Its handler was cancelled from outside: give the handle up, as for any message.
                 self._lose()
 
     # -- what the ledger orders
@@ -336,7 +336,7 @@ class ParkingStay:
                 case PublishFence():
                     self._publish_fence()
                 case PublishDrop(asked):
-                    # What could not be settled comes again with all its copies.
+                    # If it could not be settled, it comes again with all its copies.
                     if self._flow is not None and self._tasks is not None and not self._is_lost:
                         self._drops.publish(asked, self._tasks)
                 case ParkingOpened():

@@ -1,7 +1,7 @@
-"""What is parked in a group, and asking for its replay or its end: from outside, by the parking queues alone.
+"""Shows what is parked in a group, and asks for its replay or removal: from outside, through the parking queues only.
 
-No member is asked, and none has to live: what is parked is read by browsing, and what is asked for lies in the parking
-queue, behind what is there, until the owner of the queue has done it (docs/failing.md).
+No member is asked, and none has to run: parked messages are read by browsing, and an order stays in the parking queue,
+behind what is there, until the owner of the queue has carried it out (docs/failing.md).
 """
 
 import asyncio
@@ -38,22 +38,22 @@ from lbg_runtime.transport.base import Browser, Messenger
 _log = structlog.get_logger(__name__)
 
 QUIET_S = 1.0
-"""A browsed queue is taken to end where nothing comes for so long."""
+"""A browsed queue is assumed to end when nothing comes for this long."""
 
 TRIES = 3
-"""Of an order that the parking queue has no room for: what keeps it may be on its way out."""
+"""Tries to publish an order that the parking queue has no room for: what takes the room may be on its way out."""
 
 RETRY_S = 1.0
-"""Between two of them."""
+"""Between two tries."""
 
 
 class Lookout(Browser, Messenger, Protocol):
-    """What the view needs of a session."""
+    """What the view needs from a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedLane:
-    """What is parked of one key, or of one shard where there are no keys, in one queue."""
+    """What is parked of one key, or of one shard for messages without a key, in one queue."""
 
     lane: LaneKey
     queue: QueueName
@@ -61,20 +61,20 @@ class ParkedLane:
     messages: tuple[ParkedMessage, ...]
     """In the order in which they are replayed."""
     is_replaying: bool
-    """Somebody has asked for its replay, which is not done."""
+    """Its replay was asked for and is not done."""
 
 
 class ParkedView:
-    """On an open session; on one event loop."""
+    """Works on an open session and one event loop."""
 
     def __init__(self, session: Lookout, settings: Settings) -> None:
         self._session = session
         self._group = settings.group
 
     async def lanes(self) -> list[ParkedLane]:
-        """All that is parked in the group, by queue; raises `TransportError` where a parking queue cannot be read.
+        """All that is parked in the group, by queue; raises `TransportError` if a parking queue cannot be read.
 
-        Of one moment for each queue, not for all. Parking queues beyond those of the settings are read and told of.
+        A snapshot of each queue, not of all. Parking queues beyond those of the settings are read and logged.
         """
         found: list[ParkedLane] = []
         index = 0
@@ -84,7 +84,7 @@ class ParkedView:
             try:
                 messages = await self._session.browse(queue, QUIET_S)
             except TransportError as error:
-                # Only one that is not there is the end: one that may not be read can have something in it.
+                # Only a queue that does not exist is the end: one that must not be read may contain something.
                 if is_beyond and "Unknown Queue" in str(error):
                     return found
                 raise
@@ -94,16 +94,16 @@ class ParkedView:
             index += 1
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
-        """Ask for their replay; on return the broker has it. Raises `PublishFailed`; may be done again."""
+        """Ask for their replay; on return the broker has the request. Raises `PublishFailed`; may be repeated."""
         await self._ask([(each.queue, UnparkAsked(each.lane)) for each in lanes])
 
     async def drop(self, lanes: Sequence[ParkedLane], only: ParkedMessage | None = None) -> None:
-        """Ask for the removal of all that is parked of them until now, or of one message; as `unpark`."""
+        """Ask for the removal of all that is parked of them until now, or of one message; otherwise like `unpark`."""
         which = None if only is None else (only.owner, only.number)
         await self._ask([(each.queue, DropAsked(each.lane, which)) for each in lanes])
 
     async def _ask(self, orders: Sequence[tuple[QueueName, ParkingEntry]]) -> None:
-        # Fillers first, which the owner settles when it reads them: see `parking_room`.
+        # Fillers first, which the owner settles when it reads them: see `parking/room.py`.
         for queue in dict.fromkeys(queue for queue, _ in orders):
             await self._send(queue, RoomKept(KEPT_FOR_FENCES_BYTES))
         for queue, order in orders:
@@ -135,6 +135,6 @@ def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]
 
 @asynccontextmanager
 async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
-    """A view on a session of its own; raises `ConfigError` where nobody answers at the broker's address."""
+    """A view on a session of its own; raises `ConfigError` if nobody answers at the broker's address."""
     async with open_session(settings.beside_connection, f"lbg-parked-{socket.gethostname()}-{os.getpid()}") as session:
         yield ParkedView(session, settings)

@@ -1,4 +1,4 @@
-"""What the conductor of a re-striping hears: the members, and that its connection is gone."""
+"""What the conductor of a re-striping hears: the members, and the loss of its connection."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from lbg_runtime.runtime.session import Session
 
 LOOK_AGAIN_S = 0.05
 ASK_AGAIN_S = 1.0
-"""Members are asked how they stand; what they say by themselves comes as often."""
+"""Between two questions to the members; what they say unasked comes as often."""
 
 
 class Hearing:
@@ -34,7 +34,7 @@ class Hearing:
         self._is_cut_off = False
 
     async def begin(self) -> None:
-        """Listen."""
+        """Begin to listen."""
         self._session.watch_connection(self._connection_changed)
         await self._session.subscribe(self._topic, self._arrived)
 
@@ -50,7 +50,7 @@ class Hearing:
             await asyncio.sleep(ASK_AGAIN_S)
 
     async def wait(self) -> None:
-        """Until somebody has said something, or it is time to look again."""
+        """Wait until something was said, or it is time to look again."""
         self._has_news.clear()
         try:
             async with asyncio.timeout(LOOK_AGAIN_S):
@@ -59,8 +59,8 @@ class Hearing:
             pass
 
     def insist_on_connection(self) -> None:
-        """Raises `ConnectFailed` where it is gone: what is sent over SEMP nobody refuses, so it must not be sent beside
-        a conductor that may have replaced us."""
+        """Raise `ConnectFailed` if the connection is gone: nobody refuses what is sent over SEMP, so it must not be
+        sent in competition with a conductor that may have replaced us."""
         if self._is_cut_off:
             reason = "the connection was lost, or another one conducts; start again to go on"
             raise ConnectFailed("the broker", reason)
@@ -69,7 +69,7 @@ class Hearing:
         try:
             heard: ControlMessage | Inquiry = decode(message.payload, self._group)
         except ControlMessageRefused:
-            # Another group's, or no control message at all: the members log it.
+            # Another group's, or not a control message at all: the members log it.
             return
         self.picture.hear(heard)
         for beat in self.picture.members.values():

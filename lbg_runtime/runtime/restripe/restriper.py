@@ -1,7 +1,7 @@
-"""Conducting a re-striping from outside the group: does what the conductor says, and shows it what comes of it.
+"""Conducts a re-striping from outside the group: takes the conductor's steps, and shows it their results.
 
-The shell around `core.restripe.conductor`. Its session's client name is the group's alone, so that the broker lets only
-one conduct; and it gives up with its connection, so that one which was replaced does not come back.
+The shell around `core.restripe.conductor`. The client name of its session depends only on the group, so the broker lets
+only one conduct; and it gives up if it loses its connection, so that one that was replaced does not come back.
 """
 
 import asyncio
@@ -59,25 +59,25 @@ from lbg_runtime.runtime.session import Session, open_session
 _log = structlog.get_logger(__name__)
 
 HELD_S = 20.0
-"""How late a request of an earlier conductor may arrive: it gives up after 10 s, and what stands between may hold the
-request for longer. SEMP has nothing to refuse it by, so it must come while it changes nothing any more."""
+"""How late a request of an earlier conductor may arrive: the conductor gives up after 10 s, but something in between
+may hold the request longer. SEMP has no means to refuse it, so it must arrive while it changes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a re-striping has come."""
+    """How far a re-striping has got."""
 
     plan: StripePlan
     moved: int
-    """Shards that are in their new queue alone."""
+    """Shards that are only in their new queue."""
     moving: int
-    """Shards that change their queue at all."""
+    """All shards that change their queue."""
     waiting_for: str
-    """Whom the next step waits for; empty where it waits for nobody."""
+    """What the next step waits for; empty if it waits for nothing."""
 
 
 class Restriper:
-    """Conducts one re-striping; `run` once. On one event loop."""
+    """Conducts one re-striping, on one event loop; `run` once."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Restriper:
         on_progress: Callable[[Progress], None],
         store_count: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`store_count` writes down how many queues there are; called while nobody can begin another re-striping."""
+        """`store_count` stores how many queues there are; called while nobody can begin another re-striping."""
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
         self._queues = queues
@@ -95,24 +95,24 @@ class Restriper:
         self._on_progress = on_progress
         self._store_count = store_count
         self._quiet_from_s = 0.0
-        """When nothing of an earlier conductor can arrive any more, by the loop's clock."""
+        """From then on no request of an earlier conductor can arrive, on the loop's clock."""
         self._subscriptions: dict[int, frozenset[str]] = {}
         self._hearing = Hearing(self._shape, self._topic, session)
 
     async def run(self, queue_count: int) -> Progress | None:
-        """Bring the group to so many queues, or go on with a re-striping to so many that is under way.
+        """Bring the group to `queue_count` queues, or go on with a re-striping to that number.
 
-        None where the group has so many and nothing is under way: it may have been done by a run that could not tell.
-        What another run has left of a plan that never began is taken away. Raises, before anything else is changed,
-        `UserError` where the group is being brought to another number, is as no step leaves it, or parks, and
-        `QueueUnfit` where a queue may throw messages away or deliver them out of order; at the end `UserError` where
-        somebody else has changed what the queues subscribe to; at any time `SempError` and `TransportError` where the
-        broker says no. Run again after any of them, and after a crash.
+        Returns None if the group has that many and nothing is under way: an earlier run may have done it without being
+        able to say so. What is left of a plan that never began is taken away. Raises, before anything else is changed,
+        `UserError` if the group is being brought to another number, is in a state that no step leaves behind, or parks,
+        and `QueueUnfit` if a queue may throw messages away or deliver them out of order; at the end, `UserError` if
+        somebody else has changed what the queues subscribe to; at any time, `SempError` and `TransportError` if the
+        broker refuses or cannot be reached. Run again after any of them, and after a crash.
         """
         await self._hearing.begin()
         await self._read_subscriptions(queue_count)
         if plans_on(self._subscriptions, self._topic):
-            # There was a conductor, which was killed or replaced.
+            # An earlier conductor was killed or replaced.
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         await self._clear_leftovers(queue_count)
         conductor = self._conductor(queue_count)
@@ -121,7 +121,7 @@ class Restriper:
             await self._store_count(queue_count)
             return None
         for index in self._subscriptions:
-            # A record that was thrown away after some redeliveries would be missed without a word.
+            # A record thrown away after some redeliveries would be missed silently.
             await self._queues.ensure_fit(self._shape.queue_name(index))
         if is_unmoved(conductor.plan, self._shape, self._subscriptions):
             await self._insist_on_no_parking()
@@ -133,11 +133,11 @@ class Restriper:
 
     async def _conduct(self, conductor: Conductor) -> Progress:
         is_maybe_known = has_begun(conductor.plan, self._shape, self._subscriptions, self._topic)
-        # Perhaps it was published and perhaps not, while no shard has moved.
+        # Perhaps the plan was published, perhaps not, while no shard has moved.
         is_to_begin = is_unmoved(conductor.plan, self._shape, self._subscriptions)
         if is_to_begin:
             await self._hear_of_members(conductor)
-            # That may have taken as long as it took somebody to turn parking on.
+            # Again, as parking may have been turned on meanwhile.
             await self._insist_on_no_parking()
         while True:
             sight = await self._look(conductor)
@@ -155,23 +155,23 @@ class Restriper:
                 await self._look_at_the_end(conductor.plan)
                 return progress
             if is_to_begin and step == Publish(conductor.plan):
-                # A late request could take its topic from a queue that is to have the plan and its markers.
+                # A late request could take the topic from a queue that must get the plan and its markers.
                 await self._wait_for_quiet(progress)
                 if not await self._is_as_seen(conductor, is_maybe_known=is_maybe_known):
                     continue
                 is_to_begin = False
             if step == Unsubscribe(0, conductor.topic):
-                # The last trace: while it is there, nobody begins another one.
+                # The last trace: while it is there, nobody begins another re-striping.
                 await self._wait_for_quiet(progress)
                 self._hearing.insist_on_connection()
                 await self._store_count(conductor.plan.to_count)
             await self._take(step, conductor)
 
     async def _hear_of_members(self, conductor: Conductor) -> None:
-        """Wait until one is heard: what it knows of earlier re-stripings decides what the plan is called.
+        """Wait until one is heard: what it knows of earlier re-stripings decides the generation of the plan.
 
-        Members teach each other the newest, so one speaks for all, whatever the clocks say. No bound: without members
-        no step is taken anyway.
+        Members teach each other the newest one, so any of them speaks for all, whatever the clocks say. No bound:
+        without members no step is taken anyway.
         """
         while not self._hearing.is_heard:
             self._hearing.insist_on_connection()
@@ -179,10 +179,10 @@ class Restriper:
             self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
             await self._hearing.wait()
 
-    # -- what is there
+    # -- what exists
 
     async def _read_subscriptions(self, queue_count: int) -> None:
-        """Those of the group's queues; it has them without gaps."""
+        """Read the subscriptions of the group's queues, which are numbered without gaps."""
         index, read = 0, dict[int, frozenset[str]]()
         count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
         while True:
@@ -195,7 +195,7 @@ class Restriper:
         self._subscriptions = read
 
     async def _clear_leftovers(self, queue_count: int) -> None:
-        """Take away what is left of plans that never began, or are over; nobody could end them."""
+        """Take away what is left of plans that never began or are over, which nobody could end."""
         leftovers = leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
         if not leftovers:
             return
@@ -215,9 +215,9 @@ class Restriper:
                 await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
 
     async def _is_as_seen(self, conductor: Conductor, *, is_maybe_known: bool) -> bool:
-        """Whether the queues are as they were when we began, with our topic; the next step is to publish the plan.
+        """Whether the queues are as when we began, plus our topic; the next step is to publish the plan.
 
-        Raises `UserError` where no plan may be published there; ours is gone then, as nobody could end it, unless it
+        Raises `UserError` if no plan may be published there; ours is then taken away, as nobody could end it, unless it
         may have been published before.
         """
         before, plan = self._subscriptions, conductor.plan
@@ -233,12 +233,12 @@ class Restriper:
 
     async def _look_at_the_end(self, plan: StripePlan) -> None:
         await self._read_subscriptions(plan.queue_total)
-        # One that has replaced us may be on the way to another layout.
+        # A conductor that has replaced us may be on the way to another layout.
         self._hearing.insist_on_connection()
         ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
 
     async def _insist_on_no_parking(self) -> None:
-        """What is parked belongs to a queue, and would stay behind when its shard moves. Raises `UserError`."""
+        """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard."""
         expected = (
             "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
             "queues are deleted first"
@@ -281,7 +281,7 @@ class Restriper:
             sight, depths={index: await self._queues.depth(self._shape.queue_name(index)) for index in to_measure}
         )
 
-    # -- what is done
+    # -- taking steps
 
     async def _take(self, step: Step, conductor: Conductor) -> None:
         self._hearing.insist_on_connection()
@@ -294,7 +294,7 @@ class Restriper:
             _log.info("restripe_step_done", step=type(step).__name__, **facts_of(step, self._topic))
 
     async def _do(self, step: Step, conductor: Conductor) -> bool:
-        """Whether something is done now that was not before."""
+        """Take the step; return whether something is done now that was not before."""
         match step:
             case CreateQueue(index):
                 await self._queues.create_queue(self._shape.queue_name(index))
@@ -322,14 +322,14 @@ class Restriper:
         try:
             await self._queues.delete_queue(self._shape.queue_name(index))
         except QueueInUse:
-            # Its members have heard that it is over, and are on their way out.
+            # Its members have heard that the re-striping is over, and are on their way out.
             await self._hearing.wait()
             return False
         del self._subscriptions[index]
         return True
 
     async def _wait_for_quiet(self, progress: Progress) -> None:
-        """Wait until a request of an earlier conductor has arrived, or never will."""
+        """Wait until every request of an earlier conductor has arrived, or never will."""
         while asyncio.get_running_loop().time() < self._quiet_from_s:
             self._hearing.insist_on_connection()
             self._on_progress(replace(progress, waiting_for="late requests of an earlier run of this command"))
@@ -338,9 +338,9 @@ class Restriper:
 
 @asynccontextmanager
 async def open_restriper(settings: Settings, on_progress: Callable[[Progress], None]) -> AsyncIterator[Restriper]:
-    """A restriper with an administrator's and a client's session of its own.
+    """A restriper with its own administrator's session and client session.
 
-    Raises `ConfigError` where the settings do not allow it, or nobody answers.
+    Raises `ConfigError` if the settings do not allow it, or nobody answers.
     """
     group = settings.group
     if group.backend is not GroupBackend.EXCLUSIVE:
@@ -353,7 +353,7 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
         expected = "none: a member that makes queues by old settings would make the old layout again"
         raise ConfigError("group.provision", group.provision.value, expected)
     name = f"lbg-restriper-{group.name}"
-    # One that was replaced must not come back and replace the other in its turn: both would give up.
+    # A conductor that was replaced must not come back and replace the other in turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_queue_admin(settings) as queues, opening as session:
         yield Restriper(settings, queues, session, on_progress, partial(store_queue_count, settings))

@@ -1,4 +1,4 @@
-"""What is told of a re-striping's steps, without its secret: that is a part of the topic which a step may be about."""
+"""Reports a re-striping's steps without its secret, which is part of the topic that a step may be about."""
 
 from collections.abc import Mapping
 from typing import assert_never
@@ -19,7 +19,7 @@ from lbg_runtime.model.errors import LbgError, PublishFailed, SempRefused, SempU
 
 
 def facts_of(step: Step, control_topic: str) -> Mapping[str, object]:
-    """What the log says of a step: what it is about, without the secret of the re-striping."""
+    """What the log says about a step, without the secret of the re-striping."""
     match step:
         case Subscribe(index, topic) | Unsubscribe(index, topic):
             return {"queue_index": index, "topic": without_secret(control_topic, topic)}
@@ -34,7 +34,7 @@ def facts_of(step: Step, control_topic: str) -> Mapping[str, object]:
 
 
 def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -> LbgError:
-    """The same error where it quotes the topic of the records, or a request that names it."""
+    """The same error, with the secret hidden if it quotes the topic of the records, or a request that names it."""
 
     def hide(text: str) -> str:
         return text.replace(secret, "***")
@@ -49,6 +49,6 @@ def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -
 
 
 def secret_of(step: Step, conductor: Conductor) -> str:
-    """That of the plan that the step is about; it may be an older one than is conducted."""
+    """The secret of the plan that the step is about, which may be older than the one being conducted."""
     topic = step.topic if isinstance(step, Subscribe | Unsubscribe) else conductor.topic
     return (plan_of_topic(conductor.control_topic, topic) or conductor.plan).secret

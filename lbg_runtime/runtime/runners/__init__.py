@@ -1,1 +1,1 @@
-"""Messages at their handlers: a pool of runners, attempts and their deadlines, and what is kept of a failure."""
+"""Running handlers: a pool of runners, attempts and their deadlines, and what is kept of a failure."""

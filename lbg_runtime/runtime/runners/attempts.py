@@ -1,7 +1,7 @@
-"""The handlers that run now: their deadlines, and the cancellation of a handler without that of its runner.
+"""The handlers that run now: their deadlines, and how one is cancelled without its runner.
 
-A handler is cancelled by cancelling the task that it runs in, which is its runner's. Whoever waits for the handler has
-`RunnerPool.take_back` undo that.
+A handler is cancelled by cancelling the task that it runs in, which is its runner's. The caller of the handler undoes
+that with `RunnerPool.take_back`.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ class Interruption(Enum):
     TIMEOUT = "timeout"
     """It took too long; this attempt failed."""
     RECALL = "recall"
-    """Its flow wants it ended; the delivery has no outcome (L7)."""
+    """Its flow wants it to end; the delivery has no outcome (L7)."""
 
 
 class Attempt:
-    """One run of a handler inside a runner's task. Made per message, as a `Handling` is, and for the same reason so."""
+    """One run of a handler inside a runner's task. Made per message, so it has slots, like `Handling`."""
 
     __slots__ = ("deadline_s", "handling", "interruption", "overdue_count", "task")
 
@@ -51,26 +51,27 @@ class Attempt:
 
 
 class RunningAttempts:
-    """Running attempts of the same length, watched by one timer, as one for each would cost more than all the rest.
+    """Running attempts with the same timeout, watched by one timer: one each would cost more than all the rest.
 
-    So the order of starts is the order of deadlines; what is put off has none until it begins. `on_stuck` is told once
-    of a handler that goes on for a whole further timeout after it was cancelled; it keeps its runner and its key.
+    So the order of starts is the order of deadlines; an attempt that is put off has no deadline until it begins.
+    `on_stuck` is called once for a handler that goes on for another whole timeout after it was cancelled; the handler
+    keeps its runner and its key.
     """
 
     def __init__(self, timeout_ms: int | None, on_stuck: Callable[[Handling], None]) -> None:
-        """`timeout_ms` None: attempts without a deadline, which only a recall ends."""
+        """`timeout_ms` is None for attempts without a deadline, which only a recall ends."""
         self._timeout_s = inf if timeout_ms is None else timeout_ms / 1_000
         self._on_stuck = on_stuck
         self._attempts: dict[Handling, Attempt] = {}
         """In the order of deadlines."""
         self._put_off: dict[Handling, Attempt] = {}
-        """Those whose time does not run."""
+        """Attempts whose time does not run yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, handling: Handling, task: "asyncio.Task[object]") -> Attempt:
-        """Watch an attempt that begins now in this task, the current one. Call `end` when the handler is out."""
-        # Asked once: until Python 3.12 it is a call of the system.
+        """Watch an attempt that begins now in `task`, the current one. Call `end` when the handler has ended."""
+        # Looked up once: before Python 3.12 it is a system call.
         loop = self._loop = self._loop or asyncio.get_running_loop()
         attempt = Attempt(handling, task, loop.time() + self._timeout_s)
         self._attempts[handling] = attempt
@@ -79,15 +80,15 @@ class RunningAttempts:
         return attempt
 
     def put_off(self, handling: Handling) -> None:
-        """Its time does not run until `begin`, as its handler waits to be called; a recall ends it as ever.
+        """Stop its time until `begin`, as its handler waits to be called; a recall still ends it.
 
-        The time of one that is interrupted goes on, for a handler that ignores that. Constant time, as `begin`.
+        The time of an interrupted attempt runs on, as its handler may ignore that. Constant time, like `begin`.
         """
         if self._attempts[handling].interruption is None:
             self._put_off[handling] = self._attempts.pop(handling)
 
     def begin(self, handling: Handling) -> None:
-        """Its time begins, anew and as a whole, where it is put off."""
+        """Give an attempt that is put off its whole time, from now."""
         attempt = self._put_off.pop(handling, None)
         if attempt is None:
             return
@@ -98,12 +99,12 @@ class RunningAttempts:
             self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
 
     def is_stuck(self, handling: Handling) -> bool:
-        """Whether its handler was told of as stuck."""
+        """Whether its handler was reported as stuck."""
         attempt = self._attempts.get(handling)
         return attempt is not None and attempt.is_stuck
 
     def end(self, attempt: Attempt) -> None:
-        """The handler is out, and nothing interrupts it any more. Not while it is put off."""
+        """Forget an attempt whose handler has ended; nothing interrupts it any more. Not while it is put off."""
         del self._attempts[attempt.handling]
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
@@ -114,14 +115,14 @@ class RunningAttempts:
                 attempt.interrupt(Interruption.RECALL)
 
     def handlings(self) -> list[Handling]:
-        """What is being handled now, in the order of deadlines; behind it, what is put off."""
+        """What is being handled now, in the order of deadlines, followed by what is put off."""
         return [*self._attempts, *self._put_off]
 
     def started(self) -> list[tuple[Attempt, float]]:
-        """Running attempts, and when their time began on the loop's clock; none of those without a deadline."""
+        """Running attempts that have a deadline, each with the start of its time on the loop's clock."""
         if self._timeout_s == inf:
             return []
-        # Each time-out that a handler ignored has put its deadline off by as much.
+        # Each timeout that a handler ignored has moved its deadline by one timeout.
         return [
             (each, each.deadline_s - self._timeout_s * (1 + each.overdue_count)) for each in self._attempts.values()
         ]
@@ -142,7 +143,7 @@ class RunningAttempts:
             if attempt.overdue_count == 2:
                 self._on_stuck(attempt.handling)
             attempt.interrupt(Interruption.TIMEOUT)
-            # To the end of the order, for a handler that goes on all the same.
+            # To the end of the order, in case the handler goes on nevertheless.
             attempt.deadline_s = now_s + self._timeout_s
             del self._attempts[attempt.handling]
             self._attempts[attempt.handling] = attempt
@@ -151,15 +152,15 @@ class RunningAttempts:
 
 
 class AttemptWatches:
-    """All running attempts of a member, by the time that they have."""
+    """All running attempts of a member, by their timeout."""
 
     def __init__(self, on_stuck: Callable[[Handling], None]) -> None:
-        """As for `RunningAttempts`."""
+        """`on_stuck`: see `RunningAttempts`."""
         self._on_stuck = on_stuck
         self._watches: dict[int | None, RunningAttempts] = {}
 
     def of(self, timeout_ms: int | None) -> RunningAttempts:
-        """Those that have this time; always the same ones."""
+        """The attempts with this timeout; always the same object."""
         if timeout_ms not in self._watches:
             self._watches[timeout_ms] = RunningAttempts(timeout_ms, self._on_stuck)
         return self._watches[timeout_ms]
@@ -174,7 +175,7 @@ class AttemptWatches:
         return [handling for watch in self._watches.values() for handling in watch.handlings()]
 
     def started(self) -> list[tuple[Attempt, float]]:
-        """As those of `RunningAttempts`."""
+        """See `RunningAttempts.started`."""
         return [found for watch in self._watches.values() for found in watch.started()]
 
     def close(self) -> None:

@@ -1,24 +1,24 @@
-"""Whose batch is handled next: as many at the same time as there are runners, of all batch handlers of a member."""
+"""Decides whose batch is handled next: as many at a time as there are runners, over all batch handlers of a member."""
 
 from typing import Protocol
 
 
 class BatchLine(Protocol):
-    """Messages that wait for a batch of theirs."""
+    """Messages that wait to be handled in a batch."""
 
     def is_due(self) -> bool:
-        """Whether a batch of them is to be handled."""
+        """Whether a batch of them should be handled now."""
         ...
 
     def begin(self) -> None:
-        """Have a batch of them handled; its turn lasts until `BatchTurns.end`."""
+        """Start handling a batch of them; its turn lasts until `BatchTurns.end`."""
         ...
 
 
 class BatchTurns:
-    """One per pool of runners, on its loop. Lines that have a batch take turns, so that none keeps the others waiting.
+    """One per pool of runners, on its loop. Lines that have a batch take turns, so that none holds up the others.
 
-    Nobody waits in a task for a turn: a line is told when it has one, and the messages in it hold no runner.
+    No task waits for a turn: a line is called when it gets one, and the messages in it occupy no runner.
     """
 
     def __init__(self, count: int) -> None:
@@ -26,12 +26,12 @@ class BatchTurns:
         self._asking: dict[BatchLine, None] = {}
 
     def ask(self, line: BatchLine) -> None:
-        """A batch of the line is due: it is begun now, or else when it is its turn. Idempotent."""
+        """Ask for a turn, as a batch of the line is due: it begins now or when its turn comes. Idempotent."""
         self._asking[line] = None
         self._give()
 
     def end(self) -> None:
-        """A batch is out, or is not waited for any more."""
+        """End a turn: its batch is done, or is no longer waited for."""
         self._free += 1
         self._give()
 
@@ -42,6 +42,6 @@ class BatchTurns:
             if line.is_due():
                 self._free -= 1
                 line.begin()
-                # At the end, where the line has another batch; one that is not due any more asks again when it is.
+                # To the end, if the line has another batch; a line that is not due asks again when it is.
                 if line.is_due():
                     self._asking[line] = None

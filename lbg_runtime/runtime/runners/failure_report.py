@@ -1,4 +1,4 @@
-"""What is kept of the failure that ended a message's attempts: facts, as the exception would hold its frames."""
+"""What is kept of the failure that ended a message's attempts: facts only, as the exception would hold its frames."""
 
 import hashlib
 import traceback
@@ -8,7 +8,7 @@ from pathlib import PurePath
 from lbg_runtime.model.failure import Then
 
 MAX_ERROR_BYTES = 500
-"""Of an error in a property, as it is sent; brokers limit what properties may take."""
+"""Of an error in a property, as sent; brokers limit the size of properties."""
 
 MAX_TEXT_LENGTH = 2_000
 """Characters of an error's text in the log; a handler may put a whole payload into it."""
@@ -17,7 +17,7 @@ _DIGEST_LENGTH = 12
 
 
 class StrangeFailure(Exception):
-    """In place of an exception of which nothing can be learned, with the name of its type."""
+    """Stands in for an exception that cannot be examined, and has the name of its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class FailureReport:
     then: Then
     attempts: int
     error: str
-    """Type and text, in one line. This and `stack` can be sent as properties, whatever the handler has raised."""
+    """Type and text, in one line. This and `stack` can be sent as properties, whatever the handler raised."""
     stack: str
-    """Digest, and the innermost place: `3f2a91bc04de orders.py:41 on_order`."""
+    """Digest and innermost place: `3f2a91bc04de orders.py:41 on_order`."""
 
 
 def plain(failure: BaseException) -> BaseException:
-    """The exception itself, or what stands in for it where even to look at it raises."""
+    """The exception itself, or a stand-in if even looking at it raises."""
     try:
-        # What is asked of it by `isinstance`, by its policy and by the log.
+        # What `isinstance`, the policy and the log read.
         _ = failure.__class__, failure.__cause__, failure.__traceback__
     except (SystemExit, KeyboardInterrupt):
         raise
@@ -45,12 +45,12 @@ def plain(failure: BaseException) -> BaseException:
 
 
 def report_of(failure: BaseException, then: Then, attempts: int) -> FailureReport:
-    """The report of an exception that a handler, or the dispatcher for it, has raised."""
+    """The report of an exception raised by a handler, or by the dispatcher in its place."""
     return FailureReport(then, attempts, _cut(error_text(failure)), _cut(_stack_digest(failure)))
 
 
 def error_text(failure: BaseException) -> str:
-    """Type and text of an error, in one line of bounded length that can be sent; raises nothing of the error's own."""
+    """Type and text of an error, in one line of bounded length that can be sent; errors of its `str` do not escape."""
     name = type(failure).__name__
     try:
         text = str(failure)
@@ -65,7 +65,7 @@ def error_text(failure: BaseException) -> str:
 
 
 def sendable(text: str) -> str:
-    """The text, with what no property can hold written as Python would: lone surrogates, and zero characters."""
+    """The text, with Python escapes for what no property can hold: lone surrogates and zero characters."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
@@ -74,8 +74,8 @@ def _cut(text: str) -> str:
 
 
 def _stack_digest(failure: BaseException) -> str:
-    # Without the text, which may differ from message to message, and without folders, which differ from host to host.
-    # The first frame is the dispatcher's own.
+    # Without the text, which may differ between messages, and without folders, which differ between hosts. The first
+    # frame is the dispatcher's own.
     frames = traceback.extract_tb(failure.__traceback__)[1:]
     places = [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
     told = sendable("\n".join([type(failure).__qualname__, *places]))

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from lbg_runtime.runtime.runners.failure_report import FailureReport
 
 HandlerFunction = Callable[[Message], Awaitable[object]]
-"""Handles one message. To raise is to fail: the message is tried again. What it returns is ignored, but for what
-`refuse_unrun` refuses; whoever calls one asks for that where it returns anything at all."""
+"""Handles one message. If it raises, it has failed, and the message is tried again. What it returns is ignored, except
+for what `refuse_unrun` refuses; the caller passes every answer but None to that."""
 
 
 class GivenBack(Exception):
-    """Raised instead of an answer by what hands messages on to others: its delivery ends without an outcome.
+    """Raised instead of an answer by a handler that passes messages on: its delivery ends without an outcome.
 
-    Nothing more of the delivery's flow handle is started, and the handle is given up, so that whoever is fed next gets
-    what is unsettled, in its order. For a flow that is being given up anyway, and waits for this.
+    Nothing more of the delivery's flow handle is started, and the handle is given up, so that the next owner gets what
+    is unsettled, in order. For a flow that is being given up anyway, and waits for this.
     """
 
 
 def refuse_unrun(answer: object, who: str = "the handler") -> None:
-    """Raise `TerminalFailure` where what was returned is still to be awaited or read: so it is not handled.
+    """Raise `TerminalFailure` if the answer has yet to be awaited or read: then the message is not handled.
 
-    For everything that is called for a message, after it returned and before it counts as done.
+    For everything that is called for a message, after it returns and before it counts as done.
     """
     if is_unrun(answer):
         what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
@@ -42,9 +42,9 @@ def refuse_unrun(answer: object, who: str = "the handler") -> None:
 
 
 class Handling:
-    """Made when a delivery is dispatched, reported once when it has left the lanes; the dispatcher alone changes it.
+    """Made when a delivery is dispatched, reported once when it has left the lanes; only the dispatcher changes it.
 
-    One is made per message: until Python 3.12 a slot is read in a fraction of the time that a default of its class is.
+    One is made per message: before Python 3.12, reading a slot takes a fraction of the time of reading a class default.
     """
 
     __slots__ = (
@@ -64,21 +64,21 @@ class Handling:
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery
         self.message: Message = delivery.message
-        """As the handler gets it: that of the delivery, and what only the member knows of it."""
+        """As the handler gets it: the delivery's message, with what only the member knows about it."""
         self.lane = lane
         self.key = key
         self.route = route
         self.attempts = 0
-        """Times that its handler was started; 0 for one that was returned unhandled."""
+        """How often its handler was started; 0 if it was returned unhandled."""
         self.end_report: FailureReport | None = None
-        """Set when its attempts have ended without success: its handler is started no more."""
+        """Set when its attempts have ended without success: its handler is not started again."""
         self.local_seq = 0
         """Total order of first starts in this life of the member, from 1."""
         self.start_mono_ns = 0
         self.done_mono_ns = 0
         """0 until it has ended."""
         self.outcome: Outcome | None = None
-        """None until it has ended, and where it ended without one (L7)."""
+        """None until it has ended, and if it ended without one (L7)."""
 
     @property
     def queue(self) -> QueueName:
@@ -92,21 +92,21 @@ class Handling:
 
     @property
     def shard(self) -> int | None:
-        """Of a hashed topic."""
+        """The shard of a hashed topic."""
         return self.route.shard
 
     @property
     def topic(self) -> str:
-        """The original one; the full one where the message is none of the group's."""
+        """The original topic; the full one if it is not one of the group's."""
         return self.route.topic
 
 
 CURRENT_HANDLING: ContextVar[Handling] = ContextVar("CURRENT_HANDLING")
-"""In a handler: what it was called for, for those that need more than the message. Change nothing of it."""
+"""In a handler: the handling it was called for, for code that needs more than the message. Do not change it."""
 
 
 def facts_of(handling: Handling) -> dict[str, str | int | None]:
-    """What a log line says of a delivery."""
+    """What a log line says about a delivery."""
     delivery = handling.delivery
     return {
         "queue": delivery.queue,

@@ -18,11 +18,11 @@ TURNS_WITHOUT_A_PAUSE = 32
 _Answer = TypeVar("_Answer")
 
 TurnHandler = Callable[[Lane[Handling], "asyncio.Task[object]"], Awaitable[None]]
-"""Takes the turn of a lane, in the task that is given too."""
+"""Takes the turn of a lane, in the given task."""
 
 
 class RunnerPool:
-    """Belongs to one dispatcher. A turn's handler must not raise, but to end the process or when it is cancelled."""
+    """Belongs to one dispatcher. The turn handler must not raise, except to end the process or when cancelled."""
 
     def __init__(self, lanes: KeyLanes[Handling], runner_count: int, handle_turn: TurnHandler) -> None:
         self._lanes = lanes
@@ -30,13 +30,13 @@ class RunnerPool:
         self.batch_turns = BatchTurns(runner_count)
         self._handle_turn = handle_turn
         self._surplus = 0
-        """Runners to end, because others were added in their place."""
+        """Number of runners to end, because others were added in their place."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
         self._soiled: set[asyncio.Task[object]] = set()
         """Runners whose context a handler has changed."""
         self._is_ending = False
-        """Runners are cancelled, or will be: the pool is, or a task of it has failed."""
+        """Runners are cancelled or will be, because the pool is cancelled or one of its tasks has failed."""
         self._group: asyncio.TaskGroup | None = None
         self._context: Context | None = None
 
@@ -48,16 +48,16 @@ class RunnerPool:
             try:
                 for _ in range(self._runner_count):
                     self._add_runner(self._group)
-                # No bound: until cancelled. The group is not left to wait for its end, as it would take no task then
-                # and not say so.
+                # No bound: until cancelled. The block is not left earlier, as a group that waits for its end may
+                # silently take no more tasks.
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._is_ending = True
                 self._group = None
 
     def wake(self) -> None:
-        """See to it that a ready lane gets a runner, if one is idle."""
-        # One at a time: who wakes up hands on where more is ready, so a burst wakes no runner for nothing.
+        """Give a ready lane a runner, if one is idle."""
+        # One at a time: a runner that wakes up wakes the next if more is ready, so a burst wakes none for nothing.
         if self._is_waking or not self._lanes.ready:
             return
         while self._idle:
@@ -69,42 +69,43 @@ class RunnerPool:
 
     @property
     def is_open(self) -> bool:
-        """Whether it runs and is not about to end."""
+        """Whether the pool runs and is not about to end."""
         return self._group is not None and not self._is_ending
 
     def start(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> "asyncio.Task[_Answer]":
-        """A task beside the turns, which ends with them at the latest; `work` is not called where it ends before."""
+        """Start a task next to the turns, which ends with them at the latest; if cancelled before it starts, it does
+        not call `work`."""
         if self._group is None or self._context is None:
             raise InvariantViolated("a task was started beside a pool that does not run")
         return self._group.create_task(self._beside(work), context=self._context.copy())
 
     async def take_back(self, task: "asyncio.Task[object]") -> None:
-        """In a runner, when what it called is out and has left its task cancelled: make the task as good as new.
+        """In a runner, when what it called has ended and left its task cancelled: make the task as good as new.
 
-        Cancelled were a handler that took too long or was recalled, or it cancelled itself, or a task group in it did,
-        which until Python 3.13 does not undo that where a child fails at its end. Raises `CancelledError` where the
-        runner is to end.
+        The handler took too long or was recalled, or it cancelled itself, or a task group in it did, which before
+        Python 3.13 does not undo that if a child fails at the group's end. Raises `CancelledError` if the runner is to
+        end.
         """
         with suppress(asyncio.CancelledError):
-            # What was not delivered yet would hit the next handler.
+            # A cancellation that is not delivered yet would hit the next handler.
             await asyncio.sleep(0)
         self._forget_cancellations(task)
 
     def soil(self, task: "asyncio.Task[object]") -> None:
-        """In a runner: a handler left its context changed, and the next turn must not see that."""
+        """In a runner: note that a handler left the context changed, which the next turn must not see."""
         self._soiled.add(task)
 
     def stand_in(self) -> None:
-        """Add a runner in place of one that hangs, for as long as that hangs."""
+        """Add a runner in place of one that hangs, as long as it hangs."""
         if self._group is not None and not self._is_ending:
             self._add_runner(self._group)
 
     def stand_down(self) -> None:
-        """The one that hung goes on: called within its turn, ends its runner after it, or an idle one before."""
+        """Take one runner away, as the one that hung goes on: its own after this turn, or an idle one before that."""
         self._surplus += 1
 
     def _add_runner(self, group: asyncio.TaskGroup) -> None:
-        # In a context of its own, not in that of the turn in which it is added.
+        # In a context of its own, not that of the turn in which it is added.
         context = None if self._context is None else self._context.copy()
         group.create_task(self._take_turns(), name="lbg-runner", context=context)
 
@@ -116,7 +117,7 @@ class RunnerPool:
             try:
                 await self._take_turns_until_surplus(task)
             except asyncio.CancelledError:
-                # Where the runner is not to end, what cancels a handler came when the handler was out.
+                # If the runner is not to end, this was meant for a handler, but came after the handler had ended.
                 self._forget_cancellations(task)
             except BaseException:
                 self._is_ending = True
@@ -127,8 +128,8 @@ class RunnerPool:
     async def _take_turns_until_surplus(self, task: "asyncio.Task[object]") -> None:
         turns = 0
         while True:
-            # Before a turn, so that one that is to end runs no handler beside the others first; and with no pause since
-            # the last turn, as one that is soiled is to end itself.
+            # Before a turn, so that a surplus runner does not first run a handler next to the others; and with no pause
+            # since the last turn, as a soiled runner is to end itself.
             if self._surplus:
                 self._surplus -= 1
                 self.wake()
@@ -141,7 +142,7 @@ class RunnerPool:
                 await self._wait_for_turn()
                 turns = 0
                 continue
-            # Handed over before the handler may wait, so that one that waits strands no other key.
+            # The next runner is woken before the handler can wait, so that one that waits strands no other key.
             if not self._is_waking:
                 self.wake()
             await self._handle_turn(lane, task)
@@ -174,16 +175,16 @@ class RunnerPool:
             await wake_up
         finally:
             if wake_up.done() and not wake_up.cancelled():
-                # Also where it is cancelled when it has been woken.
+                # Also if it is cancelled after it was woken.
                 self._is_waking = False
 
 
 def is_changed(context: Context) -> bool:
-    """Whether the current context is another than when this copy of it was made."""
+    """Whether the current context has changed since this copy of it was made."""
     try:
-        # Where nobody set anything this compares two pointers.
+        # If nothing was set, this compares two pointers.
         return copy_context() != context
-    except Exception:  # noqa: BLE001 - values of others, which need not be comparable, nor say so in a certain way
+    except Exception:  # noqa: BLE001 - values of others: comparing them may raise anything
         return True
 
 
@@ -193,9 +194,8 @@ CURRENT_POOL: ContextVar[RunnerPool] = ContextVar("CURRENT_POOL")
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """In a turn: its handler waits for something that other turns, or somebody else, will bring.
-
-    Another runner takes its place meanwhile, so that as many handlers run as ever.
+    """In a turn: while its handler waits for something that other turns or other parties bring, another runner takes
+    its place, so that as many handlers run as before.
     """
     pool = CURRENT_POOL.get(None)
     if pool is None:
