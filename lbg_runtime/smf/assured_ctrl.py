@@ -16,10 +16,10 @@ from lbg_runtime.smf.assured_items import (
 from lbg_runtime.smf.text import close_text, closed_text
 
 WINDOW = 255
-"""Widest window there is; the one for publishers."""
+"""The widest window possible; used for publishers."""
 
 BROWSER = 2
-"""Flow type of a flow that looks and does not take."""
+"""Flow type of a flow that looks at messages but does not take them."""
 
 DURABLE = 1
 EXCLUSIVE = 1
@@ -37,7 +37,7 @@ class AckOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenFlow:
-    """Open a publisher flow, or take up the one called `name` again."""
+    """Open a publisher flow, or resume the one called `name`."""
 
     name: str
     last_acked_id: int
@@ -45,7 +45,7 @@ class OpenFlow:
     window: int
     transacted: bool
     session_id: int = 0
-    """Of the transacted session that it is part of."""
+    """The transacted session that it is part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +53,27 @@ class Bind:
     """Bind a consumer flow or a browser."""
 
     queue: str
-    """Empty when it is a topic endpoint that is asked for."""
+    """Empty if a topic endpoint is requested."""
     window: int
     durable: bool
     browser: bool
     wants_changes: bool
-    """The client wants to hear whether the flow is fed."""
+    """The client wants to be told whether the flow is fed."""
     last_received_id: int | None
     """Set when a handle that lives on is bound again."""
     selector: str
     replay: bytes | None
-    """From where the queue's messages are to be replayed, if at all: a kind, and what it needs."""
+    """Where to start replaying the queue's messages, if at all: a kind, and what it needs."""
     transacted: bool
     session_id: int = 0
-    """Of the transacted session that it is part of."""
+    """The transacted session that it is part of."""
     partition_group: int | None = None
-    """What the answer to the handle's bind before said of it, where it was bound to a partitioned queue."""
+    """The one in the answer to the handle's previous bind, if that was to a partitioned queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class AckRange:
-    """Ids `first` to `last` of a flow, both included; ids that were never delivered mean nothing."""
+    """Ids `first` to `last` of a flow, both included; ids that were never delivered have no effect."""
 
     first: int
     last: int
@@ -92,14 +92,14 @@ class ClientAck:
 
 @dataclass(frozen=True, slots=True)
 class Unbind:
-    """Give a consumer flow up."""
+    """Give up a consumer flow."""
 
     flow_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseFlow:
-    """Give a publisher flow up."""
+    """Give up a publisher flow."""
 
     flow_id: int
 
@@ -115,7 +115,7 @@ class CreateQueue:
 
 @dataclass(frozen=True, slots=True)
 class FlowChange:
-    """Whether the broker feeds a flow; the same body is told by the broker and answered by the client."""
+    """Whether the broker feeds a flow; the broker sends this body, and the client answers with the same."""
 
     flow_id: int
     active: bool
@@ -123,7 +123,7 @@ class FlowChange:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRequest:
-    """A request that is not read here."""
+    """A request that this module does not read."""
 
     kind: int
 
@@ -132,14 +132,14 @@ AssuredRequest = OpenFlow | Bind | ClientAck | Unbind | CloseFlow | CreateQueue 
 
 
 def read_assured(body: bytes) -> AssuredRequest:
-    """What a client's assured control body says; raises `ProtocolError`."""
+    """Read a client's assured control body; raises `ProtocolError`."""
     message = decode_assured(body)
     reader = _READERS.get(message.kind)
     return UnknownRequest(message.kind) if reader is None else reader(_Items(message.items))
 
 
 class _Items:
-    """Looks parameters up; the first of a kind counts."""
+    """Looks up parameters; the first of a kind counts."""
 
     def __init__(self, items: tuple[AssuredItem, ...]) -> None:
         self.all = items
@@ -239,19 +239,19 @@ _READERS: dict[int, Callable[[_Items], AssuredRequest]] = {
 
 @dataclass(frozen=True, slots=True)
 class OpenedFlow:
-    """Answer to `OpenFlow`: the flow's number, the name that resumes it, and up to where nothing need be resent."""
+    """The answer to `OpenFlow`: the flow's number, the name that resumes it, and the id after which to resend."""
 
     flow_id: int
     name: str
     last_accepted_id: int
     publisher_id: int
     session_id: int | None = None
-    """Of the transacted session that it is part of; a client waits for it in vain otherwise."""
+    """The transacted session that it is part of; without it, a client waits in vain."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundFlow:
-    """Answer to `Bind`."""
+    """The answer to `Bind`."""
 
     flow_id: int
     queue: str
@@ -261,8 +261,8 @@ class BoundFlow:
     max_message_bytes: int
     max_unacked: int
     spooler: int | None = None
-    """64 bits in front of the numbers of messages: both together are what names a message to applications. A client has
-    no such name for messages where it is left out."""
+    """The 64 bits that precede a message's number: together they identify the message to applications. If left out, a
+    client has no such id for messages."""
     partition_group: int | None = None
     """16 bits by which a client names its share of a partitioned queue when it binds the handle again."""
 
@@ -314,7 +314,7 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
 
 
 def publisher_ack_body(flow_id: int, last_id: int) -> bytes:
-    """The body that acknowledges everything of a publisher flow up to an id, or refuses that id."""
+    """The body that acknowledges all messages of a publisher flow up to an id, or refuses that id."""
     return _body(
         AssuredKind.CLIENT_ACK,
         (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")),
@@ -324,7 +324,7 @@ def publisher_ack_body(flow_id: int, last_id: int) -> bytes:
 
 
 def flow_body(kind: AssuredKind, flow_id: int) -> bytes:
-    """The body that answers or tells the end of a flow."""
+    """The body that answers or announces the end of a flow."""
     return _body(kind, (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")))
 
 

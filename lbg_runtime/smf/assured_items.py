@@ -1,4 +1,4 @@
-"""Assured control bodies as a list of parameters: version 3 both ways, version 2 as far as reading."""
+"""Assured control bodies as a list of parameters: version 3 both ways, version 2 for reading only."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,7 +12,7 @@ _OLD_HEAD_BYTES = 3
 
 
 class AssuredKind(IntEnum):
-    """What an assured control body asks, answers or tells."""
+    """What an assured control body asks, answers or announces."""
 
     OPEN_FLOW = 0
     CLIENT_ACK = 3
@@ -69,7 +69,7 @@ class AssuredItem:
 
 @dataclass(frozen=True, slots=True)
 class AssuredBody:
-    """An assured control body; of version 3 it is all of it but padding."""
+    """An assured control body; for version 3, all of it except padding."""
 
     kind: int
     items: tuple[AssuredItem, ...] = ()
@@ -86,7 +86,7 @@ def decode_assured(body: bytes) -> AssuredBody:
         kind, size, start = body[1], int.from_bytes(body[2:6], "big"), _HEAD_BYTES
     elif version == _OLD_VERSION:
         word = int.from_bytes(body[1:3], "big")
-        # The old form counts four-byte words and fills the last one with zero bytes, which read as padding.
+        # The old form counts four-byte words and fills the last one up with zero bytes, which read as padding.
         kind, size, start = word >> 12, (word & 0x0FFF) * 4, _OLD_HEAD_BYTES
     else:
         raise ProtocolError(f"assured control version {version}")

@@ -1,4 +1,4 @@
-"""Login: what a client says of itself, and what the broker says that it can do."""
+"""Login: what a client says about itself, and the capabilities that the broker answers with."""
 
 import base64
 import binascii
@@ -50,14 +50,14 @@ class ClientItem:
 
 @dataclass(frozen=True, slots=True)
 class ClientCtrl:
-    """A login body, request or answer, bit for bit."""
+    """A login body, request or answer, preserved bit for bit."""
 
     kind: int
     items: tuple[ClientItem, ...] = ()
     mark: int = 0
 
     def find(self, kind: int) -> bytes | None:
-        """Value of the first parameter of this kind, or None."""
+        """The value of the first parameter of this kind, or None."""
         for item in self.items:
             if item.kind == kind:
                 return item.value
@@ -65,28 +65,28 @@ class ClientCtrl:
 
 
 class Scheme(IntEnum):
-    """How a client shows who it is."""
+    """How a client authenticates."""
 
     BASIC = 0
-    """By a name and a password; also meant where a login says nothing."""
+    """With a name and a password; also the default if a login does not say."""
     CLIENT_CERTIFICATE = 1
-    """By the certificate of its TLS connection."""
+    """With the certificate of its TLS connection."""
     KERBEROS = 2
     OAUTH = 0x0A
-    """By a token."""
+    """With a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
-    """Who wants to come in. What only they may know is in no representation."""
+    """A request to log in. Its secrets appear in no representation."""
 
     username: str
     password: str = field(repr=False)
     client_name: str
-    """Empty when the client leaves the choice to the broker."""
+    """Empty if the client leaves the choice to the broker."""
     vpn: str
     keep_alive_s: int
-    """The client sends at least one frame in this many seconds, 0 when it promised nothing."""
+    """The client sends at least one frame in this many seconds; 0 if it promised nothing."""
     scheme: int = Scheme.BASIC
     access_token: str = field(default="", repr=False)
 
@@ -125,7 +125,7 @@ def encode_client_ctrl(message: ClientCtrl) -> bytes:
 
 
 def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
-    """What a login frame and its body say; raises `ProtocolError`."""
+    """Read a login frame and its body; raises `ProtocolError`."""
     keep_alive = message.find(ClientKind.KEEP_ALIVE)
     extended = decode_extended(frame.find(ParameterKind.EXTENDED) or b"")
     return LoginRequest(
@@ -140,7 +140,7 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
 
 
 def _unveil(frame: Frame, kind: ParameterKind) -> str:
-    # BASE64 only keeps odd characters whole; it hides nothing.
+    # Base64 only protects unusual characters; it hides nothing.
     value = frame.find(kind) or b""
     try:
         return text_of(base64.b64decode(value, validate=True))

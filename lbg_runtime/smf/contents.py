@@ -1,6 +1,6 @@
-"""What is inside a message: payload, headers and user properties, both ways.
+"""The contents of a message: payload, headers and user properties, both ways.
 
-A broker passes the body on unseen; this is for whoever makes or reads messages in Python.
+A broker passes the body on unread; this is for code that makes or reads messages in Python.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class _Section(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The inside of a message. `payload_kind` says what the attachment of a string, map or stream decodes to."""
+    """The contents of a message. `payload_kind` says whether the attachment decodes to a string, map or stream."""
 
     attachment: bytes
     payload_kind: int = PayloadKind.BYTES
@@ -60,7 +60,7 @@ class Contents:
 
 
 def encode_contents(contents: Contents) -> tuple[bytes | None, bytes]:
-    """The contents summary, None where none is needed, and the body."""
+    """Encode contents as the contents summary, None if none is needed, and the body."""
     maps: dict[str, SdtValue] = {}
     if contents.headers:
         maps[_HEADERS] = contents.headers
@@ -86,7 +86,7 @@ def decode_contents(summary: bytes | None, body: bytes) -> Contents:
 
 
 def relay_of(message: Message) -> Relay:
-    """A message of this process as a broker keeps published ones."""
+    """Convert a message of this process to the form in which a broker keeps published ones."""
     headers: dict[str, SdtValue] = {}
     if message.message_id is not None:
         headers[MESSAGE_ID] = message.message_id
@@ -97,7 +97,7 @@ def relay_of(message: Message) -> Relay:
 
 
 def with_property(relay: Relay, name: str, *, value: SdtValue) -> Relay:
-    """The same message with one more user property; as it is where its inside cannot be read."""
+    """The same message with one more user property; unchanged if its contents cannot be read."""
     try:
         contents = decode_contents(relay.contents, relay.body)
     except ProtocolError:
@@ -109,8 +109,8 @@ def with_property(relay: Relay, name: str, *, value: SdtValue) -> Relay:
 def message_of(topic: str, relay: Relay) -> Message:
     """A published message as the runtime sees it; raises `ProtocolError` for contents that cannot be read.
 
-    A string payload comes as its UTF-8, a map or a stream as its encoding. Properties of types that the runtime has
-    no value for (destinations, maps, streams, messages) are left out.
+    A string payload becomes its UTF-8, a map or a stream its encoding. Properties of types that the runtime has no
+    values for (destinations, maps, streams, messages) are left out.
     """
     contents = decode_contents(relay.contents, relay.body)
     payload = contents.attachment
@@ -141,7 +141,7 @@ def _section(kind: _Section, size: int) -> bytes:
 
 
 def _sections(summary: bytes, body: bytes) -> tuple[bytes, bytes]:
-    """Attachment and metadata; sections of other kinds are passed over."""
+    """The attachment and the metadata; sections of other kinds are skipped."""
     found = {_Section.ATTACHMENT: b"", _Section.METADATA: b""}
     position = offset = 0
     while position < len(summary):
@@ -160,7 +160,7 @@ def _sections(summary: bytes, body: bytes) -> tuple[bytes, bytes]:
 
 
 def _decode_metadata(attachment: bytes, metadata: bytes) -> Contents:
-    # One block is all that clients write; whatever follows the first is not theirs.
+    # Clients write only one block; anything after the first is not theirs.
     if len(metadata) < _METADATA_HEAD_BYTES or metadata[0] < 1 or metadata[1] != _SDT_BLOCK:
         raise ProtocolError("metadata without a block of structured data")
     end = _METADATA_HEAD_BYTES + int.from_bytes(metadata[2:_METADATA_HEAD_BYTES], "big")

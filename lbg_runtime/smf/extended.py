@@ -1,4 +1,4 @@
-"""Extended parameters: a stream of its own inside one parameter of a frame."""
+"""Extended parameters: a separate stream inside one parameter of a frame."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ from lbg_runtime.model.errors import ProtocolError
 
 _HEAD_BYTES = 2
 _FIXED_BYTES = (0, 1, 2, 4, 8)
-"""Of a value, by the format in the head; the two formats after these have a length that counts itself and the head."""
+"""A value's size by the format in its head; the next two formats have a length that counts itself and the head."""
 _KIND_BITS = 0x0FFF
 
 
@@ -14,15 +14,15 @@ class ExtendedKind(IntEnum):
     """Extended parameters that are read or written here."""
 
     MESSAGE_NUMBER = 0x29
-    """Eight bytes, the latter half of a message's replication group message id; without it a client takes the id of the
-    delivery, which another delivery does not have."""
+    """Eight bytes, the latter half of a message's replication group message id; without it a client uses the delivery
+    id, which differs between deliveries."""
     OAUTH_ISSUER = 0x2F
     OPENID_TOKEN = 0x30
     ACCESS_TOKEN = 0x31
 
 
 def decode_extended(stream: bytes) -> dict[int, bytes]:
-    """Values by kind, the last one of each; raises `ProtocolError`."""
+    """Decode values by kind, the last one of each; raises `ProtocolError`."""
     values: dict[int, bytes] = {}
     position = 0
     while position < len(stream):
@@ -37,7 +37,7 @@ def decode_extended(stream: bytes) -> dict[int, bytes]:
 
 
 def _value_at(stream: bytes, position: int, form: int) -> tuple[int, int]:
-    """Where a value starts and ends, as its head says."""
+    """Where a value starts and ends, according to its head."""
     start = position + _HEAD_BYTES
     if form < len(_FIXED_BYTES):
         return start, start + _FIXED_BYTES[form]

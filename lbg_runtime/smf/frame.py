@@ -12,7 +12,7 @@ HOPS = 255
 """The hop count that a broker writes."""
 
 DISCARDED = 0x80
-"""Flag: messages were lost on the way before this one."""
+"""Flag: messages before this one were lost on the way."""
 ELIDING = 0x40
 ASSURED = 0x10
 """Flag: the message was published persistently, or is delivered from a queue."""
@@ -23,7 +23,7 @@ _PROTOCOL_BITS = 0x3F
 
 
 class Protocol(IntEnum):
-    """What the body of a frame is."""
+    """What kind of body a frame has."""
 
     ASSURED_CTRL = 0x09
     KEEP_ALIVE = 0x0B
@@ -34,7 +34,7 @@ class Protocol(IntEnum):
 
 
 class ParameterKind(IntEnum):
-    """Standard parameters of a frame, as far as anything here reads or writes them."""
+    """Standard parameters of a frame that are read or written here."""
 
     PUBLISHER_ID = 0x01
     PRIORITY = 0x03
@@ -50,11 +50,11 @@ class ParameterKind(IntEnum):
     TOPIC = 0x18
     TIME_TO_LIVE = 0x1C
     EXTENDED = 0x1F
-    """Parameters of a longer kind, one after the other: `smf/extended.py`."""
+    """Extended parameters, one after the other: `smf/extended.py`."""
 
 
 class LightKind(IntEnum):
-    """Lightweight parameters: up to 3 bytes of value behind one byte."""
+    """Lightweight parameters: one byte, then up to 3 bytes of value."""
 
     CORRELATION_TAG = 0
     TOPIC_POSITION = 1
@@ -63,7 +63,7 @@ class LightKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a frame. `mark` holds the two bits that say what a reader does that does not know it."""
+    """One parameter of a frame. `mark` holds the two bits that tell readers without knowledge of it what to do."""
 
     kind: int
     value: bytes = b""
@@ -73,7 +73,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole frame, every bit of it but padding."""
+    """One whole frame, every bit of it except padding."""
 
     protocol: int
     parameters: tuple[Parameter, ...] = ()
@@ -82,11 +82,11 @@ class Frame:
     """The bits 0xF8 of the first byte."""
     mark: int = 2
     service: int = 0
-    """The third byte as it stands; its high half is the class of service."""
+    """The third byte, unchanged; its high half is the class of service."""
     hops: int = HOPS
 
     def find(self, kind: int, *, light: bool = False) -> bytes | None:
-        """Value of the first parameter of this kind, or None."""
+        """The value of the first parameter of this kind, or None."""
         for parameter in self.parameters:
             if parameter.kind == kind and parameter.light is light:
                 return parameter.value
@@ -99,7 +99,7 @@ class Frame:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a frame; raises `ValueError` for a field that does not fit its place."""
+    """The bytes of a frame; raises `ValueError` for a field that does not fit."""
     parameters = b"".join(map(encode_parameter, frame.parameters))
     header_bytes = HEADER_BYTES + len(parameters)
     head = bytes((frame.flags | VERSION, frame.mark << 6 | frame.protocol, frame.service, frame.hops))
@@ -107,7 +107,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def encode_parameter(parameter: Parameter) -> bytes:
-    """The bytes of one parameter, in the long form where the value needs it."""
+    """The bytes of one parameter, in the long form if the value needs it."""
     size = len(parameter.value)
     mark = parameter.mark << 6
     if parameter.light:
@@ -120,7 +120,7 @@ def encode_parameter(parameter: Parameter) -> bytes:
 
 
 def decode_frame(raw: bytes) -> Frame:
-    """Read one whole frame as `FrameReader` cuts it."""
+    """Read one whole frame, as cut by `FrameReader`."""
     header_bytes, total = check_lengths(raw, 0)
     if total != len(raw):
         raise ProtocolError(f"the frame says it is {total} bytes long and is {len(raw)}", 8)
@@ -147,7 +147,8 @@ def decode_frame(raw: bytes) -> Frame:
 def parameter_at(raw: bytes, position: int, header_bytes: int) -> tuple[int, int, int]:
     """Kind, first byte of the value and end of the parameter at `position`; kind -1 for a padding byte.
 
-    The caller asks only for positions below `header_bytes`. Every answer moves forward, so a loop over it ends.
+    The caller asks only for positions below `header_bytes`. The end is always beyond `position`, so a loop over it
+    terminates.
     """
     lead = raw[position]
     if lead & 0x20:
@@ -181,7 +182,7 @@ def protocol_of(raw: bytes) -> int:
 
 
 def check_lengths(data: bytes, position: int) -> tuple[int, int]:
-    """Header and total length of the frame that starts at `position`, of which at least 12 bytes are there."""
+    """Header and total length of the frame that starts at `position`, of which at least 12 bytes are available."""
     if data[position] & 7 != VERSION:
         raise ProtocolError(f"version {data[position] & 7} where {VERSION} is spoken", 0)
     header_bytes, total = _LENGTHS.unpack_from(data, position + 4)
@@ -191,22 +192,22 @@ def check_lengths(data: bytes, position: int) -> tuple[int, int]:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, whatever pieces it comes in. Owned by one connection.
+    """Cuts a byte stream, in pieces of any size, into frames. Owned by one connection.
 
     Linear in the bytes fed, and never holds more than one unfinished frame, at most `limit_bytes` of it. After a
-    `ProtocolError` the stream cannot be read any further.
+    `ProtocolError` the stream can be read no further.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        """Longest frame that is taken; may be changed between frames."""
+        """The longest frame accepted; may be changed between frames."""
         self._data = b""
         self._position = 0
         self._unfinished = bytearray()
         self._needed = HEADER_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Add what arrived; call `next_frame` until it answers None before feeding more."""
+        """Add what arrived; call `next_frame` until it returns None before feeding more."""
         if not self._unfinished:
             self._data = data
             self._position = 0
@@ -222,7 +223,7 @@ class FrameReader:
         data, position = self._data, self._position
         available = len(data) - position
         if not available:
-            return None  # `_needed` stays that of the unfinished frame
+            return None  # `_needed` remains that of the unfinished frame
         self._needed = HEADER_BYTES
         if available >= HEADER_BYTES:
             _, total = check_lengths(data, position)

@@ -1,7 +1,7 @@
-"""Message frames, the hot path: what a broker reads of a published one, and how it is sent on without building it anew.
+"""Message frames, the hot path: what a broker reads of a published one, and how it forwards it without rebuilding it.
 
-The parameters of one hop (ids, flow, flags of the acknowledgement) are taken out once; everything else, body included,
-is passed on unchanged behind a prefix that only packs the ids of the new hop.
+The parameters of one hop (ids, flow, flags of the acknowledgement) are removed once; everything else, body included, is
+passed on unchanged after a prefix that only packs the ids of the new hop.
 """
 
 import struct
@@ -27,17 +27,17 @@ from lbg_runtime.smf.frame import (
 )
 
 PERSISTENT = 1
-"""Delivery mode; 0 is non-persistent and spooled like it, none at all is direct."""
+"""Delivery mode; 0 is non-persistent, spooled like persistent; none at all is direct."""
 
 HIGHEST_CLASS = 2
-"""Classes of service of direct messages begin with 0."""
+"""The highest class of service of direct messages; the lowest is 0."""
 
 _PLAIN = struct.Struct(">4sII")
-# The kind and the length of a parameter are one number, as what is packed is paid for by the piece.
+# The kind and the length of a parameter are one number, as packing costs per item.
 _HOP = struct.Struct(">4sIIHQHQHI")
 _NUMBERED_HOP = struct.Struct(">4sIIHQHQHIIQ")
 _USUAL_HOP = struct.Struct(_NUMBERED_HOP.format + "3s")
-"""With the mode of a message that was not shown before."""
+"""Followed by the mode of a message that was not shown before."""
 _NUMBER_BYTES = _NUMBERED_HOP.size - _HOP.size
 _REDELIVERED = bytes((0x80 | ParameterKind.REDELIVERED, 2))
 _LIGHT = 0x20
@@ -51,7 +51,7 @@ _HOP_KINDS = frozenset(
         ParameterKind.REDELIVERED,
         ParameterKind.FLOW_ID,
         ParameterKind.DELIVERY_MODE,
-        # Not part of a message at all; passed on, they would confuse the next hop.
+        # Not part of the message at all; passed on, they would confuse the next hop.
         ParameterKind.RESPONSE,
         ParameterKind.USERNAME,
         ParameterKind.PASSWORD,
@@ -59,7 +59,7 @@ _HOP_KINDS = frozenset(
         _LIGHT | LightKind.CORRELATION_TAG,
     )
 )
-# Plain integers: comparing with the members of an enumeration costs as much as all the rest of reading a message.
+# Plain integers: comparing with enum members costs as much as everything else in reading a message.
 _TOPIC = int(ParameterKind.TOPIC)
 _CONTENTS = int(ParameterKind.CONTENTS)
 _MESSAGE_ID = int(ParameterKind.MESSAGE_ID)
@@ -68,14 +68,14 @@ _NUMBERS = frozenset((int(ParameterKind.PRIORITY), int(ParameterKind.TIME_TO_LIV
 _LONGEST_NUMBER_BYTES = 8
 
 
-# These two are not frozen as most values are, which would take four times as long: both are made for every message.
+# These two are not frozen, unlike most values: freezing takes four times as long, and both are made for every message.
 @dataclass(slots=True)
 class PublishedFrame:
     """A message as a publisher sent it."""
 
     topic: str
     assured: bool
-    """Published persistently: it has ids and wants to be acknowledged."""
+    """Published persistently: it has ids and expects an acknowledgement."""
     flow_id: int
     message_id: int
     relay: "Relay"
@@ -83,8 +83,7 @@ class PublishedFrame:
 
 @dataclass(slots=True)
 class Relay:
-    """The part of a message that passes a broker unchanged, made once and packed into every delivery of it. Nobody
-    changes it."""
+    """The part of a message that passes a broker unchanged, made once and packed into each delivery. Never changed."""
 
     head: bytes
     """The first four bytes of the frame, without the flags of one hop."""
@@ -92,20 +91,20 @@ class Relay:
     """Parameters."""
     body: bytes
     contents: bytes | None
-    """Value of the contents summary: how the body is divided."""
+    """The value of the contents summary, which says how the body is divided."""
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to keep it."""
+        """The bytes needed to keep it."""
         return len(self.carried) + len(self.body)
 
     @property
     def class_of_service(self) -> int:
-        """Of a direct message: 0 to 2, the highest leaves first. What is above counts as the highest."""
+        """That of a direct message: 0 to 2, the highest leaves first. Anything above counts as the highest."""
         return min(self.head[2] >> 4, HIGHEST_CLASS)
 
     def with_contents(self, contents: bytes | None, body: bytes) -> "Relay":
-        """The same message with another inside."""
+        """The same message with other contents."""
         pieces, position = [], 0
         while position < len(self.carried):
             kind, _, end = parameter_at(self.carried, position, len(self.carried))
@@ -121,9 +120,9 @@ class Relay:
     ) -> bytes:
         """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it.
 
-        `number` is the message's own, the same in each of its deliveries; 0 for one without.
+        `number` is the message's own, the same in each of its deliveries; 0 if it has none.
         """
-        # One call for the whole: this is the larger part of what a delivery costs.
+        # One call for everything: this is the larger part of a delivery's cost.
         # fmt: off
         if number and not redelivered:
             header_bytes = _USUAL_HOP.size + len(self.carried)
@@ -148,7 +147,7 @@ class Relay:
         # fmt: on
 
     def direct_prefix(self, *, discarded: bool = False) -> bytes:
-        """Bytes of a direct delivery up to `carried`; `discarded` tells of messages lost before it."""
+        """Bytes of a direct delivery up to `carried`; `discarded` reports that messages before it were lost."""
         head = bytes((self.head[0] | DISCARDED,)) + self.head[1:] if discarded else self.head
         header_bytes = HEADER_BYTES + len(self.carried)
         return _PLAIN.pack(head, header_bytes, header_bytes + len(self.body))
@@ -157,13 +156,13 @@ class Relay:
 _ID = (0x80 | ParameterKind.MESSAGE_ID) << 8 | 10
 _BEFORE = (0x80 | ParameterKind.PREVIOUS_ID) << 8 | 10
 _FLOW = (0x80 | ParameterKind.FLOW_ID) << 8 | 6
-# The kind with its format, a value of eight bytes, in a parameter of the longer kinds.
+# The kind with its format, a value of eight bytes, in an extended parameter.
 _NUMBER = (ParameterKind.EXTENDED << 8 | _NUMBER_BYTES) << 16 | 4 << 12 | ExtendedKind.MESSAGE_NUMBER
 _MODE = bytes((0x80 | ParameterKind.DELIVERY_MODE, 3, PERSISTENT))
 _REDELIVERED_MODE = _REDELIVERED + _MODE
 
 
-# There are few different ones, so each is made once.
+# There are few different heads, so each is made once.
 @lru_cache(maxsize=256)
 def _assured_head(head: bytes) -> bytes:
     return bytes((head[0] | ASSURED,)) + head[1:]
@@ -175,9 +174,9 @@ def _plain_head(head: bytes) -> bytes:
 
 
 def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES) -> PublishedFrame:
-    """Read a message frame as `FrameReader` cuts it; raises `ProtocolError`.
+    """Read a message frame, as cut by `FrameReader`; raises `ProtocolError`.
 
-    `longest_number_bytes` is of priority and time to live, which a store of an older version may have longer.
+    `longest_number_bytes` limits priority and time to live, which may be longer in a store of an older version.
     """
     header_bytes, total = check_lengths(raw, 0)
     if total != len(raw):
@@ -189,7 +188,7 @@ def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES
     position = kept_from = HEADER_BYTES
     while position < header_bytes:
         kind = raw[position] & _KIND_BITS
-        # Nearly all are of the short form and right: a call for each would take as long as all the rest.
+        # Nearly all have the short form and are valid: a call for each would take as long as everything else.
         if (
             0 < kind < _LIGHT
             and position + 1 < header_bytes
@@ -212,7 +211,7 @@ def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES
         elif kind == _CONTENTS:
             contents = raw[start:end]
         elif kind in _NUMBERS and end - start > longest_number_bytes:
-            # Whoever reckons with it later, be it in another life of the broker, could refuse it no more.
+            # Code that uses it later, perhaps in another life of the broker, could no longer refuse it.
             raise ProtocolError(f"a number of {end - start} bytes where {longest_number_bytes} are the most", start)
         position = end
     if kept_from < header_bytes:
@@ -224,7 +223,7 @@ def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES
 
 
 def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority: int = 4) -> Relay:
-    """What a publisher's message of this topic and body would become, for messages made inside a broker or a test."""
+    """What a publisher's message with this topic and body would become, for messages made in a broker or a test."""
     parameters = [Parameter(ParameterKind.TOPIC, topic.encode() + b"\0", mark=2)]
     if contents is not None:
         parameters.append(Parameter(ParameterKind.CONTENTS, contents, mark=2))

@@ -1,4 +1,4 @@
-"""Answers: the response parameter, and how a frame answers another."""
+"""Answers: the response parameter, and the frame that answers another."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from lbg_runtime.smf.frame import Frame, LightKind, Parameter, ParameterKind, Pr
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A code and its text. Clients match both, the text with its case."""
+    """A code and its text. Clients match both, the text case-sensitively."""
 
     code: int
     text: str
@@ -18,7 +18,7 @@ OK = Response(200, "OK")
 
 
 def answer(protocol: Protocol, body: bytes, response: Response | None, tag: bytes | None = None) -> Frame:
-    """A frame of a broker; `tag` is the one of the frame that it answers."""
+    """Make a broker's frame; `tag` is that of the frame that it answers."""
     parameters = []
     if tag is not None:
         parameters.append(Parameter(LightKind.CORRELATION_TAG, tag, light=True))

@@ -19,7 +19,7 @@ from lbg_runtime.smf.text import close_text, closed_text, text_of
 
 
 class SdtKind(IntEnum):
-    """Types of items."""
+    """The types of items."""
 
     NULL = 0
     BOOL = 1
@@ -36,7 +36,7 @@ class SdtKind(IntEnum):
 
 
 class DestinationKind(IntEnum):
-    """What a destination names."""
+    """What a destination refers to."""
 
     TOPIC = 0
     QUEUE = 1
@@ -44,7 +44,7 @@ class DestinationKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A place to send to."""
+    """A place to send messages to."""
 
     kind: DestinationKind
     name: str
@@ -71,7 +71,7 @@ SdtValue = (
 )
 
 MAX_DEPTH = 32
-"""Maps and streams may be nested so deep; deeper is a peer that wants to exhaust the stack."""
+"""How deep maps and streams may be nested; deeper nesting is a peer's attempt to exhaust the stack."""
 
 _DOUBLE = struct.Struct(">d")
 _SINGLE = struct.Struct(">f")
@@ -117,7 +117,7 @@ def encode_stream(values: Sequence[SdtValue]) -> bytes:
 
 
 def decode_sdt(data: bytes) -> SdtValue:
-    """Read the one item that `data` is; raises `ProtocolError`."""
+    """Read the one item that `data` consists of; raises `ProtocolError`."""
     value, end = _read_item(data, 0, len(data), 0)
     if end != len(data):
         raise ProtocolError("bytes behind an item of structured data", end)

@@ -10,7 +10,7 @@ _HEAD_BYTES = 6
 
 
 class SubscriptionKind(IntEnum):
-    """What is asked for."""
+    """What a request asks for."""
 
     ADD = 0
     REMOVE = 1
@@ -19,7 +19,7 @@ class SubscriptionKind(IntEnum):
 
 
 class SubscriptionFlag(IntFlag):
-    """How it is asked for."""
+    """The flags of a request."""
 
     TOPIC = 0x04
     ANSWER_WANTED = 0x08
@@ -27,7 +27,7 @@ class SubscriptionFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """A subscription to add or to remove; `queue` is empty where it is the client's own."""
+    """A subscription to add or to remove; `queue` is empty if it is the client's own."""
 
     kind: SubscriptionKind
     flags: int

@@ -17,7 +17,7 @@ _CONSUMED_PART = struct.Struct(">IQQIQI")
 
 
 class TransactionKind(IntEnum):
-    """What is asked; what is answered."""
+    """What a request asks, or an answer says."""
 
     OPEN = 0
     CLOSE = 1
@@ -38,7 +38,7 @@ ANSWERS: dict[TransactionKind, TransactionKind] = {
     TransactionKind.ROLLBACK: TransactionKind.ROLLED_BACK,
     TransactionKind.RESUME: TransactionKind.RESUMED,
 }
-"""What each request is answered with."""
+"""The answer to each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ConsumedPart:
     last: int
     count: int
     received_id: int
-    """Transport acknowledgement: all up to it has arrived, and this many more may come."""
+    """Transport acknowledgement: everything up to this id has arrived, and `window` more may come."""
     window: int
 
 
@@ -70,14 +70,14 @@ class TransactionRequest:
     kind: TransactionKind
     session_id: int
     transaction: bytes
-    """What names the transaction in it, if anything does; answered as it came."""
+    """The transaction's id in it, if there is one; returned in the answer unchanged."""
     published: tuple[PublishedPart, ...]
     consumed: tuple[ConsumedPart, ...]
     name: str
 
 
 def read_transaction(body: bytes) -> TransactionRequest:
-    """What a client's body says; raises `ProtocolError`."""
+    """Read a client's body; raises `ProtocolError`."""
     items = decode_assured(body).items
     values = {item.kind: item.value for item in reversed(items)}
     try:
@@ -106,10 +106,10 @@ def answer_body(
     name: str = "",
     accepted: tuple[PublishedPart, ...] = (),
 ) -> bytes:
-    """The body that answers a request; with a refusal it has the same parts, or a client drops the connection.
+    """The body that answers a request; a refusal has the same parts, or a client drops the connection.
 
-    A commit that is refused is answered as rolled back: a client waits in vain for a refusal that says committed. To
-    close a session names no transaction, and a client that is answered with an empty one drops the connection too.
+    A refused commit is answered as rolled back: a client ignores a refusal that says committed, and waits in vain.
+    Closing a session names no transaction, and a client that is answered with an empty one drops the connection too.
     """
     items = [AssuredItem(_KIND, bytes((kind,))), AssuredItem(_SESSION, session_id.to_bytes(4, "big"))]
     if request.transaction:

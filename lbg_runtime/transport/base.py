@@ -14,13 +14,13 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 FlowSink = Callable[[FlowEvent], None]
-"""Takes the events of one flow handle in the order they happened. Must not raise and must not block."""
+"""Takes the events of one flow handle, in the order in which they happened. Must not raise and must not block."""
 
 ConnectionSink = Callable[[bool], None]
-"""Takes whether there is a connection. Must not raise and must not block."""
+"""Is called with whether there is a connection. Must not raise and must not block."""
 
 DirectSink = Callable[[Message], None]
-"""Takes direct messages of a subscription. Must not raise and must not block."""
+"""Takes the direct messages of a subscription. Must not raise and must not block."""
 
 
 class BoundFlow(Protocol):
@@ -29,16 +29,17 @@ class BoundFlow(Protocol):
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         """Tell the broker how a delivery of this handle ended. Never blocks; does nothing on a dead handle.
 
-        Kept during an outage and sent after the reconnect. May reach the broker up to a second later, but before
-        a following `unbind` ends. Settlements take effect in the order of the calls and without gaps: none
-        overtakes another, and after a reconnect those that the broken connection may have lost go again, before any
-        later one (law L3: what is settled of a key is a prefix; tests/sim/test_laws.py has the story). A transport that
-        cannot keep this for an outcome gives the handle up instead: `FlowDown`, and the message comes again.
+        Kept during an outage and sent after the reconnect. May reach the broker up to a second later, but before a
+        following `unbind` ends. Settlements take effect in the order of the calls and without gaps: none overtakes
+        another, and after a reconnect those that the broken connection may have lost are sent again, before any later
+        one (law L3: the settled messages of a key are a prefix; tests/sim/test_laws.py has the story). A transport that
+        cannot guarantee this for an outcome gives the handle up instead: `FlowDown`, and the message is delivered
+        again.
         """
         ...
 
     def stop_intake(self) -> None:
-        """Ask the broker to send nothing more; messages under way still reach the sink. Never blocks."""
+        """Ask the broker to send nothing more; messages in transit still reach the sink. Never blocks."""
         ...
 
     def start_intake(self) -> None:
@@ -46,28 +47,28 @@ class BoundFlow(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what was settled until now without waiting for the ack timer. Never blocks.
+        """Send all settlements made so far, without waiting for the ack timer. Never blocks.
 
-        What the same session sends after this call reaches the broker after these settlements, or one of the two is
-        lost with the connection or the handle.
+        Anything the same session sends after this call reaches the broker after these settlements, unless one of the
+        two is lost with the connection or the handle.
         """
         ...
 
     async def unbind(self) -> bool:
-        """Flush settlements and give the handle up; idempotent, never raises for a dead handle or a lost connection.
+        """Flush settlements and give the handle up. Idempotent; never raises for a dead handle or a lost connection.
 
-        After it returns the sink is not called again for this epoch. True: the broker has taken the settlements, and
-        what was delivered and not settled is back on the queue, flagged. False: that is not known, as the handle or the
-        connection was lost meanwhile or before. The handle is given up even when the caller is cancelled.
+        After it returns, the sink is not called again for this epoch. True: the broker has taken the settlements, and
+        messages delivered but not settled are back on the queue, flagged. False: this is not known, because the handle
+        or the connection was lost before or during the call. The handle is given up even when the caller is cancelled.
         """
         ...
 
 
 class Transport(Protocol):
-    """A session with a broker that comes back by itself. One owner opens and closes it."""
+    """A session with a broker that reconnects by itself. One owner opens and closes it."""
 
     async def open(self) -> None:
-        """Connect; raises `ConnectFailed`. After success an outage is retried for ever."""
+        """Connect; raises `ConnectFailed`. Once connected, it retries forever after an outage."""
         ...
 
     async def close(self) -> None:
@@ -75,60 +76,62 @@ class Transport(Protocol):
         ...
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
-        """Bind a flow with its intake closed; raises `BindFailed`. It is a standby until the sink is told `FlowActive`.
+        """Bind a flow with its intake closed; raises `BindFailed`. It is a standby until the sink gets `FlowActive`.
 
-        The broker sends nothing before `start_intake`, so what such a flow is given up for comes to the next one
-        unflagged; its activity is reported all the same. After an outage the handle is bound again by itself, with its
-        intake as it was. The sink may be called before this returns. Cancelling the call leaves no flow bound.
+        The broker sends nothing before `start_intake`, so if the flow is given up before that, the next flow gets the
+        messages unflagged; its activity is reported all the same. After an outage the transport binds the handle again,
+        with its intake as it was. The sink may be called before this returns. Cancelling the call leaves no flow bound.
         """
         ...
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        """Create an exclusive durable queue and its topic subscriptions where missing; raises `TransportError`."""
+        """Create an exclusive durable queue and its topic subscriptions if missing; raises `TransportError`."""
         ...
 
 
 MAX_TOGETHER = 256
-"""Messages that a broker takes in one transaction."""
+"""The most messages that a broker takes in one transaction."""
 
 UNSENDABLE_TOPIC = f"a topic must be 1 to {LARGEST_TOPIC_BYTES} bytes of UTF-8"
 """Why a message is refused, in every transport."""
 
 
 def too_many_together(count: int) -> str:
-    """Why so many messages are refused."""
+    """Why this many messages are refused."""
     return f"{count} messages in one transaction; at most {MAX_TOGETHER} are possible"
 
 
 class Messenger(Protocol):
-    """Sending and direct messages over the same session; a transport implements this too."""
+    """Publishing, and direct messages, over the same session; a transport implements this too."""
 
     def send(self, message: Message) -> "asyncio.Future[None]":
-        """Publish persistently; calls are sent in order. The future ends when the broker has confirmed.
+        """Publish persistently; calls are sent in order. The future completes when the broker has confirmed.
 
         Fails with `PublishRefused` (the broker said no) or `PublishFailed` (it may or may not be spooled). Survives a
-        reconnect: unconfirmed messages are sent again and the broker drops what it already has. Never blocks: the
-        caller bounds how many are unconfirmed. One whose future is cancelled before it has left may never be sent.
+        reconnect: unconfirmed messages are sent again, and the broker drops those it already has. Never blocks: the
+        caller bounds how many are unconfirmed. A message whose future is cancelled before it has left may never be
+        sent.
         """
         ...
 
     def send_together(self, messages: Sequence[Message]) -> "asyncio.Future[None]":
         """Publish one to `MAX_TOGETHER` messages in a local transaction: all become visible at once, or none does.
 
-        The future ends when the broker has committed; cancelled before that has begun, nothing is published. Calls
-        are committed in order, but not in one order with `send`. Fails with `PublishRefused` (none was published) or
-        `PublishFailed` (all of them may have been, or none): a transaction does not survive its connection.
+        The future completes when the broker has committed; if it is cancelled before the commit begins, nothing is
+        published. Calls are committed in order, but are not ordered relative to `send`. Fails with `PublishRefused`
+        (none was published) or `PublishFailed` (all of them may have been, or none): a transaction does not survive its
+        connection.
         """
         ...
 
     def send_direct(self, message: Message) -> None:
-        """Publish at most once, to whoever subscribes now. Never blocks; a lost message is nobody's error."""
+        """Publish at most once, to whoever is subscribed now. Never blocks; losing the message is not an error."""
         ...
 
     def watch_connection(self, sink: ConnectionSink) -> None:
-        """Have `sink` called with whether there is a connection: now, and at each change until `close`. One watcher.
+        """Call `sink` with whether there is a connection: now, and at each change until `close`. One watcher.
 
-        True means that what is sent directly leaves, and that subscriptions are restored.
+        True means that direct messages leave, and that subscriptions are restored.
         """
         ...
 
@@ -138,11 +141,11 @@ class Messenger(Protocol):
 
 
 class Browser(Protocol):
-    """Looking into a queue; a transport implements this too."""
+    """Looks into a queue; a transport implements this too."""
 
     async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:
-        """What lies on a queue, in order, whoever holds it; nothing is taken. Raises `TransportError`.
+        """Return the messages on a queue, in order, no matter who holds it; take none of them. Raises `TransportError`.
 
-        A broker does not say where a queue ends: what comes after a pause of `quiet_s` is not seen.
+        A broker does not say where a queue ends: messages that come after a pause of `quiet_s` are not seen.
         """
         ...

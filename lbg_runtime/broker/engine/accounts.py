@@ -7,14 +7,14 @@ from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.topic import matches
 
 DEFAULT_NAME = "default"
-"""Of the username that unknown ones count as, and of the profiles that let it do everything."""
+"""The name of the account that unknown usernames get, and of the profiles that let it do everything."""
 
 _INBOXES = "#P2P/"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """Allows all topics but the exceptions, or none but them."""
+    """Allows all topics except some, or only those."""
 
     allows_by_default: bool = True
     exceptions: tuple[str, ...] = ()
@@ -29,14 +29,14 @@ class TopicRule:
 
 @dataclass(frozen=True, slots=True)
 class AddressRule:
-    """Allows connections from everywhere but the exceptions, or from nowhere but them."""
+    """Allows connections from everywhere except some networks, or only from those."""
 
     allows_by_default: bool = True
     exceptions: tuple[str, ...] = ()
     """Addresses with the length of their network part: `127.0.0.0/8`."""
 
     def allows(self, address: str) -> bool:
-        """Whether a peer may connect; one without an address is inside this process and is no exception."""
+        """Whether a peer may connect; a peer without an address is inside this process and matches no exception."""
         is_exception = bool(address) and any(
             ip_address(address) in ip_network(exception, strict=False) for exception in self.exceptions
         )
@@ -66,13 +66,13 @@ class ClientProfile:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One client username. Changes of it, and of its profiles, count at once for clients that are logged in, for all
-    that they ask from then on; flows that are open stay open."""
+    """One client username. Changes to it, and to its profiles, take effect at once for all further requests of clients
+    that are logged in; open flows stay open."""
 
     name: str
     is_enabled: bool = True
     password: str | None = None
-    """None: any will do."""
+    """None: any password is accepted."""
     acl: AclProfile = field(default_factory=AclProfile)
     profile: ClientProfile = field(default_factory=ClientProfile)
 
@@ -80,42 +80,42 @@ class Account:
 class Accounts:
     """The usernames of one VPN. Called by the engine, and by administrators through it.
 
-    A username that nobody configured has the account `default`, as on a broker that asks nobody for a password, until
+    A username that is not configured has the account `default`, as on a broker that requires no passwords, until
     `is_closed` is set or that account is disabled.
     """
 
     def __init__(self) -> None:
         self.is_closed = False
-        """Whether only configured usernames may come in."""
+        """Whether only configured usernames may log in."""
         self.takes_passwords = True
         self.takes_certificates = False
         self.tokens: dict[str, str] = {}
-        """Access tokens that are good, each with the username that it stands for."""
+        """Valid access tokens, each with the username that it stands for."""
         self._accounts = {DEFAULT_NAME: Account(DEFAULT_NAME)}
 
     def get(self, username: str) -> Account | None:
-        """The account configured under this very name."""
+        """The account configured under exactly this name."""
         return self._accounts.get(username)
 
     def all(self) -> tuple[Account, ...]:
-        """Every account, in the order they were configured."""
+        """Every account, in the order of configuration."""
         return tuple(self._accounts.values())
 
     def put(self, account: Account) -> None:
-        """Configure a username, or change it: clients that have the account see it change."""
+        """Configure a username, or change it, also for clients that have the account."""
         known = self._accounts.setdefault(account.name, account)
         known.is_enabled, known.password = account.is_enabled, account.password
         known.acl, known.profile = account.acl, account.profile
 
     def remove(self, username: str) -> None:
-        """Forget a username; nothing if there is none."""
+        """Forget a username; no effect if there is none."""
         self._accounts.pop(username, None)
 
     def log_in(self, username: str, password: str | None, address: str) -> Account:
-        """The account of a client that may come in; its password is None where it has shown otherwise who it is.
+        """Return the account of a client that may log in; its password is None if it was authenticated in another way.
 
         401 `Unauthorized`, 403 `Basic Authentication Is Shutdown`, 403 `Client Username Is Shutdown`, 403 `Forbidden`
-        where its ACL profile does not let it connect from there.
+        if its ACL profile does not let it connect from there.
         """
         if password is not None and not self.takes_passwords:
             raise BrokerRefusal(403, "Basic Authentication Is Shutdown")
@@ -134,7 +134,7 @@ class Accounts:
 
 
 def _covers(exception: str, topic: str) -> bool:
-    # `*` would match a level that is written `>`, which stands for many.
+    # `*` would match the level `>`, which stands for many levels.
     if topic.endswith("/>") and not exception.endswith(">"):
         return False
     return matches(exception, topic)

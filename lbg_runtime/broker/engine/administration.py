@@ -1,4 +1,4 @@
-"""What an administrator changes and sees while clients are there."""
+"""What an administrator can change and see while clients are connected."""
 
 from collections.abc import Container, Iterator
 
@@ -14,25 +14,25 @@ from lbg_runtime.model.ids import QueueName
 
 
 class Administration:
-    """Part of an engine, with its rules: one thread, refusals are `BrokerRefusal`, effects are to be carried out.
+    """Part of an engine, with its rules: one thread, refusals are `BrokerRefusal`, effects must be carried out.
 
-    403 `Message VPN Not Allowed` for a VPN that does not exist, 503 `Unknown Queue` for such a queue.
+    403 `Message VPN Not Allowed` for a VPN that does not exist, 503 `Unknown Queue` for a queue that does not exist.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def vpn_names(self) -> tuple[str, ...]:
-        """Names of all VPNs, in the order they were added."""
+        """Names of all VPNs, in the order in which they were added."""
         return tuple(self._registry.vpns)
 
     # -- queues
 
     def change_queue(self, vpn: str, queue: QueueName, settings: QueueSettings) -> list[Effect]:
-        """Give a queue other settings.
+        """Change the settings of a queue.
 
-        Its flows end with 503 `Queue Shutdown` where it is to have none any more, or where they were admitted by
-        settings that changed.
+        Its flows end with 503 `Queue Shutdown` if it may no longer have any, or if settings by which they were admitted
+        have changed.
         """
         found = self._registry.vpn(vpn).queue(queue)
         before = found.settings
@@ -41,7 +41,7 @@ class Administration:
         return effects + found.change(settings)
 
     def delete_messages(self, vpn: str, queue: QueueName, sequences: Container[int] | None = None) -> list[Effect]:
-        """Remove messages from a queue, those in these places or all, whoever holds them."""
+        """Remove messages from a queue, those in these places or all, no matter who holds them."""
         return self._registry.vpn(vpn).queue(queue).delete_messages(sequences)
 
     def queue_messages(self, vpn: str, queue: QueueName) -> Iterator[MessageStatus]:
@@ -53,16 +53,16 @@ class Administration:
         return self._registry.vpn(vpn).queue(queue).groups()
 
     def reset_groups(self, vpn: str, queue: QueueName, group: str | None = None) -> list[Effect]:
-        """Choose a flow anew for one message group, or for all: with its next message, at once.
+        """Choose a new flow for one message group, or for all: at the group's next message, without waiting.
 
-        What is in flight stays where it is, so two flows can have messages of one group for a time.
+        Messages in flight stay where they are, so for a time two flows can have messages of one group.
         """
         return self._registry.vpn(vpn).queue(queue).unpin_group(group)
 
     # -- clients
 
     def accounts(self, vpn: str) -> Accounts:
-        """Who may come in; after a change that takes an account away or disables it, `end_clients_of` it."""
+        """The accounts of a VPN; after removing or disabling one, call `end_clients_of` for it."""
         return self._registry.vpn(vpn).accounts
 
     def end_clients_of(self, vpn: str, username: str) -> list[Effect]:
@@ -74,7 +74,7 @@ class Administration:
         return effects
 
     def end_client(self, vpn: str, client_name: str) -> list[Effect]:
-        """End the connection of a client, which may come back; 503 `Service Unavailable` where there is none."""
+        """End the connection of a client, which may connect again; 503 `Service Unavailable` if there is none."""
         client = self._registry.vpn(vpn).clients.get(client_name)
         if client is None:
             raise BrokerRefusal(503, "Service Unavailable")
@@ -99,5 +99,5 @@ class Administration:
 
 
 def _admission(settings: QueueSettings) -> tuple[object, ...]:
-    """What flows were admitted by: they cannot stay where it changes."""
+    """The settings by which flows were admitted: if they change, the flows cannot stay."""
     return settings.owner, settings.permission, *kind_of(settings)

@@ -1,4 +1,4 @@
-"""Who may bind to a queue."""
+"""Decides who may bind to a queue."""
 
 from lbg_runtime.broker.engine.answers import BindCounts
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
@@ -27,7 +27,7 @@ class Admission:
         self.counts.succeeded += 1
 
     def take_back(self) -> None:
-        """A bind that was let in was refused for something else."""
+        """Take back an admission: the bind was refused for another reason."""
         self.counts.succeeded -= 1
         self.counts.other += 1
 

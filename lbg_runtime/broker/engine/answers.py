@@ -1,4 +1,4 @@
-"""What the engine's calls take and answer, effects apart."""
+"""The arguments and results of the engine's calls, except effects."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,21 +12,21 @@ from lbg_runtime.model.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class BoundQueue:
-    """Answer to a bind."""
+    """The answer to a bind."""
 
     flow: FlowId
     active: bool
     """Whether the queue feeds the flow from the start; every flow of a non-exclusive queue and every browser is fed."""
     settings: QueueSettings
     partition_group: int | None = None
-    """What a client says when it binds the handle again, to have its partitions; None where there are none."""
+    """The client gives this back when it binds the handle again, to get its partitions; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherFlow:
-    """Answer to opening a publisher flow: `name` resumes it later, up to `last_answered_id` nothing need be resent.
+    """The answer to opening a publisher flow: `name` resumes it later; nothing up to `last_answered_id` need be resent.
 
-    What was refused counts as answered where the client knows that it was.
+    A refused message counts as answered if the client knows of the refusal.
     """
 
     flow: FlowId
@@ -36,7 +36,7 @@ class PublisherFlow:
 
 @dataclass(frozen=True, slots=True)
 class SettledRange:
-    """Ids `first` to `last` of a flow, both included, ended this way; ids never delivered on it count for nothing."""
+    """Ids `first` to `last` of a flow, both included, ended this way; ids never delivered on it have no effect."""
 
     first: DeliveryId
     last: DeliveryId
@@ -45,32 +45,32 @@ class SettledRange:
 
 @dataclass(slots=True)
 class BindCounts:
-    """How binds to a queue ended, since it was created."""
+    """How binds to a queue ended since it was created."""
 
     requested: int = 0
     succeeded: int = 0
     disabled: int = 0
-    """Refused because the queue has no flows."""
+    """Refused because the queue may have no flows."""
     max_exceeded: int = 0
     other: int = 0
-    """Refused for anything else."""
+    """Refused for any other reason."""
 
 
 @dataclass(slots=True)
 class DiscardCounts:
-    """Messages that a queue could not take since it was created, whether or not their publishers heard of it."""
+    """Messages that a queue could not take since it was created, whether or not their publishers were told."""
 
     disabled: int = 0
-    """It took none at all."""
+    """The queue took no messages at all."""
     too_large: int = 0
     over_quota: int = 0
 
 
 @dataclass(slots=True)
 class DeathCounts:
-    """Messages that left a queue for something else than being accepted, since it was created.
+    """Messages that left a queue other than by being accepted, since it was created.
 
-    Of each kind, how many there were, and how many of those went nowhere: the rest is on the dead message queue.
+    For each kind: how many there were, and how many of those were discarded; the rest went to the dead message queue.
     """
 
     rejected: int = 0
@@ -78,7 +78,7 @@ class DeathCounts:
     expired: int = 0
     expired_discarded: int = 0
     worn_out: int = 0
-    """Delivered as often as may be."""
+    """Delivered as often as allowed."""
     worn_out_discarded: int = 0
 
 
@@ -93,9 +93,9 @@ class FlowStatus:
     browser: bool
     window_size: int
     used_window_size: int
-    """Sent and not yet known to be received."""
+    """Messages sent and not yet known to be received."""
     unacked_count: int
-    """Held by its client and not settled; 0 for a browser and for a standby."""
+    """Messages held by its client and not settled; 0 for a browser and for a standby."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +117,20 @@ class GroupStatus:
 
     group: str
     flow: FlowId
-    """What it is pinned to."""
+    """The flow that it is pinned to."""
     client_name: str
     depth: int
     """Messages spooled, unacknowledged ones included."""
 
 
 class RebalanceState(Enum):
-    """What a partitioned queue does about its partitions; the words are SEMP's."""
+    """What a partitioned queue is doing with its partitions; the words are SEMP's."""
 
     READY = "ready"
     HOLDDOWN = "holddown"
-    """The rebalance delay runs."""
+    """The rebalance delay is running."""
     REBALANCING = "rebalancing"
-    """Partitions are on their way to another flow."""
+    """Partitions are moving to another flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class QueueStatus:
     flows: tuple[FlowStatus, ...]
     """Consumer flows in the order of the bind line, then browsers."""
     active_flow: FlowId | None
-    """The one flow that an exclusive queue feeds; None where nothing is bound, and for a non-exclusive queue."""
+    """The one flow that an exclusive queue feeds; None if nothing is bound, and for a non-exclusive queue."""
     depth: int
     """Messages spooled, unacknowledged ones included."""
     spooled_bytes: int
@@ -152,15 +152,15 @@ class QueueStatus:
     redelivered_count: int
     """Deliveries of messages that had been delivered before, since the queue was created."""
     first_sequence: int
-    """Of the first message spooled; of the next one to come where there is none."""
+    """That of the first spooled message, or of the next one to come if there is none."""
     last_sequence: int
-    """Of the latest message spooled: how many there were since the queue was created."""
+    """That of the latest message spooled: how many there were since the queue was created."""
     binds: BindCounts
     subscriptions: tuple[str, ...]
     partitions: tuple[PartitionStatus, ...] = ()
-    """By number; none where the queue is not partitioned."""
+    """By number; empty if the queue is not partitioned."""
     rebalance: RebalanceState | None = None
-    """None where the queue is not partitioned."""
+    """None if the queue is not partitioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,14 @@ class MessageStatus:
     """One spooled message, as an administrator sees it."""
 
     sequence: int
-    """Its place in the queue, which names it there."""
+    """Its place in the queue, which identifies it there."""
     size_bytes: int
     is_undelivered: bool
-    """Whether no flow was ever sent it."""
+    """Whether it was never sent on any flow."""
     spooled_at_s: int | None
-    """As `Published` has it."""
+    """As in `Published`."""
     number: int = 0
-    """As `Published` has it."""
+    """As in `Published`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class ClientStatus:
     name: str
     username: str
     account: str
-    """The configured username that says what it may do."""
+    """The configured username that determines what it may do."""
     address: str
     subscriptions: tuple[str, ...]
     flows: tuple[tuple[QueueName, FlowStatus], ...]

@@ -1,7 +1,7 @@
-"""What outlives a broker that keeps things, told as data: what changed, in order, so that it can be written down.
+"""The changes to a broker's persistent state as data, in order, so that they can be written down.
 
-Replaying the changes of a broker to another one (`restoration.py`) makes the second what the first would be after all
-connections broke at once. Temporary queues, clients and counters are not told of.
+Replaying the changes of one broker to another (`restoration.py`) brings the second to the state that the first would
+have if all its connections broke at once. Temporary queues, clients and counters are not included.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from lbg_runtime.broker.engine.spool import SpooledMessage
 
 QueueNumber = NewType("QueueNumber", int)
-"""One queue from its creation to its deletion; never reused, so a queue that is made again is another one."""
+"""One queue from its creation to its deletion; never reused, so a queue that is created again gets a new one."""
 
 NO_FLOW = FlowId(0)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueKept:
-    """A queue is there, or has other settings."""
+    """A queue was created, or its settings changed."""
 
     queue: QueueNumber
     vpn: str
@@ -35,14 +35,14 @@ class QueueKept:
 
 @dataclass(frozen=True, slots=True)
 class QueueGone:
-    """A queue is gone, with its messages and subscriptions."""
+    """A queue was deleted, with its messages and subscriptions."""
 
     queue: QueueNumber
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionKept:
-    """A queue attracts this."""
+    """A queue attracts this subscription."""
 
     queue: QueueNumber
     topic: str
@@ -50,13 +50,13 @@ class SubscriptionKept:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGone:
-    """A queue does not attract this any more."""
+    """A queue no longer attracts this subscription."""
 
     queue: QueueNumber
     topic: str
 
 
-# Those from here to `MessageUnlogged` are not frozen, which would double what it takes to make one: they come with
+# The classes from here to `MessageUnlogged` are not frozen, which would double the cost of making one: they come with
 # every message.
 @dataclass(slots=True)
 class MessageKept:
@@ -69,18 +69,18 @@ class MessageKept:
 
 @dataclass(slots=True)
 class MessagesDelivered:
-    """Messages have gone to a consumer flow; what was told of their deliveries before counts no more."""
+    """Messages were sent to a consumer flow; this replaces what was noted of their earlier deliveries."""
 
     queue: QueueNumber
     flow: FlowId
-    """`NO_FLOW` where its client has given them back."""
+    """`NO_FLOW` if the client has given them back."""
     deliveries: Sequence[tuple[int, DeliveryId, int]]
-    """Of each its place, the id, and how often it was delivered by now."""
+    """For each message its place, the delivery id, and how often it has been delivered by now."""
 
 
 @dataclass(slots=True)
 class MessagesGone:
-    """Messages have left a queue for good."""
+    """Messages have left a queue permanently."""
 
     queue: QueueNumber
     sequences: Sequence[int]
@@ -88,17 +88,17 @@ class MessagesGone:
 
 @dataclass(slots=True)
 class MessageLogged:
-    """A message is in a VPN's replay log, behind all that are there; told before queues are said to have it."""
+    """A message was appended to a VPN's replay log; noted before the changes that put it into queues."""
 
     vpn: str
     came_ns: int
-    """Unix time by which it is found there."""
+    """The Unix time by which it is found there."""
     message: Published
 
 
 @dataclass(slots=True)
 class MessageUnlogged:
-    """The oldest message of a VPN's replay log, which has this number, is not in it any more; queues may have it."""
+    """The oldest message of a VPN's replay log, which has this number, has left the log; queues may still have it."""
 
     vpn: str
     number: int
@@ -106,18 +106,18 @@ class MessageUnlogged:
 
 @dataclass(frozen=True, slots=True)
 class ReplayLogKept:
-    """A VPN has a replay log, or has other settings for it."""
+    """A VPN got a replay log, or its settings changed."""
 
     vpn: str
     settings: ReplayLogSettings
     began_ns: int
     first: int
-    """No message of a lower number was ever in it."""
+    """No message with a lower number was ever in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayLogGone:
-    """A VPN has no replay log any more. Its messages were told of before."""
+    """A VPN no longer has a replay log. The removal of its messages was noted before."""
 
     vpn: str
 
@@ -135,7 +135,7 @@ class FlowKept:
 
 @dataclass(frozen=True, slots=True)
 class FlowGone:
-    """Nobody comes back to a flow; what it held waits in its queue."""
+    """Nobody will come back to a flow; the messages that it held wait in its queue."""
 
     flow: FlowId
 
@@ -148,7 +148,7 @@ class PublisherKept:
     name: str
     last_judged_id: int
     refused: tuple[tuple[int, int, str], ...]
-    """Id, code and text of refusals that the publisher may not have heard of."""
+    """Id, code and text of refusals that may not have reached the publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class PublisherGone:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryIdsSkipped:
-    """No delivery id up to this one may be given again, and no number of a message."""
+    """No delivery id and no message number up to this one may be given again."""
 
     up_to: DeliveryId
 
@@ -187,9 +187,9 @@ Change = (
 
 
 class Changes:
-    """Gathers the changes of one engine until somebody takes them. Told by the engine's parts, asked by the shell.
+    """Gathers the changes to one engine until they are taken. The engine's parts add them, the shell takes them.
 
-    Of flows and publisher flows, which change with every message, only the latest state is told, once.
+    For flows and publisher flows, which change with every message, only the latest state is kept.
     """
 
     def __init__(self) -> None:
@@ -205,16 +205,16 @@ class Changes:
         self._log.append(change)
 
     def note_flow(self, queue: QueueNumber, flow: "ConsumerFlow") -> None:
-        """A flow's window has changed, or what it holds."""
+        """A flow's window, or what it holds, has changed."""
         self._flows[flow.id] = (queue, flow)
 
     def note_flow_gone(self, flow: FlowId) -> None:
-        """Nobody comes back to a flow."""
+        """Nobody will come back to a flow."""
         self._flows.pop(flow, None)
         self._log.append(FlowGone(flow))
 
     def note_publisher(self, vpn: str, state: "PublisherState") -> None:
-        """A publisher flow has come further."""
+        """A publisher flow has advanced."""
         self._publishers[state] = vpn
 
     def note_publisher_gone(self, vpn: str, state: "PublisherState") -> None:
@@ -239,7 +239,7 @@ class Changes:
 
 
 class QueueJournal:
-    """Tells the changes of one queue. Called by the queue and its parts, and where queues are made and deleted."""
+    """Notes the changes to one queue. Called by the queue and its parts, and where queues are created and deleted."""
 
     __slots__ = ("_changes", "_name", "_vpn", "queue")
 
@@ -250,19 +250,19 @@ class QueueJournal:
         self._changes = changes
 
     def configured(self, settings: QueueSettings) -> None:
-        """The queue is there, or has other settings."""
+        """The queue was created, or its settings changed."""
         self._changes.note(QueueKept(self.queue, self._vpn, self._name, settings))
 
     def deleted(self) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""
         self._changes.note(QueueGone(self.queue))
 
     def subscribed(self, topic: str) -> None:
-        """The queue attracts this."""
+        """The queue attracts this subscription."""
         self._changes.note(SubscriptionKept(self.queue, topic))
 
     def unsubscribed(self, topic: str) -> None:
-        """The queue does not attract this any more."""
+        """The queue no longer attracts this subscription."""
         self._changes.note(SubscriptionGone(self.queue, topic))
 
     def kept(self, sequence: int, message: Published) -> None:
@@ -270,20 +270,20 @@ class QueueJournal:
         self._changes.note(MessageKept(self.queue, sequence, message))
 
     def delivered(self, flow: "ConsumerFlow", messages: "Iterable[SpooledMessage]") -> None:
-        """Messages count as delivered on this flow, by the ids that they have now."""
+        """Messages count as delivered on this flow, under their current ids."""
         deliveries = [(message.sequence, message.delivery_id, message.delivery_count) for message in messages]
         self._changes.note(MessagesDelivered(self.queue, flow.id, deliveries))
         self._changes.note_flow(self.queue, flow)
 
     def given_back(self, message: "SpooledMessage") -> None:
-        """The client that a message was delivered to does not hold it any more."""
+        """The client that a message was delivered to no longer holds it."""
         delivery = (message.sequence, message.delivery_id, message.delivery_count)
         self._changes.note(MessagesDelivered(self.queue, NO_FLOW, (delivery,)))
 
     def gone(self, sequences: Sequence[int]) -> None:
-        """The messages in these places have left for good."""
+        """The messages in these places have left permanently."""
         self._changes.note(MessagesGone(self.queue, sequences))
 
     def flow_gone(self, flow: FlowId) -> None:
-        """Nobody comes back to a flow."""
+        """Nobody will come back to a flow."""
         self._changes.note_flow_gone(flow)

@@ -1,4 +1,4 @@
-"""What clients still hold of flows whose connection broke: the rule of re-binds, as `Queue` tells it."""
+"""The messages that clients still hold from flows whose connection broke: the rule of re-binds described in `Queue`."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from lbg_runtime.model.ids import DeliveryId
 
 
 class Claims:
-    """The remembered flows of one queue. Called by the queue only."""
+    """The remembered flows of one queue. Called only by the queue."""
 
     def __init__(self, spool: Spool, journal: QueueJournal | None) -> None:
         self._spool = spool
@@ -21,7 +21,7 @@ class Claims:
     def remember(self, flow: ConsumerFlow) -> None:
         """The connection of a flow broke; its client may come back to what it holds."""
         if flow.remembered_as in self._remembered:
-            # Never fed since it was bound again: its client holds what it held before.
+            # Not fed since it was bound again: its client still holds what it held before.
             self._remembered[flow.remembered_as].is_resumed = False
         elif flow.unsettled:
             self._remembered[flow.id] = RememberedFlow(flow.client_name, flow.window, flow.unsettled)
@@ -29,18 +29,18 @@ class Claims:
             self._note_gone(flow.id)
 
     def restore(self, flow: FlowId, client_name: str, window: Window, deliveries: Deliveries) -> None:
-        """A client of an earlier life of the broker may come back to what it holds."""
+        """A client from an earlier life of the broker may come back to what it holds."""
         self._remembered[flow] = RememberedFlow(client_name, window, deliveries)
 
     def give_up(self, flow: ConsumerFlow) -> None:
-        """The handle of a flow is given up: nothing of it is remembered."""
+        """The handle of a flow is given up: forget it."""
         self._note_gone(flow.id)
         self.end(flow.remembered_as)
 
     def resume(self, client_name: str, last_received_id: DeliveryId) -> FlowId | None:
-        """Find the flow that the client's handle was, by the last id it received, which no other flow had.
+        """Find the flow that was the client's handle, by the last id it received, which no other flow had.
 
-        Where none fits the client holds nothing that counts, and everything comes anew.
+        If none fits, the client holds nothing that counts, and everything is delivered anew.
         """
         if not last_received_id:
             return None
@@ -50,7 +50,7 @@ class Claims:
                 and not remembered.is_resumed
                 and remembered.window.has_been_received(last_received_id)
             ):
-                # What was under way above that id got lost: the client waits for it under a new id.
+                # Messages in transit above that id were lost: the client waits for them under new ids.
                 remembered.deliveries.take(DeliveryId(last_received_id + 1), LARGEST_ID)
                 remembered.is_resumed = True
                 if remembered.deliveries:
@@ -60,7 +60,7 @@ class Claims:
         return None
 
     def take_over(self, flow: ConsumerFlow) -> None:
-        """A flow is fed from now on: what its client holds from before counts as unsettled on it."""
+        """A flow is fed from now on: messages that its client still holds count as unsettled on it."""
         if flow.remembered_as is None:
             return
         remembered = self._remembered.pop(flow.remembered_as, None)
@@ -76,7 +76,7 @@ class Claims:
         self._note_gone(before)
 
     def take_settled(self, flow: ConsumerFlow, first: DeliveryId, last: DeliveryId) -> list[SpooledMessage]:
-        """What a standby's client settles of what it held before."""
+        """Take the messages that a standby's client settles among those it held before."""
         remembered = None if flow.remembered_as is None else self._remembered.get(flow.remembered_as)
         if remembered is None:
             return []
@@ -86,17 +86,17 @@ class Claims:
         return taken
 
     def forget(self, client_name: str) -> None:
-        """A client binds a new handle: the handles it lost before do not come back."""
+        """A client binds a new handle: the handles it lost before will not come back."""
         for flow in [id_ for id_, r in self._remembered.items() if r.client_name == client_name and not r.is_resumed]:
             self.end(flow)
 
     def end(self, flow: FlowId | None) -> None:
-        """Nobody can settle anything by the ids of this flow any more; nothing where it is not remembered."""
+        """Nobody can settle by the ids of this flow any more; no effect if it is not remembered."""
         if flow is not None and self._remembered.pop(flow, None) is not None:
             self._note_gone(flow)
 
     def end_on(self, messages: Iterable[SpooledMessage]) -> None:
-        """Messages go for good: nobody can settle them by their latest ids any more."""
+        """Messages leave permanently: nobody can settle them by their latest ids any more."""
         if not self._remembered:
             return
         for message in messages:
@@ -107,7 +107,7 @@ class Claims:
                     self.end(flow)
 
     def end_all_of_holders(self, messages: Iterable[SpooledMessage]) -> None:
-        """Messages go to somebody else: nobody can settle anything by the ids of a flow that had one of them."""
+        """Messages go to another client: nobody can settle anything by the ids of a flow that had one of them."""
         if not self._remembered:
             return
         for message in messages:

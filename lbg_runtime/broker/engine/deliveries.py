@@ -1,4 +1,4 @@
-"""Delivered messages by delivery id, settled by ranges that may be far wider than what was delivered."""
+"""Delivered messages by delivery id, settled by ranges that may be far wider than the deliveries."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator
@@ -18,11 +18,11 @@ class DeliveryIds:
 
     @property
     def last(self) -> DeliveryId:
-        """The greatest id that was taken or skipped."""
+        """The greatest id taken or skipped."""
         return DeliveryId(self._last)
 
     def take(self, count: int) -> list[DeliveryId]:
-        """So many ids, increasing, above all that were taken or skipped before."""
+        """Take this many ids, increasing, above all taken or skipped before."""
         first, self._last = self._last + 1, self._last + count
         return cast("list[DeliveryId]", list(range(first, self._last + 1)))
 
@@ -32,16 +32,16 @@ class DeliveryIds:
 
 
 class Deliveries:
-    """Unsettled deliveries of one flow by increasing id. Called by the flow's queue only.
+    """The unsettled deliveries of one flow, by increasing id. Called only by the flow's queue.
 
-    Every call costs a search and what it returns, and a taken one moves what stands behind it (eight bytes each, at
-    once): the width of a range does not matter.
+    A call costs a search plus its results, and taking moves the entries after those taken (eight bytes each, in one
+    copy): the width of a range does not matter.
     """
 
     __slots__ = ("_ids", "_messages")
 
     def __init__(self) -> None:
-        # Beside each other, and sorted as ids only grow.
+        # Parallel lists, sorted because ids only grow.
         self._ids: list[DeliveryId] = []
         self._messages: list[SpooledMessage] = []
 
@@ -49,11 +49,11 @@ class Deliveries:
         return len(self._ids)
 
     def __iter__(self) -> Iterator[tuple[DeliveryId, SpooledMessage]]:
-        """Pairs of id and message, by increasing id."""
+        """Iterate over pairs of id and message, by increasing id."""
         return zip(self._ids, self._messages, strict=True)
 
     def add(self, ids: Iterable[DeliveryId], messages: Iterable[SpooledMessage]) -> None:
-        """Note deliveries, as many ids as messages; the ids increase, and are above all ids added before."""
+        """Add deliveries, as many ids as messages; the ids increase, and are above all ids added before."""
         self._ids += ids
         self._messages += messages
 
@@ -69,7 +69,7 @@ class Deliveries:
         return taken
 
     def count(self, first: DeliveryId, last: DeliveryId) -> int:
-        """How many there are with ids `first` to `last`, both included."""
+        """How many deliveries have ids `first` to `last`, both included."""
         return max(bisect_right(self._ids, last) - bisect_left(self._ids, first), 0)
 
     def discard(self, delivery_id: DeliveryId) -> None:

@@ -9,10 +9,11 @@ ClientId = NewType("ClientId", int)
 """One connection of one client; never reused."""
 
 FlowId = NewType("FlowId", int)
-"""One flow, consumer or publisher, unique in the broker and never reused; fits 32 bits and serves on the wire too."""
+"""One flow, consumer or publisher, unique in the broker and never reused; fits into 32 bits and is used on the wire
+too."""
 
 
-# Not frozen as most others are, which would double what it takes to make one: it comes with every message. Only
+# Not frozen, unlike most others, as that would double the cost of making one: it comes with every message. Only
 # `number` is ever set, by the engine, before anybody else has the message.
 @dataclass(slots=True)
 class Published:
@@ -22,16 +23,16 @@ class Published:
     content: object
     size_bytes: int
     spooled_at_s: int | None = None
-    """Unix time at which it came, for administrators alone; None where the front end does not say."""
+    """Unix time at which it came, for administrators only; None if the front end does not say."""
     publisher: str = ""
-    """Name of the publisher flow on which it came, or of the client where it came in a transaction or directly. Said of
-    messages in queues with groups alone; empty after a restart, and in a replay."""
+    """Name of the publisher flow on which it came, or of the client if it came in a transaction or directly. Set only
+    for messages in queues with groups; empty in a replay."""
     number: int = field(default=0, compare=False)
     """Given when it is accepted, the same on every queue and in a replay, and never reused: later messages have greater
-    ones. 0 before, and for direct messages that no queue took."""
+    ones. 0 before that, and for direct messages that no queue took."""
 
 
-# Not frozen as the others are, which would double what it takes to make one: there is one for every delivery.
+# Not frozen, unlike the others, as that would double the cost of making one: there is one for every delivery.
 @dataclass(slots=True)
 class Deliver:
     """Send a spooled message on a consumer flow."""
@@ -39,13 +40,13 @@ class Deliver:
     client: ClientId
     flow: FlowId
     delivery_id: DeliveryId
-    """Increasing over the whole broker and never reused: a client drops any id it has seen on the flow."""
+    """Increasing across the whole broker and never reused: a client drops any id it has seen on the flow."""
     previous_id: DeliveryId
     """The delivery before it on this flow, 0 for the first: a client drops a message whose predecessor is wrong."""
     message: Published
     redelivered: bool
     first_property: str | None = None
-    """User property to be set to true on the message: it is the first of its group for this flow."""
+    """User property to set to true on the message, which is the first of its group for this flow."""
 
 
 @dataclass(frozen=True, slots=True)

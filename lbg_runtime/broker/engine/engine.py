@@ -1,6 +1,6 @@
 """The whole broker as one pure object: every call changes state and returns the effects to carry out, in order.
 
-More than 400 lines, as it is the one list of what front ends may call, and most of it says what a call promises.
+More than 400 lines, as it is the one list of what front ends may call, and most of it documents what a call promises.
 """
 
 from collections.abc import Iterable
@@ -42,24 +42,25 @@ from lbg_runtime.model.ids import DeliveryId, QueueName
 
 DEFAULT_VPN = "default"
 LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
-"""A client that claims a greater one would use up the delivery ids of everybody."""
+"""A client that claims a greater one would use up everybody's delivery ids."""
 
 
 class Engine:
-    """Called by the front ends only, from one thread. Refusals are `BrokerRefusal` with the wire's code and text.
+    """Called only by front ends, from one thread. Refusals are `BrokerRefusal` with the wire's code and text.
 
-    Flows and clients that have ended are met by late calls, because effects and frames cross on the way: `disconnect`,
-    `unbind`, `open_window` and `settle` do nothing then; calls that a client waits for an answer to are refused with
-    503 `Service Unavailable`. That a flow is the calling client's own is the front end's to check.
+    Calls may come late, for flows and clients that have ended, because effects and frames cross on the way:
+    `disconnect`, `unbind`, `open_window` and `settle` do nothing then; calls that a client waits for an answer to are
+    refused with 503 `Service Unavailable`. The front end must check that a flow belongs to the calling client.
     """
 
     def __init__(self, instance: str = "broker", changes: Changes | None = None, spooler: int = 1) -> None:
         """`instance` differs with every life of a broker: publisher flows of another life must not be taken for one of
-        this life. `changes` is told of all that is to outlive the broker, None where nothing does. `spooler`, 64 bits,
-        differs with every broker and is kept through its lives: with the number of a message it names that for good."""
+        this life. `changes` takes note of all that is to outlive the broker, None if nothing is. `spooler`, 64 bits,
+        differs with every broker and is kept through its lives: with a message's number it names that message
+        permanently."""
         self._instance = instance
         self.surroundings = Surroundings()
-        """What the front end lends; it calls `surroundings.timetable.call_due` when that is due."""
+        """What the front end provides; it calls `surroundings.timetable.call_due` when that is due."""
         self.spooler = spooler
         self._changes = changes
         self._registry = Registry(changes)
@@ -69,7 +70,7 @@ class Engine:
         self._publishers = self._registry.publishers
         self._numbers = self._registry.numbers
         self.administration = Administration(self._registry)
-        """What an administrator may do besides."""
+        """What else an administrator may do."""
         self.transactions = Transactions(
             self._registry,
             self._takers,
@@ -85,7 +86,7 @@ class Engine:
         self._last_queue_number = 0
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """Make this new engine what the one that told these changes was, all its clients gone."""
+        """Bring this new engine to the state of the one that made these changes, with all its clients gone."""
         restoration = Restoration(self._registry, self._delivery_ids, self._make_queue, self.replays)
         for change in changes:
             restoration.replay(change)
@@ -96,11 +97,11 @@ class Engine:
     # -- administration
 
     def add_vpn(self, vpn: str) -> None:
-        """Add a message VPN, if it is not there; `default` is there from the start."""
+        """Add a message VPN if it does not exist; `default` exists from the start."""
         self._registry.add_vpn(vpn)
 
     def add_user(self, vpn: str, username: str, password: str) -> None:
-        """Configure a client username that may do everything; from now on others are refused."""
+        """Configure a client username that may do everything; from now on unknown usernames are refused."""
         accounts = self._registry.vpn(vpn).accounts
         accounts.put(Account(username, password=password))
         accounts.is_closed = True
@@ -129,7 +130,7 @@ class Engine:
         home.unsubscribe_queue(home.queue(queue), subscription)
 
     def queue_names(self, vpn: str) -> tuple[QueueName, ...]:
-        """Names of all queues of a VPN, in the order they were created."""
+        """Names of all queues of a VPN, in the order of creation."""
         return tuple(self._registry.vpn(vpn).queues)
 
     def queue_depth(self, vpn: str, queue: QueueName) -> int:
@@ -141,7 +142,7 @@ class Engine:
         return self.queue_status(vpn, queue).flows
 
     def queue_status(self, vpn: str, queue: QueueName) -> QueueStatus:
-        """Everything there is to see of a queue; 503 `Unknown Queue`."""
+        """Everything an administrator can see of a queue; 503 `Unknown Queue`."""
         home = self._registry.vpn(vpn)
         found = home.queue(queue)
         return found.status(home.queue_subscriptions.of(found))
@@ -151,11 +152,10 @@ class Engine:
     def connect(
         self, vpn: str, username: str, password: str | None, client_name: str, address: str = ""
     ) -> tuple[ClientId, list[Effect]]:
-        """Log a client in. Another connection of the same name is ended: `ClientEnded`, then what its going causes.
+        """Log a client in. Another connection of the same name is ended: `ClientEnded`, then what its end causes.
 
-        `address` is the peer's, empty where there is none; the password is None where the front end knows by other
-        means that this is who it says. 403 `Message VPN Not Allowed`, 400 `Client Name Parse Error`, and as
-        `Accounts.log_in`.
+        `address` is the peer's, empty if there is none; the password is None if the front end has authenticated the
+        client by other means. 403 `Message VPN Not Allowed`, 400 `Client Name Parse Error`, and as `Accounts.log_in`.
         """
         self.surroundings.check(Asked.LOGIN, client_name)
         home = self._registry.vpn(vpn)
@@ -173,13 +173,13 @@ class Engine:
     def disconnect(self, client: ClientId) -> list[Effect]:
         """The connection is gone: its flows leave, their unsettled messages return to the queues flagged, in order.
 
-        Its temporary queues go; its publisher flows can be resumed by name, its consumer flows by a bind with
+        Its temporary queues are deleted; its publisher flows can be resumed by name, its consumer flows by a bind with
         `last_received_id` of the same client name.
         """
         return self._registry.disconnect(client)
 
     def profile_of(self, client: ClientId) -> ClientProfile:
-        """What a client may do at all; 503 `Service Unavailable` for one that is gone."""
+        """What a client may do; 503 `Service Unavailable` if it is gone."""
         return self._registry.client(client).account.profile
 
     def subscribe(self, client: ClientId, subscription: str) -> None:
@@ -211,7 +211,7 @@ class Engine:
 
     def provision(self, client: ClientId, queue: QueueName, settings: QueueSettings) -> None:
         """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 403
-        `Permission Not Allowed` where its profile creates none."""
+        `Permission Not Allowed` if its profile may create none."""
         known = self._registry.client(client)
         _check_creation(known)
         owned = replace(settings, owner=known.username)
@@ -222,8 +222,8 @@ class Engine:
     def publish_direct(self, client: ClientId, message: Published) -> list[Effect]:
         """Send a direct message to every subscribed client once; queues that subscribe get it too (promotion).
 
-        A queue that cannot take it does not get it, one whose sender may not publish there nobody gets, and nobody is
-        told: that is what direct means.
+        A queue that cannot take it does not get it; if its sender may not publish to the topic, nobody gets it. Nobody
+        is told in either case: that is what direct means.
         """
         known = self._registry.client(client)
         vpn = known.vpn
@@ -240,10 +240,10 @@ class Engine:
         return effects
 
     def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
-        """Open a publisher flow; `name` empty for a new one, else the one to resume (unknown names start anew).
+        """Open a publisher flow; `name` is empty for a new one, else the one to resume (unknown names start over).
 
-        `last_heard_id` is the last one that the client has an answer for; of refusals after it, it does not know. 403
-        `Permission Not Allowed` where the client's profile publishes nothing persistently.
+        `last_heard_id` is the last one that the client has an answer for; it does not know of refusals after it. 403
+        `Permission Not Allowed` if the client's profile may not publish persistently.
         """
         known = self._registry.client(client)
         if not known.account.profile.may_send:
@@ -260,7 +260,7 @@ class Engine:
     def open_transacted_publisher(self, client: ClientId) -> FlowId:
         """Number a publisher flow of a transacted session; refused as for `open_publisher`.
 
-        Nothing of it is kept: what is published on it comes with a commit, and nobody resumes it.
+        No state is kept for it: its messages come with a commit, and nobody resumes it.
         """
         if not self._registry.client(client).account.profile.may_send:
             raise BrokerRefusal(403, "Permission Not Allowed")
@@ -275,11 +275,11 @@ class Engine:
     def publish(self, flow: FlowId, message_id: int, message: Published) -> list[Effect]:
         """Spool a persistent message in every queue that attracts it, and send it to clients that subscribe directly.
 
-        Where it is refused (503 `Spool Over Quota`, 503 `Queue Shutdown`, 400 `Document Is Too Large`, 403 `Publish ACL
+        If it is refused (503 `Spool Over Quota`, 503 `Queue Shutdown`, 400 `Document Is Too Large`, 403 `Publish ACL
         Denied`, 503 `Unknown Queue` for the address of a queue) nobody gets it. An id at or below the last one of the
-        flow is a resend: what was accepted is dropped, what was refused is refused again as long as the client may not
-        know of it. A message that nobody wants is accepted and gone, and so it is for a queue that cannot take it and
-        is not to say so. 503 `Service Unavailable` where the flow is not open: not judged then.
+        flow is a resend: an accepted message is dropped, a refused one is refused again as long as the client may not
+        know of it. A message that nobody wants is accepted and dropped; so is its copy for a queue that cannot take it
+        and is set not to tell. 503 `Service Unavailable` if the flow is not open: the message is then not judged.
         """
         found = self._publishers.get(flow)
         if found is None:
@@ -332,19 +332,19 @@ class Engine:
     ) -> tuple[BoundQueue, list[Effect]]:
         """Bind a consumer flow with a closed window, last in the queue's bind line.
 
-        `last_received_id` says that the client re-binds a handle that lives on: it still holds what it got up to that
-        id and settles it by the old ids, unless the message has gone to someone else meanwhile (`Queue` has the rule).
-        A browser is outside the line. `create_temporary` makes the queue, the client's own, if it is missing. 503
+        `last_received_id` says that the client re-binds a handle that lives on: it still holds what it received up to
+        that id and settles it by the old ids, unless the message has gone to someone else meanwhile (`Queue` has the
+        rule). A browser is not in the line. `create_temporary` makes the queue, the client's own, if it is missing. 503
         `Unknown Queue`, 503 `Queue Shutdown`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed` for a
-        queue that the client may not read, another client's temporary one included, and where its profile creates none,
-        400 `Endpoint Property Mismatch` where a durable queue has the name of a temporary. With a `selector` it gets
-        what that is true of; 400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups.
-        `partition_group` is what the answer to the handle's bind before said.
+        queue that the client may not read, another client's temporary one included, and if its profile may create none,
+        400 `Endpoint Property Mismatch` if a durable queue has the name of a temporary. With a `selector` it gets only
+        matching messages; 400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups.
+        `partition_group` is the one in the answer to the handle's previous bind.
 
-        With `replay` the queue's messages are replaced by those of the replay log from there on that it attracts; its
-        browsers end with 503 `Replay Started`. Refused as `Replays.choose`; a flow that asks for a time before there
-        was a log is bound, and ends at once with 503 `Replay Start Time Not Available`. A handle that lives on is not
-        replayed to again.
+        With `replay` the queue's messages are replaced by those from that point of the replay log on that it attracts;
+        its browsers end with 503 `Replay Started`. Refused as by `Replays.choose`; a flow that asks for a time before
+        the log existed is bound, and ends at once with 503 `Replay Start Time Not Available`. A handle that lives on
+        gets no second replay.
         """
         known = self._registry.client(client)
         self.surroundings.check(Asked.BIND, known.name)
@@ -373,14 +373,14 @@ class Engine:
         self._flows[flow] = (known, found, bound)
         group = None if isinstance(bound, BrowserFlow) else bound.partition_group
         if effects is None:
-            # Clients know this text as the end of a flow alone, and not as a refusal.
+            # Clients know this text only as the end of a flow, not as a refusal.
             effects = [FlowEnded(client, flow, 503, "Replay Start Time Not Available"), *self.unbind(flow)]
         return BoundQueue(flow, active, found.settings, group), effects
 
     def unbind(self, flow: FlowId) -> list[Effect]:
         """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
 
-        Effects: `ActivityChanged` of the next, then what it is sent. The handle is gone: nothing is remembered.
+        Effects: `ActivityChanged` of the next, then what it is sent. The handle is gone: nothing of it is remembered.
         """
         if flow not in self._flows:
             return []
@@ -389,14 +389,14 @@ class Engine:
         return queue.release(bound)
 
     def open_window(self, flow: FlowId, received_up_to: DeliveryId, window: int) -> list[Effect]:
-        """Transport acknowledgement: the client has received up to this id and takes `window` more beyond it."""
+        """Transport acknowledgement: the client has received everything up to this id and takes `window` more."""
         if flow not in self._flows:
             return []
         _, queue, bound = self._flows[flow]
         return queue.open_window(bound, received_up_to, window)
 
     def settle(self, flow: FlowId, ranges: Iterable[SettledRange]) -> list[Effect]:
-        """End deliveries. ACCEPTED and REJECTED remove; FAILED puts it back in its place, to come again flagged."""
+        """End deliveries. ACCEPTED and REJECTED remove; FAILED puts back into its place, to come again flagged."""
         if flow not in self._flows:
             return []
         _, queue, bound = self._flows[flow]
@@ -405,7 +405,7 @@ class Engine:
     # -- parts
 
     def _replay(self, vpn: Vpn, queue: Queue, start: ReplayStart, *, browser: bool) -> list[Effect] | None:
-        """Replace what the queue holds; None where it fails and the queue keeps what it holds."""
+        """Replace what the queue holds; None if this fails and the queue keeps what it holds."""
         try:
             messages = self.replays.choose(vpn, queue, start, browser=browser)
         except BrokerRefusal:
@@ -414,7 +414,7 @@ class Engine:
         return None if messages is None else self.replays.begin(queue, messages)
 
     def _temporary_queue(self, client: Client, name: QueueName) -> Queue:
-        """A client's own temporary queue, which is made if it is missing."""
+        """A client's own temporary queue, created if missing."""
         if name not in client.vpn.queues:
             _check_creation(client)
             settings = QueueSettings(durable=False, owner=client.username)
@@ -481,7 +481,7 @@ def _check_subscription(client: Client, subscription: str) -> None:
 
 
 def _check_queue_subscription(subscription: str) -> None:
-    """PubSub+ takes one that begins so for an exception from the others. Here it is refused, as it would mean nothing;
-    to clients' own subscriptions it is a character like any other, there and here."""
+    """PubSub+ takes a subscription that begins with `!` as an exception to the others. Here it is refused, as it would
+    have no effect; in clients' own subscriptions it is a character like any other, there and here."""
     if subscription.startswith("!"):
         raise BrokerRefusal(400, "Subscription Parse Error")

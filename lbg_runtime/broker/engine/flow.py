@@ -1,4 +1,4 @@
-"""Bound flows of one queue: consumers, browsers, and what is remembered of a consumer whose connection broke."""
+"""Bound flows of one queue: consumers, browsers, and what is remembered of consumers whose connection broke."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,9 @@ LARGEST_ID = DeliveryId((1 << 64) - 1)
 
 
 class Window:
-    """The transport window of one flow: which ids are under way, and how many more the client takes. Starts closed.
+    """The transport window of one flow: which ids are in transit, and how many more the client takes. Starts closed.
 
-    Settling does not move it, only the client's transport acknowledgement does.
+    Only the client's transport acknowledgement moves it; settling does not.
     """
 
     __slots__ = ("_under_way", "last_sent_id", "received_up_to", "size")
@@ -29,21 +29,21 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many more messages may be sent; below 0 where the client has made it smaller than what is under way."""
+        """How many more messages may be sent; below 0 if the client made the window smaller than what is in transit."""
         return self.size - len(self._under_way)
 
     @property
     def used(self) -> int:
-        """Messages under way."""
+        """Messages in transit."""
         return len(self._under_way)
 
     @property
     def under_way(self) -> tuple[DeliveryId, ...]:
-        """Ids that the client may have received and has not acknowledged, in order."""
+        """Ids that the client may have received but has not acknowledged, in order."""
         return tuple(self._under_way)
 
     def move(self, received_up_to: DeliveryId, size: int) -> None:
-        """The client has received up to this id and takes `size` more beyond it; an older id changes only the size."""
+        """The client has received everything up to this id and takes `size` more; an older id changes only the size."""
         self.size = size
         received_count = bisect_right(self._under_way, received_up_to)
         if received_count:
@@ -51,20 +51,20 @@ class Window:
             del self._under_way[:received_count]
 
     def send(self, delivery_ids: Sequence[DeliveryId]) -> DeliveryId:
-        """Note that ids are on their way, at least one; answers the one sent before, 0 where there is none."""
+        """Note that ids, at least one, are in transit; return the id sent before them, 0 if there is none."""
         previous, self.last_sent_id = self.last_sent_id, delivery_ids[-1]
         self._under_way += delivery_ids
         return previous
 
     def begin_anew(self) -> None:
-        """The client has dropped what was under way and will not acknowledge it: there is room for all it takes."""
+        """The client has dropped what was in transit and will not acknowledge it: the whole window is free."""
         if self._under_way:
             self.received_up_to = self._under_way[-1]
             self._under_way.clear()
         self.last_sent_id = NO_DELIVERY
 
     def has_been_received(self, delivery_id: DeliveryId) -> bool:
-        """Whether this can be the last id that the client received: the last acknowledged one or one under way."""
+        """Whether this can be the last id that the client received: the last acknowledged one or one in transit."""
         return delivery_id == self.received_up_to or delivery_id in self._under_way
 
 
@@ -72,7 +72,7 @@ class Window:
 class RememberedFlow:
     """What a client still holds of a flow whose connection broke; lives in the queue until nothing of it is left.
 
-    Its messages wait in the spool and were not delivered to anyone since; whoever takes one ends the claim on it.
+    Its messages wait in the spool and have not been delivered to anyone since; whoever takes one ends the claim on it.
     """
 
     client_name: str
@@ -83,7 +83,7 @@ class RememberedFlow:
 
 
 class ConsumerFlow:
-    """One consumer in a queue's bind line. Its queue alone calls it."""
+    """One consumer in a queue's bind line. Called only by its queue."""
 
     def __init__(
         self,
@@ -101,17 +101,17 @@ class ConsumerFlow:
         self.window = Window(received_up_to)
         self.unsettled = Deliveries()
         self.remembered_as: FlowId | None = None
-        """The flow of the same handle before it, while that one is remembered and its messages wait in the queue."""
+        """The handle's previous flow, while that is remembered and its messages wait in the queue."""
         self.max_unacked = max_unacked
         self.partition_group: int | None = None
-        """Names its share of a partitioned queue, in all its lives."""
+        """Identifies its share of a partitioned queue, across re-binds."""
         self._journal = journal
         self.wants = wants or wants_everything
-        """Whether it takes a message; only asked where `is_selective`."""
+        """Whether it takes a message; called only if `is_selective`."""
         self.next_sequence = 0
-        """Where a selective flow looks next; what it wants of the messages before has been sent or is held."""
+        """Where a selective flow looks next; messages before this that it wants have been sent or are held."""
         self.looked_at_returns = 0
-        """How many messages had come back to the queue when it began to look."""
+        """How many messages had come back to the queue when it began looking."""
 
     @property
     def is_selective(self) -> bool:
@@ -120,13 +120,13 @@ class ConsumerFlow:
 
     @property
     def room(self) -> int:
-        """How many more messages may be delivered, none where it is not above 0: as many as the window lets through,
-        and no more unacknowledged ones than the queue allows."""
+        """How many more messages may be delivered, none if not above 0: as many as the window lets through, with no
+        more unacknowledged ones than the queue allows."""
         room = self.window.room
         return min(room, self.max_unacked - len(self.unsettled)) if room > 0 else room
 
     def deliver(self, delivery_ids: Sequence[DeliveryId], messages: Sequence[SpooledMessage]) -> list[Deliver]:
-        """Send messages, at least one, under fresh ids; they count as unsettled until `unsettled` gives them up."""
+        """Send messages, at least one, under new ids; they count as unsettled until `unsettled` gives them up."""
         client, flow, effects = self.client, self.id, []
         previous_id = self.window.send(delivery_ids)
         self.unsettled.add(delivery_ids, messages)
@@ -145,7 +145,7 @@ class ConsumerFlow:
 
 
 class BrowserFlow:
-    """Shows every message of a queue once, in order, and takes none. Its queue alone calls it."""
+    """Shows every message of a queue once, in order, and takes none. Called only by its queue."""
 
     def __init__(
         self, flow: FlowId, client: ClientId, client_name: str, first_sequence: int, wants: "Wants | None" = None
@@ -171,9 +171,9 @@ class BrowserFlow:
 
 Flow = ConsumerFlow | BrowserFlow
 Wants = Callable[[Published], bool]
-"""What a selector says of a message."""
+"""Whether a selector matches a message."""
 
 
 def wants_everything(_: Published) -> bool:
-    """A flow without a selector."""
+    """The answer for a flow without a selector."""
     return True

@@ -1,4 +1,4 @@
-"""What a queue takes."""
+"""Decides which messages a queue takes."""
 
 from lbg_runtime.broker.engine.answers import DiscardCounts
 from lbg_runtime.broker.engine.effects import Published
@@ -7,13 +7,13 @@ from lbg_runtime.model.errors import BrokerRefusal
 
 
 class Intake:
-    """Part of one queue; counts what it could not take."""
+    """Part of one queue; counts the messages that it could not take."""
 
     def __init__(self) -> None:
         self.counts = DiscardCounts()
 
     def refusal_of(self, message: Published, settings: QueueSettings, spooled_bytes: int) -> BrokerRefusal | None:
-        """Why a queue that holds so much cannot take the message, which is counted then; None where it can."""
+        """Why a queue that holds this much cannot take the message, which is then counted; None if it can."""
         if not settings.ingress_enabled:
             self.counts.disabled += 1
             return BrokerRefusal(503, "Queue Shutdown")

@@ -4,13 +4,13 @@ from lbg_runtime.broker.engine.effects import Published
 
 
 class Numbers:
-    """One per engine, for all of its VPNs: with the broker's own id a number names a message for good."""
+    """One per engine, for all its VPNs: together with the broker's id, a number identifies a message permanently."""
 
     def __init__(self) -> None:
         self.last = 0
 
     def give(self, message: Published) -> None:
-        """Number a message that is accepted: above all numbers that were given before."""
+        """Number an accepted message, above all numbers given before."""
         self.last = message.number = self.last + 1
 
     def skip_to(self, number: int) -> None:

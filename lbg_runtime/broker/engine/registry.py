@@ -1,4 +1,4 @@
-"""All that a broker knows, by name and number: what front ends and administrators both work on."""
+"""All objects of a broker, by name and number: what front ends and administrators both work on."""
 
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
@@ -11,11 +11,11 @@ from lbg_runtime.model.errors import BrokerRefusal
 
 
 class Registry:
-    """Called by the engine and its administration only."""
+    """Called only by the engine and its administration."""
 
     def __init__(self, changes: Changes | None = None) -> None:
         self.changes = changes
-        """Told of what outlives the broker; None where nothing does."""
+        """Takes note of what outlives the broker; None if nothing does."""
         self.numbers = Numbers()
         self.vpns: dict[str, Vpn] = {}
         self.clients: dict[ClientId, Client] = {}
@@ -23,7 +23,7 @@ class Registry:
         self.publishers: dict[FlowId, tuple[Client, PublisherState]] = {}
 
     def add_vpn(self, name: str) -> None:
-        """Add a message VPN, if it is not there."""
+        """Add a message VPN if it does not exist."""
         self.vpns.setdefault(name, Vpn(name))
 
     def vpn(self, name: str) -> Vpn:
@@ -34,7 +34,7 @@ class Registry:
         return vpn
 
     def client(self, client: ClientId) -> Client:
-        """Find a client; 503 `Service Unavailable` for one that is gone."""
+        """Find a client; 503 `Service Unavailable` if it is gone."""
         known = self.clients.get(client)
         if known is None:
             raise BrokerRefusal(503, "Service Unavailable")
@@ -50,7 +50,7 @@ class Registry:
         return effects
 
     def end_client(self, client: Client, text: str) -> list[Effect]:
-        """Have a client's connection closed, and all that follows from its going."""
+        """Have a client's connection closed, and disconnect the client."""
         return [ClientEnded(client.id, text), *self.disconnect(client.id)]
 
     def close_publisher(self, client: Client, flow: FlowId) -> None:
@@ -61,7 +61,7 @@ class Registry:
             self.changes.note_publisher_gone(client.vpn.name, forgotten)
 
     def disconnect(self, client: ClientId) -> list[Effect]:
-        """Take a client out, its flows, subscriptions and temporary queues; nothing if it is gone."""
+        """Remove a client with its flows, subscriptions and temporary queues; no effect if it is gone."""
         gone = self.clients.pop(client, None)
         if gone is None:
             return []
@@ -69,7 +69,7 @@ class Registry:
         gone.vpn.client_subscriptions.remove_all(gone)
         for publisher in tuple(gone.publishers):
             self.close_publisher(gone, publisher)
-        # A queue loses all flows of the client at once, or the second would be elected when the first has gone.
+        # A queue loses all flows of the client at once, or the second would be elected when the first leaves.
         lost: dict[Queue, list[Flow]] = {}
         for flow, queue in gone.flows.items():
             lost.setdefault(queue, []).append(self.flows.pop(flow)[2])

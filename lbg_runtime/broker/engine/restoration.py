@@ -1,4 +1,4 @@
-"""An earlier life of a broker, made again from the changes that it told of."""
+"""Restores an earlier life of a broker from the changes that it noted."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -39,7 +39,7 @@ MakeQueue = Callable[[QueueNumber, Vpn, QueueName, QueueSettings], Queue]
 
 
 class Restoration:
-    """Replays changes to an engine that nobody has used yet. Called by the engine only, once."""
+    """Replays changes to an engine that nobody has used yet. Called only by the engine, once."""
 
     def __init__(self, registry: Registry, delivery_ids: DeliveryIds, make_queue: MakeQueue, replays: Replays) -> None:
         self._registry = registry
@@ -51,7 +51,7 @@ class Restoration:
         self._last_flow_id = FlowId(0)
 
     def replay(self, change: Change) -> None:
-        """Make one change again."""
+        """Apply one change again."""
         match change:
             case MessageKept(number, sequence, message):
                 self._queues[number][1].spool.restore(sequence, message)
@@ -93,7 +93,7 @@ class Restoration:
                 assert_never(change)
 
     def finish(self) -> FlowId:
-        """Give clients back what they may come back to; answers the greatest flow id that was in use."""
+        """Restore what clients may come back to; return the greatest flow id that was in use."""
         claimed: dict[FlowId, list[SpooledMessage]] = {flow: [] for flow in self._flows}
         for _, queue in self._queues.values():
             queue.retention.change(queue.settings)
@@ -101,7 +101,7 @@ class Restoration:
                 if message.flow in claimed:
                     claimed[message.flow].append(message)
                 else:
-                    message.flow = None  # Its number will be another flow's.
+                    message.flow = None  # Its number will belong to another flow.
         for flow, messages in claimed.items():
             kept = self._flows[flow]
             if not messages or kept.queue not in self._queues:

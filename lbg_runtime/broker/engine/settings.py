@@ -1,4 +1,4 @@
-"""What can be said of a queue."""
+"""The settings of queues and replay logs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from lbg_runtime.broker.engine.lines.grouping import Grouping
 
 
 class AccessType(Enum):
-    """Who is fed by a queue: the first bound flow, or all of them in turn."""
+    """Which flows a queue feeds: the first bound one, or all of them in turn."""
 
     EXCLUSIVE = "exclusive"
     NON_EXCLUSIVE = "non-exclusive"
@@ -19,20 +19,20 @@ class Permission(Enum):
 
     NO_ACCESS = "no-access"
     READ_ONLY = "read-only"
-    """Browse."""
+    """May browse."""
     CONSUME = "consume"
     MODIFY_TOPIC = "modify-topic"
-    """Change what the queue attracts."""
+    """May change the queue's subscriptions."""
     DELETE = "delete"
 
     def includes(self, wanted: "Permission") -> bool:
-        """Whether it is enough for what needs `wanted`."""
+        """Whether it suffices for an action that needs `wanted`."""
         order = tuple(Permission)
         return order.index(self) >= order.index(wanted)
 
 
 class RejectOnDiscard(Enum):
-    """When a publisher is told that a queue did not take its message; where it is not told, the message is dropped."""
+    """When a publisher is told that a queue did not take its message; otherwise the message is silently dropped."""
 
     NEVER = "never"
     WHEN_QUEUE_ENABLED = "when-queue-enabled"
@@ -41,71 +41,71 @@ class RejectOnDiscard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What can be said of a queue; defaults are those of a queue that a client creates here, open to everybody."""
+    """The settings of a queue; the defaults are those of a queue that a client creates here, open to everybody."""
 
     access_type: AccessType = AccessType.EXCLUSIVE
     durable: bool = True
-    """A queue that is not durable belongs to one connection and goes with it."""
+    """A queue that is not durable belongs to one connection and ends with it."""
     owner: str | None = None
-    """Client username that may do everything with it."""
+    """The client username that may do everything with it."""
     permission: Permission = Permission.DELETE
     """What every other client username may do."""
     ingress_enabled: bool = True
-    """Whether it takes messages."""
+    """Whether it accepts messages."""
     egress_enabled: bool = True
-    """Whether it has flows."""
+    """Whether it may have flows."""
     reject_on_discard: RejectOnDiscard = RejectOnDiscard.WHEN_QUEUE_ENABLED
     max_unacked_per_flow: int = 10_000
     max_bind_count: int = 1_000
-    """Consumer flows at the same time; browsers do not count."""
+    """The most consumer flows at the same time; browsers do not count."""
     quota_bytes: int = 5_000_000_000
     max_message_bytes: int = 10_000_000
     partition_count: int = 0
-    """Partitions of a non-exclusive queue; 0 for one that has none."""
+    """The partitions of a non-exclusive queue; 0 for none."""
     partition_rebalance_delay_ms: int = 5_000
-    """From a change of the bound flows to the spreading of the partitions over them."""
+    """The time from a change of the bound flows to spreading the partitions over them."""
     partition_max_handoff_ms: int = 3_000
-    """How long a partition waits for the settlements of its old flow before another one has it."""
+    """How long a partition waits for the settlements of its old flow before another flow gets it."""
     grouping: Grouping = field(default_factory=Grouping)
     """How messages are grouped, if they are."""
     dead_message_queue: str = "#DEAD_MSG_QUEUE"
-    """Where rejected, expired and worn out messages go; they are discarded where it is not there, or is this one."""
+    """Where rejected, expired and worn-out messages go; discarded if that queue does not exist or is this one."""
     respect_dead_message_eligible: bool = False
     """Whether messages that are not eligible for a dead message queue are discarded instead."""
     redelivery_enabled: bool = True
     max_redelivery_count: int = 0
-    """Deliveries of a message after its first; 0 for as many as it takes."""
+    """The most deliveries of a message after its first; 0 for no limit."""
     redelivery_delay_enabled: bool = False
     redelivery_delay_initial_ms: int = 1_000
     redelivery_delay_max_ms: int = 64_000
     redelivery_delay_multiplier_percent: int = 200
     respect_time_to_live: bool = False
     max_ttl_s: int = 0
-    """The longest life of a message where time to live is respected; 0 for as long as the message says."""
+    """The longest life of a message if time to live is respected; 0 for as long as the message says."""
     respect_priority: bool = False
-    """Whether messages of a higher priority go first."""
+    """Whether messages with a higher priority go first."""
     remarks: Mapping[str, object] = field(default_factory=dict)
-    """What an administrator said besides; kept for it and without effect here."""
+    """An administrator's other settings; kept for reading back, without effect here."""
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether its messages belong to partitions; an exclusive queue has none, whatever their number."""
+        """Whether its messages belong to partitions; an exclusive queue has none, whatever `partition_count` says."""
         return self.partition_count > 0 and self.access_type is AccessType.NON_EXCLUSIVE
 
     @property
     def groups_messages(self) -> bool:
-        """Whether it has message groups; an exclusive queue needs none, and partitions are groups of another kind."""
+        """Whether it has message groups; an exclusive queue needs none, and partitions take their place."""
         return self.grouping.is_enabled and self.access_type is AccessType.NON_EXCLUSIVE and not self.is_partitioned
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayLogSettings:
-    """What can be said of a VPN's replay log."""
+    """The settings of a VPN's replay log."""
 
     name: str
     max_bytes: int
-    """Of the messages in it; the oldest go where more come."""
+    """The limit for the messages in it; the oldest make room for new ones."""
     ingress_enabled: bool = True
-    """Whether it takes messages."""
+    """Whether it accepts messages."""
     egress_enabled: bool = True
-    """Whether what it has is replayed."""
+    """Whether its messages may be replayed."""

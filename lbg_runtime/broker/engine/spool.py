@@ -1,4 +1,4 @@
-"""The messages of one queue: which wait, which are out with a client, and in what order they go out."""
+"""The messages of one queue: which wait, which a client holds, and in what order they go out."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -16,14 +16,14 @@ NO_DELIVERY = DeliveryId(0)
 
 
 class MessageState(Enum):
-    """Where a spooled message is."""
+    """The state of a spooled message."""
 
     WAITING = "waiting"
     UNACKED = "unacked"
     GONE = "gone"
 
 
-# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+# Looked up once: before Python 3.12, accessing an enum member costs as much as calling a function.
 _WAITING, _UNACKED, _GONE = MessageState.WAITING, MessageState.UNACKED, MessageState.GONE
 
 
@@ -38,19 +38,19 @@ class SpooledMessage:
     is_listed: bool = True
     """Whether the spool's order holds an entry for it, valid or stale."""
     delivery_id: DeliveryId = NO_DELIVERY
-    """Id of its latest delivery to a consumer, 0 before the first. Earlier deliveries count for nothing."""
+    """Id of its latest delivery to a consumer, 0 before the first. Earlier deliveries have no effect."""
     flow: FlowId | None = None
     """The consumer flow of that delivery, bound or not."""
     delivery_count: int = 0
     """How often it was sent to a consumer."""
     is_overdue: bool = False
-    """Whether its life ended while a consumer held it."""
+    """Whether it expired while a consumer held it."""
     rank: int = 0
-    """Lower ones go first, where the queue ranks messages; 0 for all where it does not."""
+    """Lower ranks go first if the queue ranks messages; 0 for all if it does not."""
     part: Part | None = None
-    """Where the queue has parts, the one that it belongs to."""
+    """The part that it belongs to, if the queue has parts."""
     first_property: str | None = None
-    """As `Deliver` has it, of its latest delivery."""
+    """As in `Deliver`, for its latest delivery."""
 
     @property
     def is_waiting(self) -> bool:
@@ -59,18 +59,18 @@ class SpooledMessage:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has been settled for good."""
+        """Whether it has left the queue."""
         return self.state is _GONE
 
 
 class Spool:
-    """Keeps every message from `add` to `remove`, and hands the waiting ones out by sequence. Called by its queue only.
+    """Keeps every message from `add` to `remove`, and hands the waiting ones out by sequence. Called only by its queue.
 
-    Two lists make the order: messages never handed out, in order of arrival, and returned ones in a heap. A returned
-    message was handed out before everything that is still fresh, so the heap always goes first. A message that
-    stops waiting while listed leaves a stale entry, which is skipped when it comes up. A queue whose messages belong
-    to parts has these lists in each of its `parts` instead, and `take` in place of `take_next`. Where messages are
-    ranked all of them are in the heap.
+    Two collections make the order: messages never handed out, in order of arrival, and returned ones in a heap. A
+    returned message was handed out before everything that is still fresh, so the heap always goes first. A message that
+    stops waiting while listed leaves a stale entry, which is skipped when it comes up. A queue whose messages belong to
+    parts has these lists in each of its `parts` instead, and `take` instead of `take_next`. If messages are ranked, all
+    of them are in the heap.
     """
 
     def __init__(self, journal: QueueJournal | None = None) -> None:
@@ -79,7 +79,7 @@ class Spool:
         self.unacked_count = 0
         self.last_sequence = 0
         self.returned_count = 0
-        """How often a message came back."""
+        """How often messages have come back."""
         self._messages: dict[int, SpooledMessage] = {}
         self._fresh: deque[SpooledMessage] = deque()
         self._returned: list[tuple[int, SpooledMessage]] = []
@@ -93,7 +93,7 @@ class Spool:
 
     @property
     def first_sequence(self) -> int:
-        """Place of the first spooled message; of the next one to come where the spool is empty."""
+        """The place of the first spooled message, or of the next one to come if the spool is empty."""
         return next(iter(self._messages), self.last_sequence + 1)
 
     @property
@@ -118,16 +118,16 @@ class Spool:
         return spooled
 
     def restore(self, sequence: int, message: Published) -> SpooledMessage:
-        """Append a message in the place that it had in an earlier life of the broker, behind all that are here."""
+        """Append a message in the place that it had in an earlier life of the broker, after all that are here."""
         self.last_sequence = sequence - 1
         return self.add(message)
 
     def at(self, sequence: int) -> SpooledMessage | None:
-        """The message in a place."""
+        """The message in a place, if there is one."""
         return self._messages.get(sequence)
 
     def take_next(self, count: int) -> list[SpooledMessage]:
-        """Hand out the first waiting messages, in order; there must be so many."""
+        """Hand out the first `count` waiting messages, in order; there must be that many."""
         if count > self.waiting_count:
             raise InvariantViolated(f"{self.waiting_count} messages wait in the spool, not {count}")
         fresh, returned, taken = self._fresh, self._returned, []
@@ -142,7 +142,7 @@ class Spool:
         return taken
 
     def rank_by(self, rank_of: Callable[[Published], int] | None) -> None:
-        """Hand out messages of a lower rank first, or none before another; not where messages belong to parts."""
+        """Hand out messages of lower rank first or, with None, do not rank; not for messages that belong to parts."""
         before, self._rank_of = self._rank_of, rank_of
         if self._parts is not None or (before is None and rank_of is None):
             return
@@ -156,14 +156,14 @@ class Spool:
                 self._fresh.append(message)
 
     def divide(self, part_of: Callable[[Published], Hashable]) -> Parts:
-        """Make the messages belong to parts; what is answered tells which of them has waiting ones."""
+        """Divide the messages into parts; the result tells which parts have waiting ones."""
         self._fresh.clear()
         self._returned.clear()
         self._parts = Parts(part_of, self._messages.values())
         return self._parts
 
     def undivide(self) -> None:
-        """Undo `divide`, where it was called."""
+        """Undo `divide`, if it was called."""
         if self._parts is None:
             return
         self._parts = None
@@ -191,12 +191,12 @@ class Spool:
             self._parts.handed_out(message)
 
     def give_back(self, message: SpooledMessage) -> None:
-        """Note that no client holds a message any more, also in another life of the broker; nothing if it is gone."""
+        """Note that no client holds a message any more, for a later life of the broker too; no effect if it is gone."""
         if self._journal is not None and not message.is_gone:
             self._journal.given_back(message)
 
     def put_back(self, message: SpooledMessage) -> None:
-        """Let a handed-out message wait again in its old place; nothing if it is gone or waits already."""
+        """Let a handed-out message wait again in its old place; no effect if it is gone or waits already."""
         if message.state is not _UNACKED:
             return
         message.state = _WAITING
@@ -204,13 +204,13 @@ class Spool:
         self.returned_count += 1
         if self._parts is not None:
             self._parts.came_back(message)
-        # An entry left from before `hold` is right again: the place has not changed.
+        # An entry from before `hold` is valid again: the place has not changed.
         elif not message.is_listed:
             message.is_listed = True
             heappush(self._returned, (_place(message), message))
 
     def remove(self, messages: Iterable[SpooledMessage]) -> None:
-        """Remove messages for good, wherever they are; nothing for those that are gone already."""
+        """Remove messages permanently, wherever they are; no effect for those already gone."""
         gone = []
         for message in messages:
             state = message.state
@@ -230,7 +230,7 @@ class Spool:
             self._journal.gone(gone)
 
     def next_from(self, sequence: int) -> SpooledMessage | None:
-        """The first message at or behind a place, waiting or not.
+        """The first message at or after a place, waiting or not.
 
         Looks at every place from there on once, so a browser that walks the queue pays one look per message.
         """
@@ -249,7 +249,7 @@ class Spool:
         heappush(self._returned, (_place(message), message))
 
     def _compact(self) -> None:
-        # Only removal of waiting messages (a browser's, a remembered flow's) gets here; without it their entries
+        # Only removals of waiting messages (by a browser or a remembered flow) get here; without this, their entries
         # would keep the content of removed messages alive in a queue that nobody reads.
         if len(self._fresh) + len(self._returned) <= 2 * self.depth + 64:
             return

@@ -1,4 +1,4 @@
-"""The time of a broker, and which of its parts has something to do when."""
+"""The time of a broker, and when each of its parts has something to do."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
@@ -7,14 +7,14 @@ from typing import Protocol
 from lbg_runtime.broker.engine.effects import Effect
 
 Clock = Callable[[], int]
-"""Milliseconds that only grow, from anywhere."""
+"""Monotonic milliseconds, from an arbitrary start."""
 
 
 class Timed(Protocol):
-    """Part of an engine that waits for a time."""
+    """A part of an engine that waits for a time."""
 
     def on_deadline(self) -> list[Effect]:
-        """Do what was to be done by now; it may be called early, or for nothing."""
+        """Do what is due by now; it may be called early, or when nothing is due."""
         ...
 
 
@@ -26,12 +26,12 @@ class Timetable:
         self._times: dict[Timed, tuple[int, int]] = {}
         """When each part is to be called, and the number of its entry."""
         self._parts: dict[int, Timed] = {}
-        """The part of each entry that counts."""
+        """The part of each valid entry."""
         self._order: list[tuple[int, int]] = []
-        """Times and numbers of entries. Those that count no more stay until they come up, and hold no part."""
+        """Times and numbers of entries. Stale ones stay until they come up, and hold no part."""
         self._entry_count = 0
         self.has_changed = False
-        """Whether `next_ms` may be another one; for whoever waits for it to set back."""
+        """Whether `next_ms` may have changed; reset by whoever waits for it."""
 
     @property
     def next_ms(self) -> int | None:
@@ -44,7 +44,7 @@ class Timetable:
         return None
 
     def set(self, part: Timed, at_ms: int | None) -> None:
-        """Call a part at this time instead of the time it had; None for never."""
+        """Have a part called at this time instead of its previous one; None for never."""
         known_ms, known_entry = self._times.get(part, (None, 0))
         if known_ms == at_ms:
             return

@@ -1,4 +1,4 @@
-"""What a message says of itself to the queues that listen to it."""
+"""What a message declares about itself, for queues that respect it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ FieldValue = None | bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Read by the front end, and only where a queue asks."""
+    """Read by the front end, and only if a queue asks."""
 
     priority: int = DEFAULT_PRIORITY
     time_to_live_ms: int = 0
-    """From its coming on; 0 for ever."""
+    """Counted from its arrival; 0 for no limit."""
     may_go_to_dead_messages: bool = True
-    """Whether it is eligible for a dead message queue, where that is asked."""
+    """Whether it is eligible for a dead message queue, if the queue respects that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +25,4 @@ class Fields:
     """What selectors look at."""
 
     values: Mapping[str, FieldValue] = field(default_factory=dict)
-    """Headers by their JMS names, and user properties; what is not there counts as unknown."""
+    """Headers by their JMS names, and user properties; a missing one counts as unknown."""

@@ -1,4 +1,4 @@
-"""Local transactions: what was published and what was consumed counts all together, or not at all."""
+"""Local transactions: all that was published and consumed takes effect together, or not at all."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 
 TakersOf = Callable[[Client, Published], list[Queue]]
-"""The queues that get a message; raises the refusal of one that must take it and cannot."""
+"""Returns the queues that get a message; raises the refusal of one that must take it and cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Consumed:
     flow: FlowId
     settled: SettledRange
     count: int
-    """Of messages that its client takes for its own."""
+    """How many messages the client believes it holds."""
 
 
 class Transactions:
@@ -44,16 +44,17 @@ class Transactions:
         self._deliver_directly = deliver_directly
 
     def check(self, client: ClientId) -> Client:
-        """A client that may use transactions; 403 `Permission Not Allowed` where its profile has none."""
+        """Return a client that may use transactions; 403 `Permission Not Allowed` if its profile forbids them."""
         known = self._registry.client(client)
         if not known.account.profile.may_use_transactions:
             raise BrokerRefusal(403, "Permission Not Allowed")
         return known
 
     def commit(self, client: ClientId, messages: Sequence[Published], consumed: Sequence[Consumed]) -> list[Effect]:
-        """Have everything count, or nothing: refused as `Engine.publish`, 503 `Spool Over Quota` also for the whole.
+        """Put everything into effect, or nothing: refused as `Engine.publish`, 503 `Spool Over Quota` also for the
+        whole.
 
-        As `check`, and 503 `Transaction Failure` where what was consumed is not the client's any more.
+        Also refused as by `check`, and with 503 `Transaction Failure` if the client no longer holds what it consumed.
         """
         known = self.check(client)
         if any(self._held(part) != part.count for part in consumed):
@@ -78,12 +79,12 @@ class Transactions:
         return effects
 
     def roll_back(self, flows: Iterable[FlowId]) -> list[Effect]:
-        """Have what these flows hold come again, flagged."""
+        """Deliver again what these flows hold, flagged."""
         effects: list[Effect] = []
         for flow in flows:
             if flow in self._registry.flows:
-                # The client has forgotten what it was sent and begins anew, and never acknowledges what was on its way:
-                # seen with the official one.
+                # The client has forgotten what it was sent and starts over, never acknowledging what was in transit:
+                # seen with the official client.
                 self._registry.flows[flow][2].window.begin_anew()
                 effects += self._settle(flow, [SettledRange(NO_DELIVERY, LARGEST_ID, Outcome.FAILED)])
         return effects

@@ -19,29 +19,29 @@ LARGEST_CLIENT_NAME_BYTES = 160
 _WILDCARDS = frozenset("*>")
 TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
-"""Begins the topic of a message for one queue: a durable one's is `QUEUE_ADDRESS_PREFIX` and its name, a temporary
-one's its name."""
+"""Prefix of the topic of a message for one queue: for a durable one it is `QUEUE_ADDRESS_PREFIX` and its name, for a
+temporary one its name."""
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One connection that is logged in."""
+    """One logged-in connection."""
 
     id: ClientId
     vpn: "Vpn"
     name: str
     username: str
     account: Account
-    """What it may do; several usernames can have the same one."""
+    """Determines what it may do; several usernames can share one."""
     address: str
-    """Of its peer; empty where it is in this process."""
+    """Its peer's; empty if it is in this process."""
     flows: dict[FlowId, Queue] = field(default_factory=dict)
     """Its consumer flows and browsers, in the order of their binds."""
     publishers: dict[FlowId, PublisherState] = field(default_factory=dict)
 
 
 class Vpn:
-    """Called by the engine only."""
+    """Called only by the engine."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -52,10 +52,10 @@ class Vpn:
         self.client_subscriptions: Subscriptions[Client] = Subscriptions(lambda client: client.name)
         self.publishers = PublisherFlows()
         self.replay_log: ReplayLog | None = None
-        """Keeps what is published persistently; None where nothing is to be replayed."""
+        """Keeps persistent messages for replay; None if there is no replay log."""
 
     def log_in(self, username: str, password: str | None, client_name: str, address: str) -> Account:
-        """The account of a client that may come in; 400 `Client Name Parse Error` and as `Accounts.log_in`."""
+        """Return the account of a client that may log in; 400 `Client Name Parse Error`, and as `Accounts.log_in`."""
         account = self.accounts.log_in(username, password, address)
         if not _is_client_name(client_name):
             raise BrokerRefusal(400, "Client Name Parse Error")
@@ -71,9 +71,9 @@ class Vpn:
         return queue
 
     def queues_for(self, topic: str) -> tuple[Queue, ...]:
-        """Every queue that gets a message on this topic; 503 `Unknown Queue` for the address of one that is not there.
+        """Every queue that gets a message on this topic; 503 `Unknown Queue` for the address of a missing one.
 
-        What another broker would say of such an address was never seen; that it refuses the message is documented.
+        What PubSub+ answers to such an address has not been observed; that it refuses the message is documented.
         """
         attracted = self.queue_subscriptions.match(topic)
         if not topic.startswith(_ADDRESS):
@@ -92,7 +92,7 @@ class Vpn:
     def bury(
         self, name: QueueName, settings: QueueSettings, message: Published, traits_of: TraitsOf
     ) -> list[Effect] | None:
-        """Put a message that left a queue into its dead message queue; None where it is discarded."""
+        """Put a message that left a queue into its dead message queue; None if it is discarded."""
         target = self.queues.get(QueueName(settings.dead_message_queue))
         if target is None or target.name == name or target.refusal_of(message) is not None:
             return None
@@ -101,7 +101,7 @@ class Vpn:
         return target.add(message)
 
     def remove_queue(self, queue: Queue) -> None:
-        """Take a queue and its subscriptions away; its flows are the caller's to end."""
+        """Remove a queue and its subscriptions; the caller ends its flows."""
         del self.queues[queue.name]
         self.queue_subscriptions.remove_all(queue)
         queue.deleted()
@@ -120,7 +120,7 @@ class Vpn:
 
 
 def _is_client_name(name: str) -> bool:
-    """Whether a client may be called so: it becomes part of topics and of log lines."""
-    # What cannot be printed may have no UTF-8, so it is asked first.
+    """Whether a client may have this name: it becomes part of topics and of log lines."""
+    # Unprintable text may not be encodable as UTF-8, so this is checked first.
     is_text = bool(name) and name.isprintable() and _WILDCARDS.isdisjoint(name)
     return is_text and len(name.encode()) <= LARGEST_CLIENT_NAME_BYTES

@@ -1,1 +1,1 @@
-"""SEMPv2 of the development broker: what an administrator sees and sets, and the engine does."""
+"""SEMPv2 of the development broker: what an administrator can see and set, and the engine does."""

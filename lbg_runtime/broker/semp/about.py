@@ -1,4 +1,4 @@
-"""`about`: which API this is, and what the one who asks may do."""
+"""`about`: which API this is, and what the requester may do."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from lbg_runtime.broker.semp.target import decode, encode_key
 from lbg_runtime.model.semp_code import SempCode
 
 SEMP_VERSION = "10.26"
-"""Of the names, limits and defaults in `objects.py`."""
+"""The version of the names, limits and defaults in `objects.py`."""
 
 PLATFORM = "lbg"
 
@@ -25,13 +25,13 @@ _BELOW: Mapping[tuple[str, ...], tuple[str, ...]] = {
 
 
 class About:
-    """Part of each of the three APIs."""
+    """Answers `about` in each of the three APIs."""
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
 
     def handle(self, request: Request, administrator: Administrator) -> Row:
-        """The answer to a request below `about`; raises `SempFault`."""
+        """Answer a request below `about`; raises `SempFault`."""
         if request.method != "GET":
             raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} is not for about")
         query = Query.parse(request.query)

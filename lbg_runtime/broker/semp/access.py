@@ -19,46 +19,46 @@ class AccessLevel(Enum):
     ADMIN = "admin"
 
     def includes(self, wanted: "AccessLevel") -> bool:
-        """Whether it is enough for what needs `wanted`."""
+        """Whether it suffices for an action that needs `wanted`."""
         order = tuple(AccessLevel)
         return order.index(self) >= order.index(wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Administrator:
-    """Somebody who may ask. Rights in the whole broker are rights in each VPN."""
+    """Someone who may send requests. Rights in the whole broker are rights in each VPN."""
 
     username: str
     password: str = field(repr=False)
     level: AccessLevel = AccessLevel.NONE
-    """In the whole broker."""
+    """Rights in the whole broker."""
     vpn_levels: Mapping[str, AccessLevel] = field(default_factory=dict)
 
     def level_in(self, vpn: str) -> AccessLevel:
-        """Rights in one VPN, never more than to read and write."""
+        """Rights in one VPN, never more than read-write."""
         if self.level.includes(AccessLevel.READ_WRITE):
             return AccessLevel.READ_WRITE
         own = self.vpn_levels.get(vpn, AccessLevel.NONE)
         return own if own.includes(self.level) else self.level
 
     def check_read(self, vpn: str) -> None:
-        """Raises `SempFault` where this VPN is not theirs to see."""
+        """Raise `SempFault` if they may not see this VPN."""
         if not self.level_in(vpn).includes(AccessLevel.READ_ONLY):
             raise SempFault(SempCode.UNAUTHORIZED, f"{self.username} may not read message VPN {vpn}")
 
     def check_write(self, vpn: str, level: Level = Level.VPN) -> None:
-        """Raises `SempFault` where this is not theirs to change."""
+        """Raise `SempFault` if they may not change this."""
         held = self.level if level is Level.GLOBAL else self.level_in(vpn)
         if not held.includes(AccessLevel.READ_WRITE):
             raise SempFault(SempCode.UNAUTHORIZED, f"{self.username} lacks {level.value} access")
 
 
 DEFAULT_ADMINISTRATORS = (Administrator("admin", "admin", AccessLevel.ADMIN),)
-"""Those of the vendor's container; the development broker listens on loopback."""
+"""As in the vendor's container; the development broker listens on loopback."""
 
 
 def find_administrator(administrators: tuple[Administrator, ...], username: str, password: str) -> Administrator | None:
-    """Who this is, or None where the name or the password is wrong."""
+    """Find an administrator; None if the name or the password is wrong."""
     for each in administrators:
         if each.username == username and secrets.compare_digest(each.password.encode(), password.encode()):
             return each

@@ -1,4 +1,4 @@
-"""Client usernames, client profiles and ACL profiles: rows here, and what they mean in the engine's accounts."""
+"""Client usernames, client profiles and ACL profiles: rows here, translated into the engine's accounts."""
 
 from collections.abc import Iterable
 from ipaddress import ip_network
@@ -37,7 +37,7 @@ class AccountRows:
         self.subscribe_exceptions = _Exceptions(self, kept, SUBSCRIBE_EXCEPTION)
 
     def seed(self, vpn: str) -> None:
-        """Give a VPN the objects that every VPN has from the start, and the usernames that the engine knows already."""
+        """Give a VPN the objects that every VPN has from the start, and the usernames that the engine already knows."""
         place = ((vpn,),)
         if self.client_profiles.read((*place, (DEFAULT_NAME,))) is not None:
             return
@@ -56,7 +56,7 @@ class AccountRows:
             Rows.create(self.usernames, (*place, (account.name,)), {**CLIENT_USERNAME.defaults(), **row})
 
     def apply(self, keys: Keys) -> None:
-        """Tell the engine of a username as its rows now say."""
+        """Configure a username in the engine as its rows now say."""
         vpn, name = only(keys, 2)
         row = self.usernames.row(keys)
         acl = self._read(self.acl_profiles, vpn, row, "aclProfileName")
@@ -84,18 +84,18 @@ class AccountRows:
         self._administration.accounts(vpn).put(account)
 
     def apply_all(self) -> None:
-        """Tell the engine of every username, after rows were restored."""
+        """Configure every username in the engine, after rows were restored."""
         for vpn in self._administration.vpn_names():
             for key in self.usernames.keys(((vpn,),)):
                 self.apply(((vpn,), key))
 
     def apply_profile(self, vpn: str) -> None:
-        """Tell the engine of every enabled username of a VPN, after a profile has changed."""
+        """Configure every enabled username of a VPN in the engine, after a profile has changed."""
         for keys in self.enabled_usernames(vpn):
             self.apply(keys)
 
     def enabled_usernames(self, vpn: str) -> Iterable[Keys]:
-        """The usernames whose profiles exist for certain."""
+        """The usernames whose profiles are certain to exist."""
         every = (((vpn,), key) for key in self.usernames.keys(((vpn,),)))
         return [keys for keys in every if self.usernames.row(keys)["enabled"]]
 
@@ -105,11 +105,11 @@ class AccountRows:
         self._read(self.client_profiles, vpn, row, "clientProfileName")
 
     def end_clients(self, keys: Keys) -> None:
-        """Disconnect everybody who has this username's account."""
+        """Disconnect every client that has this username's account."""
         self._carry_out(self._administration.end_clients_of(*only(keys, 2)))
 
     def remove(self, keys: Keys) -> None:
-        """Tell the engine that a username is gone."""
+        """Remove a username from the engine."""
         vpn, name = only(keys, 2)
         self._administration.accounts(vpn).remove(name)
         self.end_clients(keys)
@@ -135,7 +135,7 @@ class _Usernames(Rows):
         self._accounts.check_profiles(keys[0][0], row)
         super().change(keys, before, row)
         self._accounts.apply(keys)
-        # PubSub+ disables a username for as long as its profiles are changed, which ends its clients.
+        # PubSub+ disables a username while its profiles are changed, which ends its clients.
         if not row["enabled"] or any(row[name] != before[name] for name in _PROFILE_REFERENCES):
             self._accounts.end_clients(keys)
 
@@ -179,7 +179,7 @@ class _Profiles(Rows):
 
 
 class _Exceptions(Rows):
-    """Of one of the rules of ACL profiles."""
+    """The exceptions of one rule of ACL profiles."""
 
     def __init__(self, accounts: AccountRows, kept: Kept, kind: ObjectType) -> None:
         super().__init__(kind.noun, kept)
@@ -208,5 +208,5 @@ class _ConnectExceptions(_Exceptions):
 
 
 def _topics(exceptions: Rows, place: Keys) -> tuple[str, ...]:
-    # What MQTT clients may do has no meaning here: this broker has none.
+    # Rules for MQTT clients have no meaning here: this broker has none.
     return tuple(topic for syntax, topic in exceptions.keys(place) if syntax == "smf")

@@ -1,4 +1,4 @@
-"""The action API: what is done once and leaves no setting behind."""
+"""The action API: requests that are carried out once and leave no setting behind."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,10 +17,11 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 
 _Act = Callable[[Engine, tuple[str, ...]], list[Effect]]
-"""Carries an action out, given the names of what it is for, the VPN's first; `BrokerRefusal` where that is missing."""
+"""Carries an action out, given the names along the path to its object, the VPN's first; `BrokerRefusal` if it is
+missing."""
 
 _ActWith = Callable[[Engine, tuple[str, ...], Mapping[str, Json]], list[Effect]]
-"""The same for one that is also given what the request says."""
+"""The same for one that also needs the request's body."""
 
 
 class Action:
@@ -31,7 +32,7 @@ class Action:
         self._carry_out = carry_out
 
     def handle(self, request: Request, administrator: Administrator) -> Row:
-        """The answer to a request; raises `SempFault`."""
+        """Answer a request; raises `SempFault`."""
         *path, verb = request.segments or ("",)
         names = tuple(decode(segment) for segment in path[1::2])
         kinds = (*path[::2], verb)

@@ -39,13 +39,13 @@ def make_app(
     kept: Kept | None = None,
     write_down: Callable[[], None] = lambda: None,
 ) -> Starlette:
-    """SEMPv2 of one engine, to be served on the event loop of the front end that `carry_out` belongs to.
+    """Make SEMPv2 of one engine, to be served on the event loop of the front end that `carry_out` belongs to.
 
-    `kept` is where rows outlive the broker; `write_down` has the engine's changes on disk when it returns, or raises
+    `kept` is where rows outlive the broker; `write_down` returns once the engine's changes are on disk, or raises
     `StoreFailed`.
     """
     front = _FrontEnd(engine, carry_out, administrators, kept, write_down)
-    # The path is taken as it came over the wire: decoded, a `/` in a name could not be told from the others.
+    # The path is taken as it came over the wire: once decoded, a `/` in a name is indistinguishable from a separator.
     return Starlette(routes=[Route("/{path:path}", front.answer, methods=list(METHODS))])
 
 
@@ -68,9 +68,9 @@ class _FrontEnd:
         }
 
     async def answer(self, http: HttpRequest) -> Response:
-        """Every request, whatever its path."""
+        """Answer every request, whatever its path."""
         if "origin" in http.headers:
-            # A browser that remembers a password shows it for whatever page asks; no page is meant to administer this.
+            # A browser that remembers a password sends it for any page that asks; no page is meant to administer this.
             return Response("a page in a browser may not ask", 403)
         administrator = _who_asks(self._administrators, http.headers.get("authorization", ""))
         if administrator is None:

@@ -1,4 +1,4 @@
-"""Where the objects of one kind are."""
+"""Collections: where the objects of one kind are."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -11,23 +11,23 @@ from lbg_runtime.broker.semp.schema import Row
 from lbg_runtime.broker.semp.target import Key, Keys
 
 CarryOut = Callable[[Iterable[Effect]], None]
-"""Hands effects of the engine to the connections they are for, in order."""
+"""Hands the engine's effects to the connections they are for, in order."""
 
 
 class Kept(Protocol):
-    """Where rows outlive the broker; each call returns when that is so."""
+    """Where rows outlive the broker; a call returns once its row does."""
 
     def rows(self) -> list[tuple[str, bytes, bytes]]:
-        """Kind, keys and body of every row that was put, in the order in which they were put first."""
+        """Kind, keys and body of every row, in the order in which they were first put."""
         ...
 
     def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
-        """Keep a row, or forget it; raises `StoreFailed`."""
+        """Keep a row, or forget it if `body` is None; raises `StoreFailed`."""
         ...
 
 
 class Nowhere:
-    """Rows go with the broker."""
+    """Rows end with the broker."""
 
     def rows(self) -> list[tuple[str, bytes, bytes]]:
         return []
@@ -37,9 +37,9 @@ class Nowhere:
 
 
 class Collection(Protocol):
-    """The objects of one kind, everywhere. What is above an object has been found before; rows have been checked.
+    """The objects of one kind, everywhere. Callers have found the objects above and checked the rows.
 
-    Refusals are `SempFault`. What an object says is in force when the call returns.
+    Refusals are `SempFault`. A change is in force when the call returns.
     """
 
     def keys(self, above: Keys) -> Iterable[Key]:
@@ -47,7 +47,7 @@ class Collection(Protocol):
         ...
 
     def read(self, keys: Keys) -> Row | None:
-        """An object's attributes, its key apart; None where it does not exist."""
+        """An object's attributes, except its key; None if it does not exist."""
         ...
 
     def create(self, keys: Keys, row: Row) -> None:
@@ -55,16 +55,16 @@ class Collection(Protocol):
         ...
 
     def change(self, keys: Keys, before: Row, row: Row) -> None:
-        """Give an object that exists other attributes; `before` and `row` have all of them."""
+        """Change the attributes of an object that exists; `before` and `row` have all of them."""
         ...
 
     def delete(self, keys: Keys) -> None:
-        """Remove an object that exists, with all that is below it."""
+        """Remove an object that exists, with everything below it."""
         ...
 
 
 class Rows:
-    """A collection that is nothing but its rows."""
+    """A collection that consists only of its rows."""
 
     def __init__(self, noun: str, kept: Kept) -> None:
         self._noun = noun
@@ -72,7 +72,7 @@ class Rows:
         self._rows: dict[Keys, Row] = {}
 
     def restore(self, keys: Keys, row: Row) -> None:
-        """Add a row that is kept already."""
+        """Add a row that is already kept."""
         self._rows[keys] = row
 
     def keys(self, above: Keys) -> Iterator[Key]:
@@ -94,7 +94,7 @@ class Rows:
         keep_row(self._kept, self._noun, keys, None)
 
     def delete_below(self, above: Keys) -> None:
-        """Remove every object in one place, however deep."""
+        """Remove every object below one place, at any depth."""
         for keys in [keys for keys in self._rows if keys[: len(above)] == above]:
             Rows.delete(self, keys)
 
@@ -104,10 +104,10 @@ class Rows:
 
 
 def keep_row(kept: Kept, noun: str, keys: Keys, row: Row | None) -> None:
-    """Have an object outlive the broker as this row says, or forget it."""
+    """Keep an object's row beyond the life of the broker, or forget it."""
     kept.put_row(noun, orjson.dumps(keys), None if row is None else orjson.dumps(row))
 
 
 def only(keys: Keys, count: int) -> tuple[str, ...]:
-    """The names along the way to an object whose types have a key of one part."""
+    """The names along the path to an object, all of whose types have a key of one part."""
     return tuple(key[0] for key in islice(keys, count))

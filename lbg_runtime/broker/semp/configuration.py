@@ -1,4 +1,4 @@
-"""The configuration API: create, read, replace, change and delete, for every kind of object alike."""
+"""The configuration API: create, read, replace, change and delete, the same for every kind of object."""
 
 from collections.abc import Mapping
 
@@ -21,10 +21,10 @@ from lbg_runtime.model.semp_code import SempCode
 
 
 class Configuration:
-    """Called by the HTTP front end, on the loop's thread; a request is carried out whole before the next one."""
+    """Called by the HTTP front end, on the loop's thread; a request is carried out entirely before the next one."""
 
     def __init__(self, engine: Engine, carry_out: CarryOut, kept: Kept | None = None) -> None:
-        """`kept`: where what the engine does not keep itself outlives the broker; what is there counts from now on."""
+        """`kept`: where state that the engine does not keep outlives the broker; its contents take effect now."""
         kept = kept or Nowhere()
         accounts = AccountRows(engine.administration, carry_out, kept)
         self._collections: Mapping[str, Collection] = {
@@ -43,7 +43,7 @@ class Configuration:
         self._restore(kept, accounts)
 
     def handle(self, request: Request, administrator: Administrator) -> Row:
-        """The answer to a request; raises `SempFault`."""
+        """Answer a request; raises `SempFault`."""
         target = find_target(objects.VPN, request.segments)
         if target is None:
             raise SempFault(SempCode.PARSE_ERROR, f"there is nothing at {'/'.join(request.segments)}")
@@ -105,7 +105,7 @@ class Configuration:
             raise SempFault(SempCode.NOT_SUPPORTED, f"a {target.type.noun} has nothing to change")
         query = Query.parse(request.query)
         attributes = _attributes_in(reply.read_body(request.body), target)
-        # What can never be read is kept by whoever replaces the rest without knowing it.
+        # Secrets cannot be read, so replacing an object without giving them keeps them.
         secrets = {name: value for name, value in before.items() if name not in target.type.readable(before)}
         self._collections[target.type.noun].change(target.keys, before, {**kept, **secrets, **attributes})
         return reply.one(request, self._item(target), query)
@@ -136,7 +136,7 @@ class Configuration:
 
     def _check_rights(self, method: str, target: Target, administrator: Administrator) -> None:
         if not target.keys:
-            return  # The list of VPNs shows each one its own.
+            return  # The list of VPNs shows each administrator their own.
         vpn = target.keys[0][0]
         if method == "GET":
             administrator.check_read(vpn)
@@ -155,7 +155,7 @@ def _key_in(body: Mapping[str, Json], target: Target) -> Key:
 
 
 def _attributes_in(body: Mapping[str, Json], target: Target) -> Row:
-    """What the body says besides the names of the object and those above it, which must be the path's."""
+    """The body's attributes, except the names of the object and those above it, which must match the path."""
     names = target.key_row()
     for name, value in names.items():
         if body.get(name, value) != value:

@@ -1,4 +1,4 @@
-"""How a request fails: always with a SEMP error in the answer."""
+"""How requests fail: always with a SEMP error in the answer."""
 
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.semp_code import SempCode

@@ -1,4 +1,4 @@
-"""Message groups of a queue as attributes. PubSub+ has none, so their names are ours and begin with what they are."""
+"""Message groups of a queue as attributes. PubSub+ has none, so the names are ours and begin with what they are."""
 
 from typing import cast
 
@@ -13,11 +13,11 @@ GROUPING_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
     Flag("messageGroupsRebalancePauseEnabled"),
     Text("messageGroupsFirstProperty", "", 255),
 )
-"""No buckets for each group by itself; the timeout is in seconds, 0 for never."""
+"""0 buckets: each group by itself; the timeout is in seconds, 0 for never."""
 
 
 def grouping_row(grouping: Grouping) -> Row:
-    """The attributes that a queue's grouping is."""
+    """A queue's grouping as attributes."""
     return {
         "messageGroupsEnabled": grouping.is_enabled,
         "messageGroupsBucketCount": grouping.buckets or 0,
@@ -29,7 +29,7 @@ def grouping_row(grouping: Grouping) -> Row:
 
 
 def changed_grouping(grouping: Grouping, row: Row) -> Grouping:
-    """The grouping that a row says, with what it has no digits for as it was."""
+    """The grouping given by a row; precision that the row lacks is kept from `grouping`."""
     if all(row[name] == value for name, value in grouping_row(grouping).items()):
         return grouping
     return Grouping(

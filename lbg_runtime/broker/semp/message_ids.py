@@ -1,4 +1,4 @@
-"""Replication group message ids as text, in the form that PubSub+ and its clients write."""
+"""Replication group message ids as text, in the form that PubSub+ and its clients use."""
 
 import re
 
@@ -17,7 +17,7 @@ def message_id(spooler: int, number: int) -> str:
 
 
 def after_message(name: str, text: Json) -> AfterMessage:
-    """The place behind the message of this id; raises `SempFault` for a text that is none, naming the attribute."""
+    """The place after the message with this id; raises `SempFault` for a text that is no id, naming the attribute."""
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         expected = "a replication group message id, rmid1:xxxxx-xxxxxxxxxxx-xxxxxxxx-xxxxxxxx"

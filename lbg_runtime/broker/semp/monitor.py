@@ -1,4 +1,4 @@
-"""The monitor API: queues, flows, messages, replay logs and clients as they are now. It only looks."""
+"""The monitor API: queues, flows, messages, replay logs and clients as they are now. Read-only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from lbg_runtime.model.semp_code import SempCode
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One object: its name in the collection, what there is to see, and how much lies below."""
+    """One object: its name in the collection, its attributes, and how many objects are below it."""
 
     name: str
     row: Row
@@ -32,7 +32,7 @@ class _Seen:
 
 
 _Look = Callable[[Engine, tuple[str, ...]], Iterator[_Seen]]
-"""All objects of one kind, given the names of those above: the VPN's first."""
+"""Finds all objects of one kind, given the names of those above, the VPN's first."""
 
 
 class Monitor:
@@ -42,7 +42,7 @@ class Monitor:
         self._engine = engine
 
     def handle(self, request: Request, administrator: Administrator) -> Row:
-        """The answer to a request; raises `SempFault`."""
+        """Answer a request; raises `SempFault`."""
         if request.method != "GET":
             raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} is not for the monitor API")
         kinds = request.segments[::2]
@@ -66,7 +66,7 @@ class Monitor:
 
     def _check_above(self, kinds: tuple[str, ...], above: tuple[str, ...]) -> None:
         for depth, name in enumerate(above, start=1):
-            # Names alone: there may be a thousand queues, and a request for something below each of them.
+            # By names only: there may be a thousand queues, and a request for something below each of them.
             if name not in _NAMES[kinds[:depth]](self._engine, above[: depth - 1]):
                 raise _missing(kinds[:depth], name)
 
@@ -86,7 +86,7 @@ def _item(kinds: tuple[str, ...], above: tuple[str, ...], seen: _Seen) -> Item:
     return Item(path, seen.row, below, seen.counts)
 
 
-# -- what there is to see
+# -- the objects of each kind
 
 
 def _vpns(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:  # noqa: ARG001  # there is nothing above
@@ -105,7 +105,7 @@ def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
 
 
 def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus) -> _Seen:
-    """A partition is seen as a queue of its own beside the queue that it is of, as PubSub+ shows it."""
+    """A partition appears as a queue of its own next to its queue, as on PubSub+."""
     name = f"#pq/{crc32(status.name.encode()):08x}/{partition.number:05d}"
     row: Row = {
         "msgVpnName": vpn,
@@ -310,7 +310,7 @@ _NAMES: Mapping[tuple[str, ...], Callable[[Engine, tuple[str, ...]], Iterable[st
     ("msgVpns", "replayLogs"): _replay_log_names,
     ("msgVpns", "clients"): lambda engine, above: (one.name for one in engine.administration.clients(above[0])),
 }
-"""Of what has something below it."""
+"""For the kinds that have something below them."""
 
 _LOOKS: Mapping[tuple[str, ...], _Look] = {
     ("msgVpns",): _vpns,

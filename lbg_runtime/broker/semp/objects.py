@@ -1,4 +1,4 @@
-"""The kinds of objects that the configuration API knows. A name, a limit or a default is PubSub+'s (10.26)."""
+"""The kinds of objects that the configuration API knows. Names, limits and defaults are PubSub+'s (10.26)."""
 
 import string
 
@@ -36,7 +36,7 @@ ENFORCED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
     Flag("respectMsgPriorityEnabled"),
     Flag("respectTtlEnabled"),
 )
-"""What the engine acts on; `queues.py` has how."""
+"""Attributes that the engine acts on; `queues.py` says how."""
 
 NOTED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
     Flag("consumerAckPropagationEnabled", default=True),
@@ -48,7 +48,7 @@ NOTED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
     Flag("rejectLowPriorityMsgEnabled"),
     Number("rejectLowPriorityMsgLimit", 0, 0, _U32),
 )
-"""What is kept and has no effect here."""
+"""Attributes that are kept but have no effect here."""
 
 SUBSCRIPTION = ObjectType("queue subscription", "subscriptions", (Text("subscriptionTopic", "", 250, least=1),))
 

@@ -1,4 +1,4 @@
-"""The query of a GET: which objects (`where`), how many from where on (`count`, `cursor`), what of them (`select`)."""
+"""The query of a GET: which objects (`where`), which part of them (`count`, `cursor`), which attributes (`select`)."""
 
 import base64
 import binascii
@@ -33,7 +33,7 @@ class Item:
     below: tuple[str, ...] = ()
     """Names of the collections below it."""
     counts: Mapping[str, int] | None = None
-    """How many members the collections below it have, where the API says so."""
+    """How many members the collections below it have, if the API reports that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Page:
 
     items: tuple[Item, ...]
     cursor: str | None
-    """What brings the next page; None on the last one."""
+    """Leads to the next page; None on the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Condition:
     text: str
 
     def holds_for(self, row: Row) -> bool:
-        """Whether an object meets it; raises `SempFault` where it has no such attribute."""
+        """Whether an object meets it; raises `SempFault` if the object has no such attribute."""
         if self.name not in row:
             raise SempFault(SempCode.INVALID_PARAMETER, f"where: there is no attribute {self.name!r}")
         value = row[self.name]
@@ -84,13 +84,13 @@ class Query:
     count: int = DEFAULT_COUNT
     cursor: str | None = None
     others: tuple[str, ...] = ()
-    """All but the cursor as they were given, for the address of the next page."""
+    """All parameters but the cursor, as given, for the address of the next page."""
 
     @classmethod
     def parse(cls, text: str) -> "Query":
-        """Raises `SempFault` for what cannot be understood; unknown parameters count for nothing."""
+        """Parse a query; raises `SempFault` for what cannot be understood, and ignores unknown parameters."""
         given = dict(parse_qsl(text, keep_blank_values=True))
-        # Before they are decoded: an encoded comma is part of a value. No attribute's name has one.
+        # Split before decoding: an encoded comma is part of a value. No attribute's name has one.
         conditions = next((part[6:] for part in text.split("&") if part.startswith("where=")), "")
         select = tuple(part for part in given.get("select", "").split(",") if part)
         if len(select) > LARGEST_SELECT:
@@ -104,11 +104,11 @@ class Query:
         )
 
     def next_page(self, cursor: str) -> str:
-        """The query that brings the next page."""
+        """The query that leads to the next page."""
         return "&".join((*self.others, f"cursor={cursor}"))
 
     def page_of(self, items: Iterable[Item]) -> Page:
-        """The page that is asked for. What comes or goes meanwhile neither repeats the others nor leaves one out."""
+        """The requested page. Objects that come or go between pages neither repeat others nor make them be left out."""
         chosen = sorted(
             (item for item in items if all(part.holds_for(item.row) for part in self.where)), key=lambda item: item.path
         )
@@ -119,7 +119,7 @@ class Query:
         return Page(page, _cursor_after(page[-1]) if len(chosen) > self.count else None)
 
     def shown(self, row: Row) -> Row:
-        """The selected attributes of an object; raises `SempFault` where one is unknown."""
+        """The selected attributes of an object; raises `SempFault` if one is unknown."""
         included = [name for name in self.select if not name.startswith("-")] or ["*"]
         excluded = [name[1:] for name in self.select if name.startswith("-")]
         kept = _names(row, included) - _names(row, excluded)
@@ -136,7 +136,7 @@ def _condition(text: str) -> Condition:
 def _count(text: str | None) -> int:
     if text is None:
         return DEFAULT_COUNT
-    # A few digits only: very long numbers are none to Python.
+    # Few digits only: Python refuses to convert very long numbers.
     if text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= LARGEST_COUNT:
         return int(text)
     raise SempFault(SempCode.INVALID_PARAMETER, f"count {text!r:.80} is not valid; expected 1 to {LARGEST_COUNT}")

@@ -22,7 +22,7 @@ BYTES_PER_SPOOL_UNIT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Which setting of the engine an attribute is, and how each becomes the other."""
+    """The engine's setting for an attribute, and how each is converted to the other."""
 
     name: str
     to_setting: Callable[[Json], object]
@@ -73,23 +73,23 @@ _NOTED_DEFAULTS: Row = {attribute.name: attribute.default for attribute in NOTED
 
 
 def row_of(settings: QueueSettings) -> Row:
-    """The attributes that a queue's settings are."""
+    """A queue's settings as attributes."""
     acted_on = {name: field.to_attribute(getattr(settings, field.name)) for name, field in _FIELDS.items()}
     return {**acted_on, **grouping_row(settings.grouping), **_NOTED_DEFAULTS, **cast(Row, settings.remarks)}
 
 
 def changed_settings(settings: QueueSettings, row: Row) -> QueueSettings:
-    """Settings with what differs in a row; what does not keeps what the row has no digits for (a quota in bytes)."""
+    """The settings changed by a row; unchanged ones keep the precision that the row lacks (a quota in bytes)."""
     before = row_of(settings)
     changes = {field.name: field.to_setting(row[name]) for name, field in _FIELDS.items() if row[name] != before[name]}
     remarks = {name: row[name] for name, default in _NOTED_DEFAULTS.items() if row[name] != default}
     grouping = changed_grouping(settings.grouping, row)
-    # The table is right about the types; a test makes every attribute of it.
+    # The table has the right types; a test converts every attribute in it.
     return replace(settings, **changes, grouping=grouping, remarks=remarks)  # type: ignore[arg-type]  # see above
 
 
 class Queues:
-    """Durable queues; those of one connection belong to it and are no configuration."""
+    """Durable queues; temporary ones belong to a connection and are not configuration."""
 
     def __init__(self, engine: Engine, carry_out: CarryOut) -> None:
         self._engine = engine
@@ -110,7 +110,7 @@ class Queues:
     def create(self, keys: Keys, row: Row) -> None:
         vpn, queue = only(keys, 2)
         _check_supported(row)
-        if queue in self._engine.queue_names(vpn):  # A temporary one, which is not ours to show.
+        if queue in self._engine.queue_names(vpn):  # A temporary one, which is not shown here.
             raise SempFault(SempCode.ALREADY_EXISTS, f"queue {queue} is temporary and in use")
         settings = changed_settings(QueueSettings(), row)
         self._engine.create_queue(vpn, QueueName(queue), settings)
@@ -127,7 +127,7 @@ class Queues:
 
 
 class Subscriptions:
-    """What queues attract; in force with the call that says so."""
+    """The subscriptions of queues; each call takes effect at once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -155,6 +155,6 @@ class Subscriptions:
 
 
 def _check_supported(row: Row) -> None:
-    """Refuse what would make another kind of queue of it: keeping it as a remark would be a lie."""
+    """Refuse attributes that would make it another kind of queue: keeping them as remarks would be a lie."""
     if row["maxMsgSpoolUsage"] == 0:
         raise SempFault(SempCode.NOT_SUPPORTED, "maxMsgSpoolUsage 0: this broker has no last value queues")

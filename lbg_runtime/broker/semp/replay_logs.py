@@ -23,7 +23,7 @@ _TIME = 2**31 - 1
 
 
 def log_row(settings: ReplayLogSettings) -> Row:
-    """The attributes that a replay log's settings are."""
+    """A replay log's settings as attributes."""
     return {
         "egressEnabled": settings.egress_enabled,
         "ingressEnabled": settings.ingress_enabled,
@@ -33,7 +33,7 @@ def log_row(settings: ReplayLogSettings) -> Row:
 
 
 def log_settings_of(engine: Engine, vpn: str, name: str) -> ReplayLogSettings | None:
-    """The settings of a VPN's replay log of this name; None where it has none, or one of another name."""
+    """The settings of a VPN's replay log with this name; None if it has none, or one with another name."""
     log = engine.replays.log(vpn)
     return None if log is None or log.settings.name != name else log.settings
 
@@ -75,7 +75,7 @@ class ReplayLogs:
         if row["topicFilterEnabled"]:
             raise SempFault(SempCode.NOT_SUPPORTED, "topicFilterEnabled: replay logs of this broker take every topic")
         size = cast(int, row["maxSpoolUsage"])
-        # A size in bytes that the row has no digits for stays, unless another one is said.
+        # A size in bytes that the row cannot express stays, unless the row gives another one.
         if size != log_row(settings)["maxSpoolUsage"]:
             settings = replace(settings, max_bytes=size * BYTES_PER_SPOOL_UNIT)
         self._engine.replays.keep_log(
@@ -95,7 +95,7 @@ def start_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json
     """Replay to a queue: all of the log, from a time, or after a message."""
     vpn, queue = names
     _check_names(body, ("replayLogName", "fromTime", "afterMsg"))
-    engine.queue_depth(vpn, QueueName(queue))  # That it is there comes before what else may be wrong.
+    engine.queue_depth(vpn, QueueName(queue))  # A missing queue is reported before anything else that is wrong.
     name = body.get("replayLogName")
     if name is not None and log_settings_of(engine, vpn, str(name)) is None:
         raise SempFault(SempCode.NOT_FOUND, f"replay log {name} does not exist")
@@ -113,14 +113,14 @@ def start_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json
 
 
 def cancel_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json]) -> list[Effect]:
-    """Take what was replayed and is still there out of a queue."""
+    """Remove replayed messages that are still on a queue."""
     vpn, queue = names
     _check_names(body, ())
     return engine.replays.cancel(vpn, QueueName(queue))
 
 
 def trim_logged_messages(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json]) -> list[Effect]:
-    """Take what came before a time out of a replay log."""
+    """Remove messages that came before a time from a replay log."""
     vpn, name = names
     _check_names(body, ("olderThanTime",))
     if "olderThanTime" not in body:

@@ -1,4 +1,4 @@
-"""What every request is, and the envelope of every answer."""
+"""The form of every request, and the envelope of every answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Request:
 
     method: str
     uri: str
-    """As it was asked for, query included."""
+    """The URI as requested, query included."""
     base: str
-    """Address of the API it is for: what every link begins with."""
+    """The address of its API, with which every link begins."""
     segments: tuple[str, ...]
-    """The encoded path below that."""
+    """The encoded path below `base`."""
     query: str
     body: bytes
 
@@ -41,12 +41,12 @@ def read_body(body: bytes) -> dict[str, Json]:
 
 
 def done(request: Request) -> Row:
-    """What a deletion or an action is answered with."""
+    """The answer to a deletion or an action."""
     return {"meta": _meta(request, 200)}
 
 
 def one(request: Request, item: Item, query: Query) -> Row:
-    """A single object."""
+    """The answer with a single object."""
     answer: Row = {"data": query.shown(item.row), "links": _links(request, item), "meta": _meta(request, 200)}
     if item.counts is not None:
         answer["collections"] = _collections(item)
@@ -54,7 +54,7 @@ def one(request: Request, item: Item, query: Query) -> Row:
 
 
 def many(request: Request, page: Page, query: Query) -> Row:
-    """One page of a collection."""
+    """The answer with one page of a collection."""
     meta = _meta(request, 200)
     if page.cursor is not None:
         next_uri = f"{request.base}/{'/'.join(request.segments)}?{query.next_page(page.cursor)}"
@@ -70,7 +70,7 @@ def many(request: Request, page: Page, query: Query) -> Row:
 
 
 def failed(request: Request, fault: SempFault) -> Row:
-    """Why there is nothing."""
+    """The answer that reports a fault."""
     meta = _meta(request, REFUSED)
     meta["error"] = {"code": int(fault.code), "status": fault.code.name, "description": fault.description}
     return {"meta": meta}
@@ -91,6 +91,6 @@ def _collections(item: Item) -> Json:
 
 
 def segments_of(path: str) -> tuple[str, ...]:
-    """The encoded segments of a path; a slash at its end counts for nothing."""
+    """The encoded segments of a path; a slash at the end is ignored."""
     parts: Sequence[str] = path.strip("/").split("/")
     return tuple(part for part in parts if part)

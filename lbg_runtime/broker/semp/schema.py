@@ -1,4 +1,4 @@
-"""What a kind of SEMP object is: its key, its attributes with their defaults, and what may be said of them."""
+"""The kinds of SEMP objects: their keys, their attributes with defaults, and the allowed values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.model.semp_code import SempCode
 
 DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
-"""The one reserved name that an administrator gives to a queue."""
+"""The one reserved name that an administrator may give to a queue."""
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Row = dict[str, Json]
@@ -23,7 +23,7 @@ class Flag:
     default: bool = False
 
     def check(self, value: Json) -> None:
-        """Raises `SempFault` for a value that cannot be."""
+        """Raise `SempFault` for a value that is not allowed."""
         if not isinstance(value, bool):
             raise _invalid(self.name, value, "true or false")
 
@@ -38,14 +38,14 @@ class Number:
     most: int
 
     def check(self, value: Json) -> None:
-        """Raises `SempFault` for a value that cannot be."""
+        """Raise `SempFault` for a value that is not allowed."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
             raise _invalid(self.name, value, f"a whole number from {self.least} to {self.most}")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of a length; what is secret can be set and never read."""
+    """A text of limited length; a secret one can be set but never read."""
 
     name: str
     default: str
@@ -53,13 +53,13 @@ class Text:
     least: int = 0
     forbidden: str = ""
     allowed: str | None = None
-    """If given, every character is one of these."""
+    """If given, every character must be one of these."""
     has_levels: bool = False
-    """Whether `/` separates levels, none of which may be empty, and `#` begins names that nobody else may make."""
+    """Whether `/` separates levels, none of which may be empty, and names that begin with `#` are reserved."""
     is_secret: bool = False
 
     def check(self, value: Json) -> None:
-        """Raises `SempFault` for a value that cannot be."""
+        """Raise `SempFault` for a value that is not allowed."""
         shown = None if self.is_secret else value
         if not isinstance(value, str) or not self.least <= len(value) <= self.most:
             raise _invalid(self.name, shown, f"{self.least} to {self.most} characters")
@@ -75,21 +75,21 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words."""
+    """One of a set of words."""
 
     name: str
     default: str
     words: tuple[str, ...]
 
     def check(self, value: Json) -> None:
-        """Raises `SempFault` for a value that cannot be."""
+        """Raise `SempFault` for a value that is not allowed."""
         if value not in self.words:
             raise _invalid(self.name, value, f"one of {', '.join(self.words)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """When an event is raised and cleared: a pair of numbers, of percents or of values. No event is raised here."""
+    """When an event is raised and cleared: a pair of numbers, as percentages or values. No event is raised here."""
 
     name: str
     default_clear: int
@@ -98,11 +98,11 @@ class Threshold:
 
     @property
     def default(self) -> Row:
-        """The pair that holds while nobody says otherwise."""
+        """The pair that holds unless another one is set."""
         return {f"clear{self.unit}": self.default_clear, f"set{self.unit}": self.default_set}
 
     def check(self, value: Json) -> None:
-        """Raises `SempFault` for a value that cannot be."""
+        """Raise `SempFault` for a value that is not allowed."""
         pairs = ({"clearPercent", "setPercent"}, {"clearValue", "setValue"})
         if not isinstance(value, dict) or set(value) not in pairs:
             raise _invalid(self.name, value, "clearPercent and setPercent, or clearValue and setValue")
@@ -114,7 +114,7 @@ Attribute = Flag | Number | Text | Choice | Threshold
 
 
 class Level(Enum):
-    """What a change of an object needs."""
+    """The rights that a change of an object needs."""
 
     VPN = "vpn/read-write"
     GLOBAL = "global/mesh-manager"
@@ -125,16 +125,16 @@ class ObjectType:
     """One kind of object, in the collection of one parent."""
 
     noun: str
-    """For messages."""
+    """Its name in messages."""
     collection: str
     """The segment of the path that names the collection."""
     key: tuple[Text | Choice, ...]
-    """What names an object in its collection; several are joined by commas in a path."""
+    """What identifies an object in its collection; several parts are joined by commas in a path."""
     attributes: tuple[Attribute, ...] = ()
     children: tuple["ObjectType", ...] = ()
     write_level: Level = Level.VPN
     is_fixed: bool = False
-    """Whether objects are changed only, never created or deleted."""
+    """Whether objects can only be changed, never created or deleted."""
     by_name: Mapping[str, Attribute] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class ObjectType:
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """Attributes that make the key."""
+        """The attributes that make up the key."""
         return tuple(part.name for part in self.key)
 
     def defaults(self) -> Row:
@@ -154,7 +154,7 @@ class ObjectType:
         return next((child for child in self.children if child.collection == collection), None)
 
     def check(self, attributes: Mapping[str, Json]) -> None:
-        """Raises `SempFault` for an attribute that this kind does not have, or a value that it cannot have."""
+        """Raise `SempFault` for an attribute that this kind does not have, or a value that is not allowed for it."""
         for name, value in attributes.items():
             attribute = self.by_name.get(name)
             if attribute is None:

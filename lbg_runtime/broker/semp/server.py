@@ -1,4 +1,4 @@
-"""SEMPv2 over HTTP, beside a broker on the same event loop."""
+"""SEMPv2 over HTTP, next to a broker on the same event loop."""
 
 import ssl
 from collections.abc import Callable
@@ -16,7 +16,7 @@ DEFAULT_PORT = 8080
 class SempServer(HttpServer):
     """Serves from `start` to `stop`, or as an async context manager, on the loop's thread.
 
-    It changes the engine as the loop's other tasks do, and hands what follows to `carry_out`: `BrokerServer.carry_out`
+    It changes the engine as the loop's other tasks do, and hands the effects to `carry_out`: `BrokerServer.carry_out`
     or `MemoryBroker.post`. With `port` 0 the system chooses one; read `port` after `start`.
     """
 

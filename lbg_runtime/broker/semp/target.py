@@ -1,4 +1,4 @@
-"""What a path names: the way down from the VPN to a collection, or to an object in one."""
+"""What a path identifies: the way down from the VPN to a collection, or to an object in one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,47 +9,47 @@ from lbg_runtime.broker.semp.schema import ObjectType, Row
 from lbg_runtime.model.semp_code import SempCode
 
 Key = tuple[str, ...]
-"""What names an object in its collection: the values of its type's key, in order."""
+"""Identifies an object in its collection: the values of its type's key, in order."""
 
 Keys = tuple[Key, ...]
-"""What names an object everywhere: its own key and those of all that it is in, from the VPN down."""
+"""Identifies an object everywhere: its own key and those of the objects it is in, from the VPN down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Types from the VPN down, and their keys; a collection has one key less, as its own members are not named."""
+    """Types from the VPN down, and their keys; a collection has one key less, as no member is named."""
 
     types: tuple[ObjectType, ...]
     keys: Keys
 
     @property
     def type(self) -> ObjectType:
-        """Of the object, or of the collection's members."""
+        """The type of the object, or of the collection's members."""
         return self.types[-1]
 
     @property
     def is_collection(self) -> bool:
-        """Whether it is no object."""
+        """Whether it is a collection rather than an object."""
         return len(self.keys) < len(self.types)
 
     @property
     def above(self) -> Keys:
-        """Of the object that it is in."""
+        """The keys of the object that it is in."""
         return self.keys[: len(self.types) - 1]
 
     def member(self, key: Key) -> "Target":
-        """An object of this collection."""
+        """The target for an object of this collection."""
         return Target(self.types, (*self.above, key))
 
     def key_row(self) -> Row:
-        """The attributes that name an object, its own and of those above."""
+        """The attributes that identify an object, its own and those of the objects above."""
         row: Row = {}
         for kind, key in zip(self.types, self.keys, strict=False):
             row |= dict(zip(kind.key_names, key, strict=True))
         return row
 
     def path(self) -> tuple[str, ...]:
-        """Encoded segments."""
+        """The encoded segments."""
         segments: list[str] = []
         for position, kind in enumerate(self.types):
             segments.append(kind.collection)
@@ -59,12 +59,12 @@ class Target:
 
 
 def encode_key(key: Key) -> str:
-    """The segment that names an object: nothing in it can be taken for a part of the path."""
+    """The segment that identifies an object: nothing in it can be mistaken for path syntax."""
     return ",".join(quote(part, safe="") for part in key)
 
 
 def decode(segment: str) -> str:
-    """The text of a segment; raises `SempFault` for bytes that are none."""
+    """The text of a segment; raises `SempFault` for bytes that are not text."""
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:
@@ -72,7 +72,7 @@ def decode(segment: str) -> str:
 
 
 def find_target(root: ObjectType, segments: Sequence[str]) -> Target | None:
-    """What encoded segments name below the root's collection, or None where there is no such kind of object."""
+    """Find what encoded segments identify below the root's collection; None if no such kind of object exists."""
     kind = root if segments and segments[0] == root.collection else None
     types: list[ObjectType] = []
     keys: list[Key] = []

@@ -1,4 +1,4 @@
-"""Message VPNs: the engine's, neither created nor deleted here."""
+"""Message VPNs: those of the engine, neither created nor deleted here."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from lbg_runtime.broker.semp.target import Key, Keys
 
 
 class Vpns:
-    """Every way to an object begins here, so this is where a VPN gets what it has from the start."""
+    """Every path to an object begins here, so this is where a VPN gets its initial objects."""
 
     def __init__(self, administration: Administration, accounts: AccountRows, kept: Kept) -> None:
         self._kept = kept
@@ -41,7 +41,7 @@ class Vpns:
         keep_row(self._kept, VPN.noun, keys, row)
 
     def restore(self, keys: Keys, row: Row) -> None:
-        """Have a VPN as a row says that is kept already."""
+        """Set a VPN to what an already kept row says."""
         (vpn,) = only(keys, 1)
         accounts = self._administration.accounts(vpn)
         accounts.is_closed = row["authenticationBasicType"] == "internal"

@@ -1,11 +1,11 @@
-"""Compressed connections: both directions are one raw deflate stream each, from the first byte on."""
+"""Compressed connections: each direction is one raw deflate stream, from the first byte on."""
 
 import zlib
 
 from lbg_runtime.model.errors import ProtocolError
 
 INFLATED_BYTES = 256 * 1024
-"""The most that comes out at once: a few bytes may stand for very many, and other clients wait meanwhile."""
+"""The most inflated at once: a few bytes may stand for very many, and other clients wait meanwhile."""
 
 _RAW = -15
 _LEVEL = 1
@@ -28,14 +28,14 @@ class DeflateStreams:
         """Whether `inflate` may have something to give without new data."""
 
     def inflate(self, data: bytes) -> bytes:
-        """What came, at most `INFLATED_BYTES` of it; raises `ProtocolError`."""
+        """Return the inflated data, at most `INFLATED_BYTES` of it; raises `ProtocolError`."""
         try:
             inflated = self._inflater.decompress(self._inflater.unconsumed_tail + data, INFLATED_BYTES)
         except zlib.error as error:
             raise ProtocolError("a compressed stream that cannot be read") from error
         if self._inflater.eof:
             raise ProtocolError("a compressed stream that says it has ended")
-        # A full piece may leave something inside, even where all input is consumed.
+        # A full piece may leave something inside, even if all input is consumed.
         self.has_more = bool(self._inflater.unconsumed_tail) or len(inflated) == INFLATED_BYTES
         return inflated
 

@@ -27,20 +27,20 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 """Answers that may wait for a client that does not read; above, its requests wait too."""
 
 _MAX_WAITING_COUNT = 100_000
-"""The same of answers and deliveries from queues: as many as some 400 flows can have under way."""
+"""The same for answers and deliveries from queues: as many as about 400 flows can have in transit."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the server."""
+    """What a connection needs from the server."""
 
     def opened(self, connection: "Connection") -> None:
-        """The connection is there."""
+        """The connection was made."""
         ...
 
     def written_to(self, connection: "Connection") -> None:
-        """Something may wait in the connection's outbox: call `flush` once, after all that happens in this turn."""
+        """Something may wait in the connection's outbox: call `flush` once, after everything else in this turn."""
         ...
 
     def lost(self, connection: "Connection") -> None:
@@ -49,14 +49,14 @@ class ConnectionOwner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Made by the server for every accepted socket; its methods are called by the event loop and the server only."""
+    """Made by the server for every accepted socket; called only by the event loop and the server."""
 
     def __init__(self, owner: ConnectionOwner, make_session: Callable[["Connection"], Session]) -> None:
         self.session = make_session(self)
         self.peer = "gone"
         self.peer_address = ""
         self.name_on_certificate: str | None = None
-        """The common name of the certificate that the peer showed, if it showed one that was verified."""
+        """The common name of the peer's certificate, if it presented one that was verified."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._write_after_s = 0.0
 
     def suffer(self, trouble: Trouble) -> None:
-        """Have these faults from now on, and no others."""
+        """Show these faults from now on, and no others."""
         self._trouble = trouble
         session = self.session
         if trouble.stops_egress:
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         # uvloop's transports do not derive from asyncio's classes, so there is nothing to check at run time.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
-        # There is no name where the peer has gone already.
+        # There is no name if the peer has gone already.
         if name := transport.get_extra_info("peername"):
             self.peer_address = name[0]
             self.peer = f"{name[0]}:{name[1]}"
@@ -109,24 +109,24 @@ class Connection(asyncio.Protocol):
         self._receive(data)
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly: what follows waits in the outbox."""
+        """The peer reads too slowly: further output waits in the outbox."""
         self._writable = False
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self._writable = True
-        # Not at once: what this turn has put into the outbox may wait for the disk.
+        # Not at once: output of this turn may have to wait for the disk.
         self._owner.written_to(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it so
-        """The socket is closed, by whichever side."""
+        """The socket is closed, by either side."""
         if self._watch is not None:
             self._watch.cancel()
         self._transport = None
         self._owner.lost(self)
 
     def flush(self) -> None:
-        """Write what waits, as far as the peer reads it; then close, if the session has ended."""
+        """Write waiting output, as far as the peer reads it; then close, if the session has ended."""
         transport, outbox = self._transport, self.session.outbox
         if transport is None or transport.is_closing() or self._trouble.is_stalled:
             return
@@ -139,12 +139,12 @@ class Connection(asyncio.Protocol):
                 self._loop.call_at(self._write_after_s, transport.close)
             else:
                 transport.close()
-            # A peer that does not read would keep a closing socket for ever.
+            # A peer that does not read would keep a closing socket open forever.
             self._set_watch(CLOSE_TIMEOUT_S, self.abort)
 
     def _write(self, transport: asyncio.Transport, data: bytes) -> None:
         now_s = self._loop.time()
-        # What is late already stays behind it, whatever is said of what follows.
+        # Later output never overtakes delayed output, even if the delay has been reduced.
         self._write_after_s = max(now_s + self._trouble.delay_ms / 1_000, self._write_after_s)
         if self._write_after_s <= now_s:
             transport.write(data)
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
-            return  # It went while the rest of what had come was waiting for its turn.
+            return  # It closed while the rest of its input was waiting for its turn.
         try:
             self.session.receive(data if self._streams is None else self._streams.inflate(data))
         except ProtocolError as error:
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         )
         more = self._streams is not None and self._streams.has_more
         if more and not slow:
-            # The rest of what has come, after the other connections had their turn.
+            # The rest of the input, after the other connections have had their turn.
             self._loop.call_soon(self._receive, b"")
         reading = not slow and not more
         if reading is self._reading:

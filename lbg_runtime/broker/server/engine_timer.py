@@ -1,4 +1,4 @@
-"""An engine's deadlines on the event loop; for whoever carries its effects out."""
+"""Runs an engine's deadlines on the event loop, for whoever carries its effects out."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from lbg_runtime.broker.engine.engine import Engine
 
 
 class EngineTimer:
-    """Gives an engine the loop's time, real or virtual, and calls it when it is due. One per engine."""
+    """Gives an engine the loop's time, real or virtual, and calls it when a deadline comes. One per engine."""
 
     def __init__(self, engine: Engine, carry_out: Callable[[Iterable[Effect]], None]) -> None:
         self._timetable = engine.surroundings.timetable
@@ -18,7 +18,7 @@ class EngineTimer:
         self._timetable.now = _loop_ms
 
     def arm(self) -> None:
-        """Look at the engine's deadline again, after any call of it that may have moved it."""
+        """Check the engine's deadline again, after any call to the engine that may have moved it."""
         if not self._timetable.has_changed:
             return
         self._timetable.has_changed = False
@@ -33,7 +33,7 @@ class EngineTimer:
             self._timer = asyncio.get_running_loop().call_at(at_ms / 1_000, self._due)
 
     def stop(self) -> None:
-        """Call the engine no more, until it is armed again."""
+        """Make no more calls to the engine until armed again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = self._at_ms = None
@@ -47,5 +47,5 @@ class EngineTimer:
 
 
 def _loop_ms() -> int:
-    # A loop may call a timer a little early; what is due then must not be missed for less than its clock can tell.
+    # A loop may call a timer early by less than its clock resolves; what is due must not be missed for that.
     return round(asyncio.get_running_loop().time() * 1_000)

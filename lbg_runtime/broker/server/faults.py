@@ -10,14 +10,14 @@ from lbg_runtime.model.errors import BrokerRefusal
 
 
 class Victim(Protocol):
-    """A connection, as far as faults are concerned."""
+    """A connection, as the fault switch sees it."""
 
     def suffer(self, trouble: Trouble) -> None:
-        """Have these faults from now on, and no others."""
+        """Show these faults from now on, and no others."""
         ...
 
     def abort(self) -> None:
-        """Cut it at once."""
+        """Cut the connection at once."""
         ...
 
 
@@ -27,54 +27,55 @@ class _Refusal:
     code: int
     text: str
     left: int | None
-    """How often still; None for always."""
+    """How many refusals are left; None for always."""
 
 
 class Faults:
-    """One per server. Everything is off at first, holds for connections to come too, and until `clear`.
+    """One per server. All faults are off at first; one that is set applies to future connections too, and lasts until
+    `clear`.
 
-    `client_name` says whose connection is meant; None for everybody's, which a client's own faults override.
+    `client_name` says whose connections are meant; None for everybody's, which a client's own faults override.
     """
 
     def __init__(self, surroundings: Surroundings, victims: Callable[[], Iterable[tuple[str | None, Victim]]]) -> None:
-        """`victims`: every connection there is, with the name of its client if it has logged in."""
+        """`victims`: every connection, with the name of its client if it has logged in."""
         self._victims = victims
         self._troubles: dict[str | None, Trouble] = {}
         self._refusals: dict[Asked, list[_Refusal]] = {}
         self._surroundings = surroundings
 
     def drop(self, client_name: str | None = None) -> int:
-        """Cut connections, as a network does; how many there were."""
+        """Cut connections, as a network does; return how many."""
         chosen = [victim for name, victim in self._victims() if client_name in (None, name)]
         for victim in chosen:
             victim.abort()
         return len(chosen)
 
     def stall(self, client_name: str | None = None, *, on: bool = True) -> None:
-        """Read and write nothing; the connection stays. A client notices by its keep-alives."""
+        """Read and write nothing; the connection stays. A client notices through its keep-alives."""
         self._change(client_name, replace(self.trouble_of(client_name), is_stalled=on))
 
     def delay(self, delay_ms: int, client_name: str | None = None) -> None:
-        """Write everything so much later; 0 for at once."""
+        """Write everything this much later; 0 for at once."""
         self._change(client_name, replace(self.trouble_of(client_name), delay_ms=delay_ms))
 
     def withhold_acks(self, client_name: str | None = None, *, on: bool = True) -> None:
-        """Accept messages and tell their publishers nothing of it."""
+        """Accept messages without telling their publishers."""
         self._change(client_name, replace(self.trouble_of(client_name), withholds_acks=on))
 
     def stop_egress(self, client_name: str | None = None, *, on: bool = True) -> None:
-        """Keep messages back; they come in their order when it is over."""
+        """Hold messages back; they come in order when it is over."""
         self._change(client_name, replace(self.trouble_of(client_name), stops_egress=on))
 
     def refuse(
         self, asked: Asked, code: int, text: str, client_name: str | None = None, times: int | None = None
     ) -> None:
-        """Answer what is asked with this error, so often, or always."""
+        """Answer a request with this error, this many times or always."""
         self._refusals.setdefault(asked, []).append(_Refusal(client_name, code, text, times))
         self._surroundings.refuse = self._refuse
 
     def clear(self) -> None:
-        """Put everything right again. What was kept back goes on its way."""
+        """End all faults. Messages that were held back are sent."""
         self._troubles.clear()
         self._refusals.clear()
         self._surroundings.refuse = None
@@ -82,7 +83,7 @@ class Faults:
             victim.suffer(NO_TROUBLE)
 
     def trouble_of(self, client_name: str | None) -> Trouble:
-        """What a connection of this client has."""
+        """The faults of a connection of this client."""
         return self._troubles.get(client_name) or self._troubles.get(None) or NO_TROUBLE
 
     def _change(self, client_name: str | None, trouble: Trouble) -> None:

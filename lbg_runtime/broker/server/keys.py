@@ -1,4 +1,4 @@
-"""What a broker looks at inside of a message that came over the wire: what it belongs to."""
+"""What a broker reads inside a message from the wire to find its partition or group."""
 
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.model.errors import ProtocolError
@@ -8,11 +8,11 @@ from lbg_runtime.smf.message import Relay
 from lbg_runtime.smf.sdt import SdtValue
 
 GROUP_SEQUENCE_PROPERTY = "JMSXGroupSeq"
-"""User property that ends a group where it is -1; otherwise a number that publishers may give."""
+"""User property that ends a group if it is -1; otherwise a number that publishers may set."""
 
 
 def key_of(message: Published) -> str | None:
-    """The user property `JMSXGroupID`; None for a message without one, or whose inside cannot be read."""
+    """The user property `JMSXGroupID`; None for a message without one, or with contents that cannot be read."""
     key = _property_of(message, PARTITION_KEY_PROPERTY)
     return key if isinstance(key, str) else None
 
@@ -24,7 +24,7 @@ def closes_group(message: Published) -> bool:
 
 def _property_of(message: Published, name: str) -> SdtValue:
     relay = message.content
-    # Looked for first: most messages on most queues have none, and decoding takes ten times as long.
+    # Searched for first: most messages on most queues lack it, and decoding takes ten times as long.
     if not isinstance(relay, Relay) or name.encode() not in relay.body:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The broker's half of a login: who it is and what it can do."""
+"""The broker's half of a login: who the client is and what it can do."""
 
 from functools import cache
 from zlib import crc32
@@ -39,20 +39,20 @@ _EXTENDED_CAPABILITIES = encode_capabilities((), ((4, b"\x01\x03"), (5, b"\x01\x
 
 
 def inbox_of(client_name: str) -> str:
-    """Topic below which a client's own inboxes are; the same after a reconnect, so that late replies arrive."""
+    """The topic prefix of a client's own inboxes; the same after a reconnect, so that late replies arrive."""
     return f"#P2P/{VIRTUAL_ROUTER}/{crc32(client_name.encode()):08x}/{client_name}"
 
 
 def who_is(request: LoginRequest, accounts: Accounts, name_on_certificate: str | None) -> tuple[str, str | None]:
-    """A username, and the password that is still to be checked, if any; 401 `Unauthorized`.
+    """The username, and the password that is still to be checked, if any; 401 `Unauthorized`.
 
-    `name_on_certificate` is that of the verified certificate that the peer has shown.
+    `name_on_certificate` is that of the verified certificate that the peer has presented.
     """
     if request.scheme == Scheme.BASIC:
         return request.username, request.password
     username: str | None = None
     if request.scheme == Scheme.CLIENT_CERTIFICATE and accounts.takes_certificates:
-        # Not the name that the client says: whoever has a certificate could then be anybody.
+        # Not the name that the client gives: anyone with a certificate could then be anybody.
         username = name_on_certificate
     elif request.scheme == Scheme.OAUTH:
         username = accounts.tokens.get(request.access_token)
@@ -62,7 +62,7 @@ def who_is(request: LoginRequest, accounts: Accounts, name_on_certificate: str |
 
 
 def login_body(request: LoginRequest, profile: ClientProfile) -> bytes:
-    """The body that answers a successful login, with what its client profile lets the client do."""
+    """The body that answers a successful login, with what the client's profile lets it do."""
     return encode_client_ctrl(
         ClientCtrl(
             LOGIN,
@@ -84,7 +84,7 @@ def login_body(request: LoginRequest, profile: ClientProfile) -> bytes:
 
 @cache
 def _capabilities(profile: ClientProfile) -> bytes:
-    # A client asks for nothing that it was not offered: where it may not publish, it opens no publisher flow.
+    # A client asks for nothing that it was not offered: if it may not publish, it opens no publisher flow.
     denied = {
         _RECEIVE: not profile.may_receive,
         _PUBLISH: not profile.may_send,

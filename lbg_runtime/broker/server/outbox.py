@@ -1,4 +1,4 @@
-"""What waits to be written to one client: in order, but that direct messages of a higher class go before others."""
+"""What waits to be written to one client: in order, except that direct messages of a higher class go before others."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from lbg_runtime.smf.contents import with_property
 from lbg_runtime.smf.message import HIGHEST_CLASS, Relay
 
 WRITE_BYTES = 256 * 1024
-"""About how much one write takes."""
+"""The approximate size of one write."""
 
 MAX_DIRECT_BYTES = 8 * 1024 * 1024
-"""Direct messages of one class that may wait for a slow reader; the ones above are lost and the reader is told."""
+"""The most direct messages of one class that may wait for a slow reader; more are lost, and the reader is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _Direct:
 
 
 class _Slot(Enum):
-    """The place of some direct message: which one leaves there is known when it leaves."""
+    """A place for a direct message: which one leaves from it is decided at that moment."""
 
     DIRECT = "direct"
 
@@ -33,10 +33,10 @@ class _Slot(Enum):
 class Outbox:
     """Queues answers and deliveries of one connection; deliveries become bytes only when they are taken.
 
-    A delivery from a queue costs little memory of its own while it waits: its bytes are the spool's, and the window of
-    its flow bounds how many there can be, but for a client that acknowledges what it does not read. Direct messages
-    have no window, so they are bounded here, each class of service for itself. Of those that wait, the next of the
-    highest class takes the first place of any; answers and deliveries keep theirs.
+    A waiting delivery from a queue costs little memory of its own: its bytes are the spool's, and the window of its
+    flow bounds how many there can be, except for a client that acknowledges what it does not read. Direct messages have
+    no window, so they are bounded here, each class of service by itself. Of the waiting ones, the next of the highest
+    class takes the first place of any; answers and deliveries keep theirs.
     """
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class Outbox:
         """Direct messages that have a place in the entries, by class of service."""
         self._held: deque[Deliver | _Direct] | None = None
         self._direct_bytes = [0] * (HIGHEST_CLASS + 1)
-        """Of the direct messages of each class, held ones included."""
+        """Bytes of the direct messages of each class, held ones included."""
         self._discarded = False
         self.answer_bytes = 0
-        """Answers that wait; grows when a client asks and does not read."""
+        """Bytes of waiting answers; grows when a client asks and does not read."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     @property
     def waiting_count(self) -> int:
-        """Answers and deliveries from queues that wait."""
+        """The number of waiting answers and deliveries from queues."""
         return len(self._entries) - sum(map(len, self._classes))
 
     def put(self, answer: bytes) -> None:
@@ -64,14 +64,14 @@ class Outbox:
         self.answer_bytes += len(answer)
 
     def put_delivery(self, delivery: Deliver) -> None:
-        """Add a message of a queue."""
+        """Add a message from a queue."""
         if self._held is None:
             self._entries.append(delivery)
         else:
             self._held.append(delivery)
 
     def put_direct(self, delivery: DeliverDirect) -> None:
-        """Add a direct message, or lose it when too many wait."""
+        """Add a direct message, or lose it if too many wait."""
         message = delivery.message
         class_of_service = _relay_of(message).class_of_service
         if self._direct_bytes[class_of_service] + message.size_bytes > MAX_DIRECT_BYTES:
@@ -86,12 +86,12 @@ class Outbox:
             self._held.append(direct)
 
     def hold_messages(self) -> None:
-        """Keep messages back from now on; answers go on. Ordered by a fault switch."""
+        """Hold messages back from now on, but not answers. Set by a fault switch."""
         if self._held is None:
             self._held = deque()
 
     def release_messages(self) -> None:
-        """Let go of them, in their order."""
+        """Release the messages held back, in order."""
         if self._held is not None:
             held, self._held = self._held, None
             for entry in held:

@@ -1,4 +1,4 @@
-"""From where a client wants messages to be replayed, as it says so in its bind."""
+"""Reads from a bind where the client wants the replay to start."""
 
 from lbg_runtime.broker.engine.replay.log import AfterMessage, FromBeginning, FromTime, ReplayStart
 from lbg_runtime.model.errors import BrokerRefusal
@@ -7,11 +7,11 @@ _BEGINNING, _TIME, _MESSAGE = range(3)
 _TIME_BYTES = 8
 _MESSAGE_ID_BYTES = 16
 _SPOOLER_BYTES = 8
-"""Of a message's id, in front: whose number the rest is."""
+"""The leading bytes of a message's id: the broker whose number the rest is."""
 
 
 def replay_start(value: bytes) -> ReplayStart:
-    """What the parameter says; 403 `Unknown Start Location Type` for anything else."""
+    """Decode the parameter; 403 `Unknown Start Location Type` for anything else."""
     kind, rest = value[0] if value else None, value[1:]
     if kind == _BEGINNING and not rest:
         return FromBeginning()

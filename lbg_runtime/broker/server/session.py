@@ -1,10 +1,9 @@
-"""One client's conversation with the broker: frames become calls of the engine, effects become frames. No I/O.
+"""One client's conversation with the broker: frames become calls to the engine, effects become frames. No I/O.
 
-Called by its connection only. What it answers waits in its outbox; effects, also those for other clients, are handed
-to `carry_out` in the order the engine gave them. A `ProtocolError` that leaves it ends the connection and nothing else.
+Called only by its connection. Its answers wait in its outbox; effects, including those for other clients, are handed to
+`carry_out` in the engine's order. A `ProtocolError` that leaves it ends the connection and nothing else.
 
-More than 400 lines, as there is one place that knows all that a client can ask; each kind of frame has its few lines
-here.
+More than 400 lines, as this is the one place that knows all that a client can ask: a few lines for each kind of frame.
 """
 
 from collections.abc import Callable, Iterable
@@ -70,11 +69,11 @@ CarryOut = Callable[[Iterable[Effect]], None]
 """Hands effects to the sessions they are for, in order; must not call the engine."""
 
 OnLogin = Callable[[ClientId], None]
-"""Told of a successful login before any effect of it is carried out."""
+"""Called after a successful login, before any effect of it is carried out."""
 
 _LOGIN_LIMIT_BYTES = 64 * 1024
 _FRAME_LIMIT_BYTES = MAX_MESSAGE_BYTES + 64 * 1024
-# A plain number, looked up once: it is asked for with every message.
+# A plain number, looked up once: it is needed for every message.
 _MESSAGE = int(Protocol.MESSAGE)
 _KEEP_ALIVE = encode_frame(Frame(Protocol.KEEP_ALIVE))
 _TEMPORARY_PREFIX = f"#P2P/QTMP/{VIRTUAL_ROUTER}/"
@@ -90,7 +89,7 @@ _OUTCOMES = {
 
 @dataclass(slots=True)
 class _ConsumerFlow:
-    """A bound flow: whether its client hears of activity, and what the client's library has received."""
+    """A bound flow: whether its client is told of activity, and what the client's library has received."""
 
     wants_changes: bool
     received_id: int
@@ -110,13 +109,14 @@ class Session:
         wall_s: Callable[[], float] | None = None,
         name_on_certificate: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`wall_s`: Unix time, which spooled messages have for administrators; None where nobody asks for it.
-        `name_on_certificate` tells whose verified certificate the peer showed; None where it showed none."""
+        """`wall_s`: Unix time, which spooled messages carry for administrators; None if nobody asks for it.
+        `name_on_certificate` returns the name on the verified certificate that the peer presented; None if it presented
+        none."""
         self.outbox = Outbox()
         self.client: ClientId | None = None
         """Set by a successful login."""
         self.login: LoginRequest | None = None
-        """What the client said of itself, successful or not."""
+        """The client's login request, successful or not."""
         self.end_reason: str | None = None
         """Set when the connection is to be closed once the outbox is written."""
         self._engine = engine
@@ -127,7 +127,7 @@ class Session:
         self._name_on_certificate = name_on_certificate
         self._wall_s = wall_s
         self._now_s: int | None = None
-        """Unix time at which the bytes came that are read now; one number for all messages in them."""
+        """Unix time at which the current bytes came; the same for all messages in them."""
         self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
         self._consumers: dict[int, _ConsumerFlow] = {}
         self._publishers: dict[int, int] = {}
@@ -135,11 +135,11 @@ class Session:
         self._unacked_publishers: set[int] = set()
         self._transactions = TransactionDesk(engine)
         self.withholds_acks = False
-        """Ordered by a fault switch: publishers hear of nothing accepted."""
+        """Set by a fault switch: publishers are not told of accepted messages."""
 
     @property
     def client_name(self) -> str | None:
-        """What the client calls itself, or None before its login."""
+        """The client's name, or None before its login."""
         return None if self.login is None else self.login.client_name
 
     @property
@@ -148,7 +148,7 @@ class Session:
         return self.end_reason is not None
 
     def give_acks(self) -> None:
-        """Withhold nothing more."""
+        """Stop withholding acknowledgements, and send those withheld."""
         self.withholds_acks = False
         self._acknowledge_published()
 
@@ -165,7 +165,7 @@ class Session:
         """Carry out effects of the engine that are for this client, in order."""
         put_delivery = self.outbox.put_delivery
         for effect in effects:
-            # By far the most of them; what is asked and called for each is a good part of what a message costs.
+            # By far the most frequent; each check and call here is a good part of a message's cost.
             if isinstance(effect, Deliver):
                 put_delivery(effect)
             else:
@@ -227,7 +227,7 @@ class Session:
             case CreateQueue():
                 self._answer_refusals(frame, AssuredKind.CREATE, lambda: self._create(client, request, frame.tag))
             case FlowChange():
-                pass  # The client's answer to ours. Answering it starts an endless loop that ends in a crash there.
+                pass  # The client's answer to ours. Answering it starts a loop that ends in a crash of the client.
             case UnknownRequest(AssuredKind.TRANSACTION):
                 self._control_transaction(client, frame)
             case UnknownRequest(kind):
@@ -357,7 +357,7 @@ class Session:
                 raise ProtocolError(f"a message on flow {flow}, which is not open")
             return
         if message_id <= last_answered:
-            # Sent again while its answer was under way on this connection, whatever that is.
+            # Sent again while its answer, whatever it is, was in transit on this connection.
             self._unacked_publishers.add(flow)
             return
         try:
@@ -372,14 +372,14 @@ class Session:
     def _acknowledge_published(self) -> None:
         if self.withholds_acks:
             return
-        # Always with a response: a client takes an acknowledgement without one for a refusal, once anything on the
-        # connection has been refused.
+        # Always with a response: once anything on the connection was refused, a client takes an acknowledgement without
+        # one for a refusal.
         for flow in sorted(self._unacked_publishers):
             self._tell(publisher_ack_body(flow, self._publishers[flow]), OK)
         self._unacked_publishers.clear()
 
     def _refuse_published(self, flow: int, message_id: int, response: Response) -> None:
-        # Acknowledgements are cumulative, so what came before must be out before this id is refused.
+        # Acknowledgements are cumulative, so earlier ones must be sent before this id is refused.
         self._acknowledge_published()
         self._publishers[flow] = message_id
         self._tell(publisher_ack_body(flow, message_id), response)
@@ -427,7 +427,7 @@ class Session:
     def _acknowledge(self, request: ClientAck) -> None:
         consumer = self._consumers.get(request.flow_id)
         if consumer is None:
-            return  # The flow ended while the acknowledgement was under way.
+            return  # The flow ended while the acknowledgement was in transit.
         flow = FlowId(request.flow_id)
         if request.ranges:
             ranges = [
@@ -445,7 +445,7 @@ class Session:
         known = self._consumers.pop(request.flow_id, None) is not None
         self._transactions.end_consumer(FlowId(request.flow_id))
         effects = self._engine.unbind(FlowId(request.flow_id)) if known else []
-        # The answer first: the flow that takes over hears of it after this one is told that it has ended.
+        # The answer first: the flow that takes over is told after this one has been told that it ended.
         self._tell(flow_body(AssuredKind.UNBIND, request.flow_id), OK, tag)
         self._carry_out(effects)
 

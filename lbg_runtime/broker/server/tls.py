@@ -1,4 +1,4 @@
-"""TLS of the development broker's listeners: what it shows, and whom it believes."""
+"""TLS of the development broker's listeners: the certificate it presents, and the authorities it trusts."""
 
 import ssl
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ HANDSHAKE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files."""
+    """The PEM files of a listener."""
 
     certificate: Path
-    """The broker's own, followed by those between it and its authority, if any."""
+    """The broker's own certificate, followed by any intermediate ones."""
     key: Path
     """Not encrypted: the broker is for development, and asks for no password."""
     client_authorities: Path | None = None
-    """Certificates of those who may vouch for clients. With it clients log in by certificate, and by nothing else but a
+    """Certificates of the authorities that may vouch for clients. If set, clients log in only by certificate or by
     token."""
 
     def context(self) -> ssl.SSLContext:
-        """Raises `UserError` for files that are not what they should be."""
+        """Make the TLS context; raises `UserError` for unusable files."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -37,13 +37,14 @@ class TlsFiles:
             except (OSError, ssl.SSLError) as error:
                 reason = _reason(error, self.client_authorities)
                 raise UserError("--client-ca", reason, "certificates of authorities in PEM") from None
-            # Not required by TLS: who shows none is refused by its login, in words that its library understands.
+            # Not required by TLS: a client without one is refused at login, with an answer that its library
+            # understands.
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
 
 def common_name(certificate: object) -> str | None:
-    """The common name in a peer's certificate, as Python gives it; None where there is none."""
+    """The common name in a peer's certificate, as Python presents it; None if there is none."""
     if not isinstance(certificate, dict):
         return None
     names = (pair[1] for part in certificate.get("subject", ()) for pair in part if pair[0] == "commonName")
@@ -51,7 +52,7 @@ def common_name(certificate: object) -> str | None:
 
 
 class _Encrypted(Exception):
-    """The key is."""
+    """The key is encrypted."""
 
 
 def _no_password() -> str:

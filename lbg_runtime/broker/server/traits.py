@@ -1,4 +1,4 @@
-"""What a message that came over the wire says of itself."""
+"""What a message from the wire declares about itself."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from lbg_runtime.smf.message import Relay
 
 _PRIORITY, _TIME_TO_LIVE = int(ParameterKind.PRIORITY), int(ParameterKind.TIME_TO_LIVE)
 LONGEST_LIFE_MS = (1 << 64) - 1
-"""What was stored by an earlier version may say more, which no timer takes."""
+"""Messages stored by an earlier version may declare more, which no timer can take."""
 _HEADERS = {MESSAGE_ID: "JMSMessageID", CORRELATION_ID: "JMSCorrelationID", "mt": "JMSType", SENT_AT: "JMSTimestamp"}
 
 
@@ -29,7 +29,7 @@ def traits_of(message: Published) -> Traits:
 
 
 def fields_of(message: Published) -> Fields:
-    """Headers by their JMS names, and user properties; none of a message whose inside cannot be read."""
+    """Headers by their JMS names, and user properties; none for a message with contents that cannot be read."""
     relay = message.content
     if not isinstance(relay, Relay):
         return Fields()
@@ -48,7 +48,7 @@ def _add(values: dict[str, FieldValue], found: Mapping[str, object]) -> None:
 
 
 def _parameters(carried: bytes) -> dict[int, int]:
-    """Standard parameters as numbers; the reader of the frame has found them well formed."""
+    """The standard parameters as numbers; the frame's reader has checked that they are well formed."""
     values: dict[int, int] = {}
     position, end = 0, len(carried)
     while position < end:

@@ -23,23 +23,24 @@ from lbg_runtime.smf.transactions import (
 )
 
 MOST_HELD_MESSAGES = 256
-"""That one transaction publishes; PubSub+ takes as many."""
+"""The most messages that one transaction publishes; as on PubSub+."""
 
 
 @dataclass(slots=True)
 class _Transacted:
-    """One transacted session: what its present transaction has published, by flow, with the last id of each flow."""
+    """One transacted session: what its current transaction has published, by flow, with the last id of each flow."""
 
     messages: list[Published] = field(default_factory=list)
     counts: Counter[int] = field(default_factory=Counter)
     last_ids: dict[int, int] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
-    """Flows that go with the present transaction."""
+    """Closed flows, which end with the current transaction."""
     consumers: dict[FlowId, None] = field(default_factory=dict)
     is_too_long: bool = False
 
     def take(self, parts: Iterable[PublishedPart]) -> list[Published]:
-        """What the transaction published, which must be what its client says: connections broke since, maybe.
+        """Return what the transaction published, which must match what the client says, as connections may have broken
+        since.
 
         503 `Transaction Failure`, 503 `Too Many Messages In Transaction`.
         """
@@ -50,13 +51,13 @@ class _Transacted:
         return self.messages
 
     def check_consumed(self, parts: Iterable[ConsumedPart]) -> list[Consumed]:
-        """What the transaction consumed; 503 `Transaction Failure` for a flow of somebody else."""
+        """What the transaction consumed; 503 `Transaction Failure` for another session's flow."""
         if any(part.flow_id not in self.consumers for part in parts):
             raise BrokerRefusal(503, "Transaction Failure")
         return [_consumed(part) for part in parts]
 
     def close(self, flow: int) -> None:
-        """A publisher flow is closed; what it published belongs to the present transaction all the same."""
+        """A publisher flow is closed; what it published still belongs to the current transaction."""
         if flow in self.counts:
             self.closed.add(flow)
         else:
@@ -73,7 +74,7 @@ class _Transacted:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client is answered, and what follows: in this order, as it drops messages until it has the answer."""
+    """The answer to a client, and the effects: in this order, as the client drops messages until it has the answer."""
 
     body: bytes
     response: Response
@@ -81,18 +82,19 @@ class Answer:
 
 
 class TransactionDesk:
-    """Called by its session only. Sessions end with their connection: a resumed one is new, its transaction lost."""
+    """Called only by its session. Transacted sessions end with their connection: a resumed one is new, its transaction
+    lost."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sessions: dict[int, _Transacted] = {}
         self._by_flow: dict[int, _Transacted] = {}
-        """Of publisher flows."""
+        """By publisher flow."""
         self._by_consumer: dict[FlowId, _Transacted] = {}
         self._last_session_id = 0
 
     def check(self, session_id: int) -> "_Transacted":
-        """A transacted session that is open; 400 `Unknown Transacted Session`."""
+        """Find an open transacted session; 400 `Unknown Transacted Session`."""
         session = self._sessions.get(session_id)
         if session is None:
             raise BrokerRefusal(400, "Unknown Transacted Session")
@@ -111,19 +113,19 @@ class TransactionDesk:
         self._by_consumer[flow] = session
 
     def close_publisher(self, flow: int) -> None:
-        """A publisher flow is closed; nothing where it is in no session."""
+        """A publisher flow is closed; no effect if it is in no session."""
         session = self._by_flow.pop(flow, None)
         if session is not None:
             session.close(flow)
 
     def end_consumer(self, flow: FlowId) -> None:
-        """A consumer flow has ended; nothing where it is in no session."""
+        """A consumer flow has ended; no effect if it is in no session."""
         session = self._by_consumer.pop(flow, None)
         if session is not None:
             del session.consumers[flow]
 
     def hold(self, flow: int, message_id: int, message: Published) -> bool:
-        """Keep a message until its transaction ends; False where the flow is in no session."""
+        """Keep a message until its transaction ends; False if the flow is in no session."""
         session = self._by_flow.get(flow)
         if session is None:
             return False
@@ -137,7 +139,7 @@ class TransactionDesk:
         return True
 
     def answer(self, client: ClientId, body: bytes) -> Answer:
-        """Carry a request out; its answer. Raises `ProtocolError`."""
+        """Carry a request out and return its answer. Raises `ProtocolError`."""
         request = read_transaction(body)
         if request.kind in (TransactionKind.OPEN, TransactionKind.RESUME):
             try:
@@ -162,7 +164,7 @@ class TransactionDesk:
                     consumed = session.check_consumed(request.consumed)
                     effects = self._engine.transactions.commit(client, messages, consumed)
                     for part in request.consumed:
-                        # What the client has received it says here, and may say nowhere else.
+                        # The client reports here what it has received, and may report it nowhere else.
                         received, window = DeliveryId(part.received_id), min(part.window, WINDOW)
                         effects += self._engine.open_window(FlowId(part.flow_id), received, window)
                 except BrokerRefusal as refusal:

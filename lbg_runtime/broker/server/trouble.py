@@ -1,4 +1,4 @@
-"""What can be wrong with a connection, ordered by a fault switch."""
+"""The faults that a fault switch can set on a connection."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ class Trouble:
     """The faults of one connection."""
 
     is_stalled: bool = False
-    """Nothing is read and nothing written, as if the network had swallowed it; TCP stays."""
+    """Nothing is read or written, as if the network swallowed it; the TCP connection stays."""
     delay_ms: int = 0
-    """How much later everything is written."""
+    """How much everything written is delayed."""
     withholds_acks: bool = False
-    """Publishers hear of nothing that is accepted; of refusals they do."""
+    """Publishers are told only of refusals, not of accepted messages."""
     stops_egress: bool = False
-    """Messages are kept back; answers are not."""
+    """Messages are held back; answers are not."""
 
 
 NO_TROUBLE = Trouble()

@@ -1,4 +1,4 @@
-"""Values of the engine as a store writes them, and back."""
+"""Converts values of the engine to the form in which a store writes them, and back."""
 
 from array import array
 from dataclasses import fields
@@ -18,7 +18,7 @@ _DEFAULTS = QueueSettings()
 
 
 def encode_message(message: Published) -> bytes:
-    """A message as a frame that can be read again."""
+    """Encode a message as a frame that can be read again."""
     relay = message.content
     if not isinstance(relay, Relay):
         raise TypeError(f"a message that is kept holds a relay, not {type(relay).__name__}")
@@ -32,7 +32,7 @@ def decode_message(frame: bytes, spooled_at_s: int | None, number: int) -> Publi
 
 
 def encode_settings(settings: QueueSettings) -> bytes:
-    """Settings by name, as far as they are not those of every queue."""
+    """Encode settings by name, except those with default values."""
     said = {each.name: getattr(settings, each.name) for each in fields(settings)}
     return orjson.dumps(
         {
@@ -44,7 +44,7 @@ def encode_settings(settings: QueueSettings) -> bytes:
 
 
 def decode_settings(encoded: bytes) -> QueueSettings:
-    """Raises `ValueError` or `TypeError` for what `encode_settings` cannot have made."""
+    """Decode settings; raises `ValueError` or `TypeError` for what `encode_settings` cannot have made."""
     said = cast(dict[str, object], orjson.loads(encoded))
     for name, value in said.items():
         default = getattr(_DEFAULTS, name, None)
@@ -56,17 +56,17 @@ def decode_settings(encoded: bytes) -> QueueSettings:
 
 
 def encode_log_settings(settings: ReplayLogSettings) -> bytes:
-    """All settings of a replay log by name."""
+    """Encode all settings of a replay log by name."""
     return orjson.dumps(settings)
 
 
 def decode_log_settings(encoded: bytes) -> ReplayLogSettings:
-    """Raises `ValueError` or `TypeError` for what `encode_log_settings` cannot have made."""
+    """Decode settings; raises `ValueError` or `TypeError` for what `encode_log_settings` cannot have made."""
     return ReplayLogSettings(**orjson.loads(encoded))
 
 
 def encode_ids(ids: tuple[DeliveryId, ...]) -> bytes:
-    """Eight bytes each."""
+    """Encode ids, eight bytes each."""
     packed = array("Q", ids)
     if byteorder == "little":
         packed.byteswap()
@@ -74,7 +74,7 @@ def encode_ids(ids: tuple[DeliveryId, ...]) -> bytes:
 
 
 def decode_ids(encoded: bytes) -> tuple[DeliveryId, ...]:
-    """Raises `ValueError` for a length that is not a multiple of eight."""
+    """Decode ids; raises `ValueError` for a length that is not a multiple of eight."""
     packed = array("Q")
     packed.frombytes(encoded)
     if byteorder == "little":

@@ -1,18 +1,18 @@
-"""What is in SQLite's write-ahead log behind the part that SQLite reads."""
+"""What SQLite's write-ahead log contains after the part that SQLite reads."""
 
 import struct
 from pathlib import Path
 
 _HEADER_BYTES = 32
 _FRAME_HEADER = struct.Struct(">IIII")
-"""Of a frame: its page, the pages of the database after a commit (0 in all other frames), and two salts."""
+"""A frame's page, the size of the database in pages after a commit (0 in other frames), and two salts."""
 _FRAME_HEADER_BYTES = 24
 
 
 def commits_beyond(log: Path, frames: int) -> int:
-    """How many commits the log has behind so many frames, of the same run of the log as its first frame.
+    """How many commits the log has after `frames` frames, of the same run of the log as its first frame.
 
-    SQLite begins a log anew at its front, with other salts, so what is left of an older run does not count.
+    SQLite restarts a log at its beginning, with other salts, so the rest of an older run does not count.
     """
     if not log.exists():
         return 0

@@ -1,1 +1,1 @@
-"""Transport straight on the engine, in one process: for tests."""
+"""A transport directly on the engine, in one process; for tests."""

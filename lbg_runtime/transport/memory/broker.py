@@ -18,17 +18,17 @@ EffectSink = Callable[[Effect], None]
 
 
 class MemoryBroker:
-    """Hands effects over one turn of the loop later, in the order the engine ordered them, so nothing is re-entrant.
+    """Hands effects over one turn of the loop later, in the engine's order, so nothing is re-entrant.
 
     Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
 
     def __init__(self, engine: Engine | None = None, chance: Random | None = None) -> None:
-        """`chance` decides where a partitioned queue puts a message without a key; any where it is not given."""
+        """`chance` decides where a partitioned queue puts a message without a key; without it, anywhere."""
         chance = chance if chance is not None else Random()
         self.engine = engine if engine is not None else Engine()
         self.is_reachable = True
-        """Set False to let new connections fail as if nothing listened; those there stay until they are dropped."""
+        """Set to False to make new connections fail as if nothing listened; existing ones stay until dropped."""
         self._routes: dict[ClientId, EffectSink] = {}
         self._outbox: deque[Effect] = deque()
         self._armed = False
@@ -47,13 +47,13 @@ class MemoryBroker:
         settings: QueueSettings | None = None,
         vpn: str = DEFAULT_VPN,
     ) -> None:
-        """Create a queue with its topic subscriptions; `BrokerRefusal` as for the engine."""
+        """Create a queue with its topic subscriptions; raises `BrokerRefusal` as the engine does."""
         self.engine.create_queue(vpn, QueueName(queue), settings if settings is not None else QueueSettings())
         for subscription in subscriptions:
             self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
 
     def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
-        """Delete a queue with its messages; its flows end."""
+        """Delete a queue and its messages; its flows end."""
         self.post(self.engine.delete_queue(vpn, QueueName(queue)))
 
     # -- called by transports
@@ -63,12 +63,12 @@ class MemoryBroker:
         self._routes[client] = sink
 
     def detach(self, client: ClientId) -> None:
-        """The client's connection is gone, with all that was under way to it; its flows leave the queues."""
+        """The client's connection is gone, with all that was in transit to it; its flows leave the queues."""
         if self._routes.pop(client, None) is not None:
             self.post(self.engine.disconnect(client))
 
     def post(self, effects: Iterable[Effect]) -> None:
-        """Carry effects out in a later turn of the loop, behind all that were posted before."""
+        """Carry effects out in a later turn of the loop, after all that were posted before."""
         self._outbox.extend(effects)
         self._arm()
         self._timer.arm()
@@ -81,7 +81,7 @@ class MemoryBroker:
     def _carry_out(self) -> None:
         self._armed = False
         try:
-            # Only what was there: what a sink causes comes in the next turn, so that other tasks get theirs.
+            # Only the effects posted so far: what a sink causes comes in the next turn, so that other tasks get theirs.
             for _ in range(len(self._outbox)):
                 effect = self._outbox.popleft()
                 sink = self._routes.get(effect.client)

@@ -15,11 +15,11 @@ from lbg_runtime.transport.base import FlowSink
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 WINDOW = 255
-"""Messages under way at the same time, as the official client advertises."""
+"""Messages in transit at the same time, as the official client advertises."""
 
 
 class HandleState(Enum):
-    """Where a flow handle stands."""
+    """The state of a flow handle."""
 
     BOUND = "bound"
     AWAY = "away"
@@ -29,7 +29,7 @@ class HandleState(Enum):
 
 
 def message_of(spooled: Published) -> Message:
-    """The message that a memory transport put into the engine."""
+    """Return the message that a memory transport put into the engine."""
     if not isinstance(spooled.content, Message):
         raise InvariantViolated(f"a memory broker carries messages of the model, not {type(spooled.content).__name__}")
     return spooled.content
@@ -44,9 +44,9 @@ class MemoryFlow:
         self.queue = queue
         self.state = HandleState.AWAY
         self.partition_group: int | None = None
-        """What the broker said of it, told again with each bind; None where its queue has no partitions."""
+        """The group that the broker announced, again with each bind; None if the queue has no partitions."""
         self.flow_id: FlowId | None = None
-        """The broker's flow behind the handle; another one after each reconnect, None while there is none."""
+        """The broker's flow behind the handle; a new one after each reconnect, None while there is none."""
         self._engine = broker.engine
         self._post = broker.post
         self._epoch = epoch
@@ -65,7 +65,7 @@ class MemoryFlow:
         if self.state is HandleState.DEAD:
             return
         self._held.append(SettledRange(delivery_id, delivery_id, outcome))
-        # Acceptances are batched, as the client does; another outcome is sent at once, behind them.
+        # Acceptances are batched, as the client does; any other outcome is sent at once, after them.
         if self._ack_delay_s == 0 or outcome is not Outcome.ACCEPTED:
             self.flush()
         elif self._ack_timer is None:
@@ -89,7 +89,7 @@ class MemoryFlow:
             self._post(self._engine.settle(self.flow_id, held))
 
     async def unbind(self) -> bool:
-        """See `BoundFlow.unbind`. Has no suspension point, so a cancellation cannot cut it short."""
+        """See `BoundFlow.unbind`. It has no suspension point, so a cancellation cannot cut it short."""
         self.flush()
         flow_id = self.flow_id
         self.die()
@@ -105,7 +105,7 @@ class MemoryFlow:
         return self._last_received_id
 
     def bound(self, flow_id: FlowId) -> None:
-        """The broker bound the handle, for the first time or again: send what was held, open the window."""
+        """The broker bound the handle, for the first time or again: send the held settlements, open the window."""
         self.state = HandleState.BOUND
         self.flow_id = flow_id
         self.flush()
@@ -124,7 +124,7 @@ class MemoryFlow:
             message = replace(message, properties={**message.properties, effect.first_property: True})
         self._last_received_id = effect.delivery_id
         self._advertise_window()
-        # The loop's clock is the monotonic one, or the virtual one of a test; both halves of a duration come from it.
+        # The loop's clock is the monotonic one, or a test's virtual one; both ends of a duration come from it.
         now_ns = int(asyncio.get_running_loop().time() * 1e9)
         delivery = Delivery(self.queue, self._epoch, effect.delivery_id, message, effect.redelivered, now_ns)
         self._sink(MessageReceived(delivery))

@@ -1,4 +1,4 @@
-"""Finding out whether the broker has read what a session sent: the client does not wait for the answer to an unbind."""
+"""Finds out whether the broker has read what a session sent: the client does not wait for the answer to an unbind."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,15 +8,16 @@ from lbg_runtime.transport.solace.threads import ControlThreads
 
 
 class Barrier:
-    """Of one session; used on the loop's thread.
+    """The barrier of one session; used on the loop's thread.
 
-    One question is under way at a time. Who asks meanwhile shares the next one, which begins behind what they sent.
+    One question is under way at a time. Callers that ask meanwhile share the next one, which is sent after whatever
+    they sent.
     """
 
     def __init__(self, threads: ControlThreads, question: Callable[[], bool]) -> None:
-        """`question` runs on a control thread: whether the broker has answered to something sent by it.
+        """`question` runs on a control thread; it sends something and returns whether the broker has answered.
 
-        What it raises is raised to all who asked it.
+        An exception that it raises reaches all callers who share it.
         """
         self._threads = threads
         self._question = question
@@ -24,7 +25,7 @@ class Barrier:
         self._next: asyncio.Future[bool] | None = None
 
     def ask(self) -> "asyncio.Future[bool]":
-        """Whether the broker has read what was sent until now; shared, so nobody may cancel it."""
+        """Whether the broker has read all that was sent so far; the future is shared, so nobody may cancel it."""
         if self._under_way is None:
             return self._begin(asyncio.get_running_loop().create_future())
         if self._next is None:
@@ -32,7 +33,7 @@ class Barrier:
         return self._next
 
     def fall(self) -> None:
-        """The connection is gone: of what was asked nobody will know."""
+        """The connection is gone: pending questions will never be answered."""
         for answer in (self._under_way, self._next):
             if answer is not None and not answer.done():
                 answer.set_result(False)

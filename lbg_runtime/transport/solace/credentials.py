@@ -1,4 +1,4 @@
-"""By what a client shows who it is, other than a password: files that somebody else keeps."""
+"""A client's credentials other than a password: files that somebody else maintains."""
 
 import re
 import ssl
@@ -9,27 +9,27 @@ from pathlib import Path
 from lbg_runtime.model.errors import ConfigError
 
 LARGEST_TOKEN_BYTES = 65_000
-"""The client refuses some hundred more, and says what they are."""
+"""The client refuses tokens a few hundred bytes longer, and quotes them in its error."""
 
 _SENDABLE = re.compile("[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """PEM files, read by the client's library at each new session. The password is in no representation."""
+    """PEM files, read by the client's library at each new session. The password appears in no representation."""
 
     certificate: str
     key: str
     key_password: str = field(default="", repr=False)
 
     def check(self) -> None:
-        """Raises `ConfigError` for files of which the client would only say that it cannot load them."""
+        """Raise `ConfigError` for files of which the client would only say that it cannot load them."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         password = self.key_password
         for name, path in (("certificate", self.certificate), ("key", self.key)):
             _check_readable(f"connection.client_certificate.{name}", Path(path), "a file in PEM")
         try:
-            # Given as a function: where there is none, the library would ask for one on the terminal.
+            # Given as a function: without a password, the library would ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password=lambda: password)
         except (OSError, ssl.SSLError) as error:
             found = f"{self.certificate}, {self.key}: {getattr(error, 'reason', None) or 'cannot be used'}"
@@ -45,7 +45,7 @@ class TokenFile:
     issuer: str | None = None
 
     def read(self) -> str:
-        """The token as it is now; raises `ConfigError`, in which it does not appear."""
+        """Return the token as it is now; raises `ConfigError`, in which the token does not appear."""
         where = "connection.oauth.token_file"
         text = _check_readable(where, Path(self.path), "a file with an access token")
         token = text.decode("ascii", errors="replace").strip()
@@ -57,7 +57,7 @@ class TokenFile:
 
 
 def check_trust_store(path: str) -> None:
-    """Raises `ConfigError` for what is no directory with certificates; the client would not say what is wrong."""
+    """Raise `ConfigError` unless this is a directory with certificates; the client would not say what is wrong."""
     where, expected = "connection.tls.trust_store", "a directory with certificates of authorities in PEM"
     try:
         files = sorted(each for each in Path(path).iterdir() if each.is_file())

@@ -1,4 +1,4 @@
-"""From what the client raises to the project's errors; the only place that knows the client's numbers."""
+"""Turns the client's exceptions into the project's errors; the only place that knows the client's numbers."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ CUT_TEXT = "text must not contain NUL: the client library would truncate it"
 
 
 class Subcode(IntEnum):
-    """The client's reasons that mean something here."""
+    """The client's subcodes that matter here."""
 
     TIMEOUT = 10
     KEEP_ALIVE_FAILURE = 11
@@ -46,10 +46,12 @@ _FATE_UNKNOWN = frozenset(Subcode) - _PERMANENT
 """The connection failed, not the message."""
 
 _SUBSCRIPTION_REFUSALS = frozenset({23, 25, 26, 31, 68, 80})
-"""Already present, invalid, of another reason, too many, not allowed, not for others: what a broker says of one."""
+"""A broker's refusals of a subscription: already present, invalid, another reason, too many, not allowed, not on behalf
+of others.
+"""
 
 _NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
-"""With transactions the client gives the name of its number."""
+"""With transactions the client gives the subcode's name instead of its number."""
 
 _BROKER_CERTIFICATE = (
     "a certificate of the broker that is in date, names this host, and comes from an authority in "
@@ -67,23 +69,25 @@ _TLS_EXPECTED = "a broker that speaks TLS there, and trusts connection.client_ce
 
 _SESSION_NAME = re.compile(r"^Session '[^']*': ")
 _SECRET = re.compile(r"('\w*(?:PASSWORD|TOKEN)\w*') (?:with|has invalid) value '.*", re.DOTALL)
-"""What the client says of a secret that it does not take, up to its end: a secret may hold quotes, and be cut off."""
+"""The client's complaint about a secret that it does not take, up to the end of the text: a secret may contain quotes,
+and may be cut off.
+"""
 _TEXT_SUBCODE = re.compile(r"Error Info Sub code: \[(\d+)\]")
 _FACTS_REASON = re.compile(r"'error_info_contents': [\"'](.+)[\"']\}$", re.DOTALL)
 _TEXT_REASON = re.compile(r"Error: \[(.*?)\]", re.DOTALL)
 
 
 def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
-    """The client's number, where there is one, and one line of words, out of the shapes its exceptions have.
+    """The client's subcode, if there is one, and one line of text, extracted from the shapes its exceptions have.
 
-    No secret is in it.
+    It contains no secret.
     """
     subcode = getattr(error, "sub_code", None)
     content = error.args[0] if error.args else ""
     if isinstance(content, BaseException):
         return subcode_and_reason(content)
     if isinstance(error, UnicodeDecodeError):
-        # An error's text, which ends within a character.
+        # The text of an error, cut within a character.
         content = error.object.decode(errors="ignore")
     if isinstance(content, dict):
         subcode = subcode if subcode is not None else content.get("error_info_sub_code")
@@ -93,7 +97,7 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
         subcode = int(found[1])
     if found := _TEXT_REASON.search(text):
         text = found[1]
-    # Some texts end in the dictionary that they sum up, which says more.
+    # Some texts end with the dictionary that they summarize, which says more.
     text, _, facts = text.partition(" {'")
     if subcode is not None and (found := _FACTS_REASON.search(facts)):
         text = found[1]
@@ -102,7 +106,7 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
 
 
 def connect_failed(host: str, error: BaseException) -> ConnectFailed:
-    """Why no session could be made."""
+    """Why no session could be opened."""
     subcode, reason = subcode_and_reason(error)
     # The exception for a wrong password is the one that carries no number.
     permanent = subcode in _PERMANENT or type(error).__name__ == "AuthenticationError"
@@ -119,7 +123,7 @@ def bind_failed(queue: str, error: BaseException) -> BindFailed:
 
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:
-    """Why a message was not confirmed: refused where the broker answered so, else its fate is unknown."""
+    """Why a message was not confirmed: refused if the broker said so, else its fate is unknown."""
     subcode, reason = subcode_and_reason(error)
     if not subcode or subcode in _FATE_UNKNOWN:
         return PublishFailed(topic, reason)
@@ -127,16 +131,16 @@ def publish_failed(topic: str, error: BaseException) -> PublishFailed:
 
 
 def is_commit_refused(error: BaseException) -> bool:
-    """Whether the broker has rolled a transaction back, so that nothing of it was published.
+    """Whether the broker has rolled a transaction back, so that none of it was published.
 
-    Not where its failure names no reason: after a broken connection the client commits once more what may have been
-    committed before, and is told that there is nothing.
+    False if the failure names no reason: after a broken connection the client repeats a commit that may have succeeded
+    before, and is told that there is no such transaction.
     """
     return type(error).__name__ == "TransactionRollbackError" and getattr(error, "sub_code", None) != _NOTHING_THERE
 
 
 def is_subscription_refused(error: BaseException) -> bool:
-    """Whether it is the broker that refused a subscription: neither the connection nor the client itself."""
+    """Whether it was the broker that refused a subscription, not the connection or the client that failed."""
     return subcode_and_reason(error)[0] in _SUBSCRIPTION_REFUSALS
 
 

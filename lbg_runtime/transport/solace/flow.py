@@ -32,40 +32,41 @@ BIND_PATIENCE_S = 10.0
 """How long the client waits for the broker's answer to a bind."""
 
 ACK_DELAY_S = 0.5
-"""Settlements leave after so long at most: what a crash has handled again. The client's own timer is no such bound:
-with several flows it was seen to keep them for more than two seconds (docs/protocol.md)."""
+"""Settlements leave after this long at most, which bounds what is handled again after a crash. The client's own timer
+is no such bound: with several flows it was seen to hold them for more than two seconds (docs/protocol.md).
+"""
 
 
 class GhostFlow(BindFailed):
-    """The broker may have bound a flow that the client has no handle of: it feeds it, and nobody reads.
+    """The broker may have bound a flow that the client has no handle for: the broker feeds it, and nobody reads.
 
     Only the end of the session ends it.
     """
 
 
 class HandleState(Enum):
-    """Where a flow handle stands; only the loop's thread looks at it."""
+    """The state of a flow handle; only the loop's thread reads it."""
 
     BINDING = "binding"
-    """The sink is called already, but the caller of `bind` has no handle yet."""
+    """The sink may already be called, but the caller of `bind` has no handle yet."""
     BOUND = "bound"
     DEAD = "dead"
     """Given up, ended by the broker, or its transport is closed: the sink is not called again."""
 
 
-# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+# Looked up once: before Python 3.12, accessing an enum member costs as much as calling a function.
 _BOUND, _DEAD, _ACCEPTED = HandleState.BOUND, HandleState.DEAD, Outcome.ACCEPTED
 
 
 class SolaceFlow:
     """A `BoundFlow`. Made by `SolaceTransport`, owned by one flow runner.
 
-    `start` and `terminate` block and run on control threads, everything else on the thread of the loop. What the client
-    reports on its own threads comes through the inbox: flow events straight from its network thread, messages by way of
+    `start` and `terminate` block and run on control threads, everything else on the loop's thread. What the client
+    reports on its own threads comes through the inbox: flow events directly from its network thread, messages by way of
     the receive path.
     """
 
-    # As in `FlowRunner`: with a thousand queues little of this is in the caches when a message comes.
+    # As in `FlowRunner`: with a thousand queues, little of this is in the CPU caches when a message comes.
     __slots__ = (
         "_end_reason",
         "_ending",
@@ -95,7 +96,7 @@ class SolaceFlow:
         has_read: Callable[[], Awaitable[bool]],
         window: int,
     ) -> None:
-        """`has_read`: whether the broker has read what the session sent until now, as far as anybody knows.
+        """`has_read`: whether the broker is known to have read all that the session sent so far.
 
         `window`: see `SolaceSettings.flow_window`.
         """
@@ -118,7 +119,7 @@ class SolaceFlow:
     # -- on a control thread
 
     def start(self, service: Any) -> None:
-        """Bind; raises `BindFailed` and then leaves nothing behind, or `GhostFlow`."""
+        """Bind; raises `BindFailed`, leaving nothing behind, or `GhostFlow`."""
         receiver = (
             service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
@@ -140,16 +141,16 @@ class SolaceFlow:
         try:
             self._path.begin(receiver)
         except CLIENT_ERRORS as error:
-            # The connection went between the two calls.
+            # The connection was lost between the two calls.
             self.terminate()
             raise bind_failed(self.queue, error) from error
-        # As a rule it is set by now; the client may also have been woken up too early, by a reconnect.
+        # As a rule it is set by now; but a reconnect may also have woken the client up too early.
         if not bound.wait(BIND_PATIENCE_S):
             self.terminate()
             raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
 
     def terminate(self) -> None:
-        """Flush settlements and unbind. Messages that the client has not handed over come again, flagged."""
+        """Flush settlements and unbind. Messages that the client has not handed over are delivered again, flagged."""
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
@@ -159,7 +160,7 @@ class SolaceFlow:
             pass
         except CLIENT_ERRORS as error:
             _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
-        # Where `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
+        # If `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
         native.destroy(self._service, receiver)
         native.let_go(receiver)
         self._path.end()
@@ -175,15 +176,15 @@ class SolaceFlow:
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         """See `BoundFlow.settle`. Any outcome but ACCEPTED gives the handle up.
 
-        A flow that was bound for the others sends rejections ahead of acceptances, and after an outage does not repeat
-        the acceptances that were lost (docs/protocol.md): what is settled would not be a prefix.
+        A flow bound with support for the other outcomes sends rejections ahead of acceptances, and after an outage does
+        not repeat the acceptances that were lost (docs/protocol.md): the settled messages would not be a prefix.
         """
         if self._state is not _BOUND:
             return
         if outcome is not _ACCEPTED:
             self.give_up(f"this transport cannot settle {delivery_id} as {outcome.value} in order")
         elif not self._path.accept(delivery_id):
-            # A settlement that got lost on a live handle would leave its message neither shown again nor removed.
+            # A settlement lost on a live handle would leave its message neither shown again nor removed.
             self.give_up(f"the client did not take the settlement of {delivery_id}")
         elif not self._is_flush_due:
             self._is_flush_due = True
@@ -200,7 +201,7 @@ class SolaceFlow:
         self._apply_intake()
 
     def flush(self) -> None:
-        """See `BoundFlow.flush`. To open or close an intake that is open or closed sends what the client batches."""
+        """See `BoundFlow.flush`. Opening an open intake, or closing a closed one, sends what the client has batched."""
         self._apply_intake()
 
     def _flush_settled(self) -> None:
@@ -208,7 +209,7 @@ class SolaceFlow:
         self._apply_intake()
 
     async def unbind(self) -> bool:
-        """See `BoundFlow.unbind`. The client does not wait for the broker's answer, so that is asked for here."""
+        """See `BoundFlow.unbind`. The client does not wait for the broker's answer, so this asks for one."""
         was_live, self._state = self.is_live, HandleState.DEAD
         if was_live:
             self._ending = self._threads.begin(self.terminate)
@@ -224,18 +225,18 @@ class SolaceFlow:
         return self._state is not HandleState.DEAD
 
     def handed_over(self) -> None:
-        """The caller of `bind` gets the handle now; raises `BindFailed` where it has died meanwhile."""
+        """The caller of `bind` gets the handle now; raises `BindFailed` if it has died meanwhile."""
         if self._state is HandleState.DEAD:
             raise BindFailed(self.queue, self._end_reason)
         self._state = HandleState.BOUND
 
     async def discard(self) -> None:
-        """Leave nothing bound of a flow that nobody will get."""
+        """Unbind a flow that nobody will get, leaving nothing behind."""
         self._state = HandleState.DEAD
         await self._threads.run(self.terminate)
 
     def session_ended(self, reason: str) -> None:
-        """The session is gone for good, and the native flow with it."""
+        """The session has ended, and the native flow with it."""
         self._let_go()
         self._end(reason)
 
@@ -262,7 +263,8 @@ class SolaceFlow:
             case NativeFlowEvent.INACTIVE:
                 self._sink(FlowInactive(self.epoch))
             case NativeFlowEvent.REBOUND:
-                # The library binds with the window of before the outage; what was ordered during it is lost.
+                # The library binds with the window from before the outage; changes requested during the outage are
+                # lost.
                 self._apply_intake()
             case NativeFlowEvent.DOWN | NativeFlowEvent.REBIND_REFUSED:
                 self.give_up(text)
@@ -273,7 +275,7 @@ class SolaceFlow:
 
     def give_up(self, reason: str) -> None:
         """The handle cannot be used any more: unbind what is left of it and report its end."""
-        # What remains of it in the client goes in the background; who must be sure of it awaits `unbind`.
+        # Its remains in the client are freed in the background; a caller that must be sure awaits `unbind`.
         if self._state is not HandleState.DEAD:
             self._ending = self._threads.begin(self.terminate)
             self._end(reason)
@@ -287,7 +289,7 @@ class SolaceFlow:
     def _end(self, reason: str) -> None:
         state, self._state = self._state, HandleState.DEAD
         self._end_reason = reason
-        # Before there is a handle, `bind` tells by failing.
+        # Before there is a handle, `bind` reports this by failing.
         if state is HandleState.BOUND:
             _log.warning("flow_ended", queue=self.queue, epoch=self.epoch, reason=reason)
             self._sink(FlowDown(self.epoch, reason))

@@ -1,4 +1,4 @@
-"""From a message of the client, as its Python layer makes one, to values of the model."""
+"""Converts messages of the client's Python layer to values of the model."""
 
 import time
 from ctypes import byref, c_uint32, c_void_p, string_at
@@ -13,11 +13,11 @@ from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, SOLCLIENT_
 from lbg_runtime.transport.solace.properties import read_properties
 
 TEXT_TAG = 7
-"""The upper six bits of what a string begins with."""
+"""The upper six bits of a string's first byte."""
 
 
 class UnreadableMessage(TransportError):
-    """A message of a foreign publisher whose parts cannot be read; it stays on its queue."""
+    """A foreign publisher's message with parts that cannot be read; it stays on its queue."""
 
 
 def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any) -> Delivery:
@@ -48,10 +48,11 @@ def read_message(inbound: Any) -> Message:
 
 
 def unwrap_text(payload: bytes) -> bytes:
-    """UTF-8 text of a message that was published as a string: tag and length before it, a zero byte behind.
+    """Return the UTF-8 text of a message that was published as a string: tag and length before it, a zero byte after
+    it.
 
-    Other payloads come back as they are, the same object. Bytes may look so by chance: of a message with our stamps,
-    which our publishers send as bytes and others may have copied, `is_text` knows.
+    Other payloads are returned unchanged, as the same object. Bytes may look like this by chance: for a message with
+    our stamps, which our publishers send as bytes and others may have copied, `is_text` tells.
     """
     if not payload or payload[0] >> 2 != TEXT_TAG:
         return payload
@@ -61,9 +62,9 @@ def unwrap_text(payload: bytes) -> bytes:
 
 
 def is_text(message: c_void_p) -> bool:
-    """Whether the native message says of itself that it was published as a string. Expensive; asked of few messages.
+    """Whether the native message declares that it was published as a string. Expensive; called for few messages.
 
-    The client has no question for it: its own goes by the first bytes of the payload.
+    The client has no function for this: its own goes by the first bytes of the payload.
     """
     address, size = c_void_p(), c_uint32()
     if CORE.solClient_msg_getSMFPtr(message, byref(address), byref(size)) != SOLCLIENT_OK:

@@ -1,4 +1,4 @@
-"""The one way from the client's threads onto the event loop: a deque and one wake-up for all that gathers meanwhile."""
+"""The one way from the client's threads onto the event loop: a deque, and one wake-up for what gathers meanwhile."""
 
 import asyncio
 import threading
@@ -13,36 +13,36 @@ QUANTUM = 256
 """Items handled in one turn of the loop, so that a flood does not starve the handlers it feeds."""
 
 FULL = 64
-"""Items that wait, from which on a thread that can wait does so: the loop is busy, and more would only pile up."""
+"""Waiting items at which a thread that can wait does so: the loop is busy, and more would only pile up."""
 
 
 class Inbox:
-    """Calls the takers of posted items on the loop's thread, in the order they were posted.
+    """Calls the takers of posted items on the loop's thread, in the order of posting.
 
     `post` may be called from any thread and never blocks or raises; everything else belongs to the loop's thread. No
-    lock is needed: deque operations are atomic, and the flag is cleared before items are taken, so that whatever is
-    posted is either seen by the running drain or causes the next one.
+    lock is needed: deque operations are atomic, and the flag is cleared before items are taken, so that every posted
+    item is either seen by the running drain or causes the next one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # An item, its taker and what frees it have one type, which `post` checks; the deque mixes them.
+        # An item, its taker and its drop function agree on a type, which `post` checks; the deque mixes types.
         self._items: deque[tuple[Callable[[Any], None], Any, Callable[[Any], None] | None]] = deque()
         self._armed = False
         self._closed = False
         self._is_awaited = False
         self._is_stuck = False
-        """The loop has taken nothing since somebody waited for it in vain."""
+        """The loop has taken nothing since a thread last waited for it in vain."""
         self._has_room = threading.Event()
 
     def post(self, take: Callable[[Item], None], item: Item, drop: Callable[[Item], None] | None = None) -> bool:
-        """Have `take(item)` called on the loop, or `drop(item)`, on any thread, where it is closed by then.
+        """Have `take(item)` called on the loop or, if the inbox is closed by then, `drop(item)` on any thread.
 
-        One of the two is called, once; an item with nothing to drop is forgotten. Answers whether there is room for
-        another one; it is taken all the same.
+        One of the two is called, once; without `drop`, the item is forgotten. Returns whether there is room for another
+        item; this one is taken in any case.
         """
         self._items.append((take, item, drop))
-        # In this order: what comes in after it was emptied for good is seen here.
+        # In this order: an item that comes in after the final emptying is seen here.
         if self._closed:
             self.close()
         elif not self._armed:
@@ -50,30 +50,30 @@ class Inbox:
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                # The loop was closed before the client's threads ended: nobody is left to tell.
+                # The loop was closed before the client's threads ended: there is nobody left to notify.
                 self.close()
         return len(self._items) < FULL
 
     def wait_for_room(self, timeout_s: float) -> bool:
-        """Block until the loop has taken what was there, or the inbox is closed; False if that takes too long.
+        """Block until the loop has taken the waiting items, or the inbox is closed; False if that takes too long.
 
-        While the loop does not move that is answered at once the next time. Never called on the loop's thread.
+        As long as the loop does not move, further calls return False at once. Never called on the loop's thread.
         """
         if self._is_stuck:
             return False
         self._has_room.clear()
         self._is_awaited = True
-        # Asked again with the flag in sight: either this sees that the loop is done, or the loop sees the flag.
+        # Checked again now that the flag is visible: either this sees that the loop is done, or the loop sees the flag.
         is_full = len(self._items) >= FULL and not self._closed
         self._is_stuck = is_full and not self._has_room.wait(timeout_s)
         self._is_awaited = False
         return not self._is_stuck
 
     def close(self) -> None:
-        """Drop what is there and what still comes."""
+        """Drop all items, those waiting and those still to come."""
         self._closed = True
         self._has_room.set()
-        # Several threads may be here: whoever takes an item out has it.
+        # Several threads may be here: whichever takes an item out owns it.
         with suppress(IndexError):
             while True:
                 _, item, drop = self._items.popleft()

@@ -1,8 +1,8 @@
-"""The only module that imports the official client, and the check that it is one this project knows.
+"""The only module that imports the official client, and the check that this project knows that client.
 
-Importing the client loads and starts its C library and sets up logging for the whole process. So this module is
-imported when a transport is opened, not before; and the logging set-up is left out: it would close the application's
-own handlers, print the client's lines on standard output and hide them from the application.
+Importing the client loads and starts its C library and sets up logging for the whole process. So this module is not
+imported before a transport is opened, and the logging set-up is left out: it would close the application's own
+handlers, print the client's lines on standard output, and hide them from the application.
 """
 
 import logging.config
@@ -86,8 +86,9 @@ CORE = solace.CORE_LIB
 """The C library, as the client's own Python layer calls it."""
 
 CLIENT_ERRORS = (PubSubPlusClientError, IllegalArgumentError, InvalidDataTypeError, SolaceSDTError, UnicodeDecodeError)
-"""All that the client raises on purpose, which have no common root; and what it raises in place of an error whose text
-its library has cut to 255 bytes within a character."""
+"""All that the client raises on purpose (they have no common root), and what it raises instead when its library has cut
+an error's text to 255 bytes within a character.
+"""
 
 START_METHOD = "_PersistentMessageReceiver__do_start"
 """The part of a receiver's `start` that creates the flow and opens its window."""
@@ -114,7 +115,7 @@ _PARTS = (
 
 
 def get_last_error_info(code: int, what: str) -> Exception:
-    """The error of the native call that has just returned `code` on this thread; raises nothing."""
+    """Return the error of the native call that has just returned `code` on this thread; raises nothing."""
     try:
         error: Exception = _get_last_error_info(code, what)
     except UnicodeDecodeError as unreadable:

@@ -1,8 +1,9 @@
-"""What the client's Python layer does to a flow but has no public method for.
+"""What the client's Python layer can do to a flow but has no public method for.
 
-Only `provision_queue`, `repeat_inbox`, `destroy` and `release` block. `library.missing_parts` has checked, when the
-transport was opened, that all of it is there. A `handle` is a receiver's `flow_p` itself: the client empties it when it
-has freed the flow, and its functions then do nothing and say so. A copied number could be another flow's by then.
+Only `provision_queue`, `repeat_inbox`, `destroy` and `release` block. When the transport was opened,
+`library.missing_parts` checked that all of it exists. A `handle` is a receiver's `flow_p` itself: the client empties it
+when it has freed the flow, and its functions then do nothing and say so. A copied number could belong to another flow
+by then.
 """
 
 import threading
@@ -40,11 +41,11 @@ INBOX_PROPERTY = b"SESSION_REPLY_TO_DEFAULT_DEST"
 """Names the topic of a session's own inbox."""
 
 WATERMARK = 1
-"""Any value will do: it only says when the handlers that do nothing are called."""
+"""Any value will do: it only decides when the handlers that do nothing are called."""
 
 
 class NativeFlowEvent(Enum):
-    """What happens to a flow, as far as anybody here needs to know."""
+    """The events of a flow that matter here."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -52,15 +53,14 @@ class NativeFlowEvent(Enum):
     REBOUND = "rebound"
     """The library bound the flow again after an outage, by itself."""
     REBIND_REFUSED = "rebind_refused"
-    """The library tried to, and the broker said no. It does not try again."""
+    """The library tried to bind it again, and the broker refused. It does not try again."""
 
 
 def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) -> threading.Event:
-    """Call `post` from the client's network thread for each event, with its text; set the event returned when the flow
-    is bound. Before `start`.
+    """Call `post` with each event and its text on the client's network thread; the event returned is set once bound.
 
-    The client's own listeners leave out the refused re-bind, after which a receiver looks alive and is not. `post` must
-    neither raise nor block.
+    Call before `start`. The client's own listeners do not report a refused re-bind, after which a receiver looks alive
+    and is not. `post` must neither raise nor block.
     """
     inner = receiver._event_callback_func_routine
     bound = threading.Event()
@@ -68,7 +68,7 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) 
     def on_event(flow: Any, info: Any, user: Any) -> Any:
         code = info.contents.flow_event
         text = (info.contents.info_p or b"").decode(errors="replace")
-        # First, so that the client has taken note of the end of a flow before anybody acts on it.
+        # First, so that the client has registered the end of a flow before anybody acts on it.
         result = inner(flow, info, user)
         if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_UP_NOTICE.value:
             if bound.is_set():
@@ -80,7 +80,7 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) 
             post(NativeFlowEvent.INACTIVE, text)
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_DOWN_ERROR.value:
             post(NativeFlowEvent.DOWN, text)
-        # The first bind tells of its refusal by an exception.
+        # The first bind reports its refusal by an exception.
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_BIND_FAILED_ERROR.value and bound.is_set():
             post(NativeFlowEvent.REBIND_REFUSED, text)
         return result
@@ -90,35 +90,37 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) 
 
 
 def is_bound_without_handle(error: BaseException) -> bool:
-    """Whether `start` failed after the client thought the bind done: the broker may hold a flow that nobody can end.
+    """Whether `start` failed after the client considered the bind done: the broker may hold a flow that nobody can end.
 
-    Seen in 1 of 100 binds that were made right after the news that the connection is restored (client 1.11.0).
+    Seen in 1 of 100 binds made right after the client reported the connection restored (client 1.11.0).
     """
     return str(error).startswith(FLOW_RESUME_FAILURE)
 
 
 def take_window_over(receiver: Any) -> None:
-    """Keep the client from closing and opening the window by the length of its own queue. Before `start`.
+    """Stop the client from closing and opening the window by the length of its own queue. Call before `start`.
 
-    Its queue is emptied at once into ours, so that its length says nothing; and an opening of its own would undo ours.
+    Its queue is emptied into ours at once, so its length says nothing; and if it opened the window, it would undo our
+    closing.
     """
     receiver.receiver_queue.register_on_high_watermark(_do_nothing, WATERMARK)
     receiver.receiver_queue.register_on_low_watermark(_do_nothing, WATERMARK)
 
 
 def set_window(receiver: Any, messages: int) -> None:
-    """Let no more messages than these, 1 to 255, be under way to the receiver. Before `start`."""
+    """Let at most this many messages, 1 to 255, be in transit to the receiver. Call before `start`."""
     receiver._config[SOLCLIENT_FLOW_PROP_WINDOWSIZE] = str(messages)
     receiver._flow_arr = prepare_array(receiver._config)
 
 
 def keep_window_closed(receiver: Any) -> None:
-    """Have the receiver's `start` leave the window as it was created: closed. Before `start`.
+    """Have the receiver's `start` leave the window as it was created: closed. Call before `start`.
 
-    Relied on: the client creates every flow with its window closed, and the part of `start` that creates the flow calls
-    `resume` of its module right after. This receiver gets that part with `pause` in its place, so that the window is
-    never open, not for a moment. Both calls go to the same native flow; where `pause` does not fail on a flow that was
-    lost right after its bind (`is_bound_without_handle`), the missing answer to the bind tells.
+    This relies on the following: the client creates every flow with its window closed, and the part of `start` that
+    creates the flow calls `resume` of its module right after. This receiver gets that part with `pause` in its place,
+    so that the window is never open, not even for a moment. Both calls go to the same native flow; if `pause` does not
+    fail on a flow that was lost right after its bind (`is_bound_without_handle`), the missing answer to the bind
+    reveals it.
     """
     part = getattr(type(receiver), START_METHOD)
     closed = FunctionType(part.__code__, {**part.__globals__, "resume": native.pause}, part.__name__)
@@ -136,8 +138,8 @@ def open_window(handle: Any) -> None:
 
 
 def accept(handle: Any, delivery_id: DeliveryId) -> bool:
-    """Accept by number, so that no native message need be kept for it; False when the client did not take it."""
-    # By the function for all outcomes: the one for acceptances wants the message.
+    """Accept by number, so that no native message need be kept; False if the client did not take it."""
+    # With the function for all outcomes: the one for acceptances needs the message.
     return bool(native.nack_message(handle, c_uint64(delivery_id), ClientOutcome.ACCEPTED) == SOLCLIENT_OK)
 
 
@@ -163,7 +165,7 @@ def release(service: Any) -> None:
 
 
 def forget_failed(receiver: Any) -> None:
-    """Undo the registration with the session that a receiver leaves behind when its `start` failed."""
+    """Undo the registration with the session that a receiver leaves behind when its `start` fails."""
     receiver._handle_events_on_terminate()
 
 
@@ -173,9 +175,9 @@ def set_sender_timestamp(outbound: Any, sent_at_ms: int) -> None:
 
 
 def repeat_inbox(service: Any) -> None:
-    """Have the broker answer: subscribe once more below the session's own inbox, which is its already.
+    """Make the broker answer, by repeating a subscription below the session's own inbox that it has already.
 
-    Blocks until it has, for 10 s at most; raises the client's errors.
+    Blocks until the answer is there, for 10 s at most; raises the client's errors.
     """
     session = service.session_pointer
     inbox = create_string_buffer(LARGEST_TOPIC_BYTES + 1)
@@ -187,9 +189,9 @@ def repeat_inbox(service: Any) -> None:
 
 
 def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> None:
-    """Create an exclusive durable queue and its subscriptions where missing. Blocks; raises the client's errors.
+    """Create an exclusive durable queue and its subscriptions if missing. Blocks; raises the client's errors.
 
-    The client does the same when a receiver starts; but starting one would take messages, to be given back flagged.
+    The client does the same when a receiver starts, but starting one would take messages, which would go back flagged.
     """
     properties = prepare_array(
         {

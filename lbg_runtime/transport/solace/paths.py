@@ -23,9 +23,9 @@ _log = structlog.get_logger(__name__)
 
 
 def choose_paths(choice: ClientPathChoice) -> tuple[MakePath, MakePublisher]:
-    """How one transport receives and publishes, for its loop alone; raises `ConfigError` where `fast` is impossible."""
+    """How one transport receives and publishes, for its loop alone; raises `ConfigError` if `fast` is impossible."""
     if choice is ClientPathChoice.PUBLIC or not _is_usable(choice, check.unexpected(), "receive_path_is_public"):
-        # What keeps it from receiving by the fast path keeps it from publishing by it, and has been said by now.
+        # Whatever rules out the fast path for receiving rules it out for publishing too, and has been logged by now.
         return PublicPath, PublicPublisher
     if not _is_usable(choice, publish_check.unexpected(), "publish_path_is_public"):
         return _fast_paths(), PublicPublisher
@@ -49,7 +49,7 @@ def _fast_paths() -> MakePath:
 
     def make(inbox: Inbox, owner: PathOwner) -> ReceivePath:
         nonlocal gathering
-        # A transport that is opened again has another inbox.
+        # A transport that is opened again has a new inbox.
         if compiled.INTAKE is not None and (gathering is None or gathering.inbox is not inbox):
             gathering = Gathering(compiled.INTAKE, inbox, address_of(calls.free), PATIENCE_S)
         return FastPath(calls, read, inbox, owner, gathering)

@@ -33,7 +33,7 @@ _MEMBERS = {
     FieldType.SOLCLIENT_FLOAT.value: "float32",
     FieldType.SOLCLIENT_DOUBLE.value: "float64",
 }
-"""Where the client's union keeps each kind of scalar that Python reads without more ado."""
+"""Where the client's union keeps each kind of scalar that Python can read directly."""
 
 STRING = FieldType.SOLCLIENT_STRING.value
 INT64 = FieldType.SOLCLIENT_INT64.value
@@ -45,7 +45,7 @@ _NULL = FieldType.SOLCLIENT_NULL.value
 def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out.
 
-    Raises the client's errors, and `UnicodeDecodeError` for a text that is none.
+    Raises the client's errors, and `UnicodeDecodeError` for text that is not UTF-8.
     """
     properties: dict[str, PropertyValue] = {}
     container = c_void_p(None)
@@ -66,7 +66,7 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
 
 
 def add_property(properties: dict[str, PropertyValue], name: str, field: Any) -> None:
-    """Put the value of a field in, if it is one that the model has a place for; raises `UnicodeDecodeError`."""
+    """Add the value of a field if the model has a place for it; raises `UnicodeDecodeError`."""
     if field.type in _MEMBERS:
         properties[name] = getattr(field.value, _MEMBERS[field.type])
     elif field.type == STRING:

@@ -14,8 +14,8 @@ from lbg_runtime.transport.solace.receive_path import PathOwner
 class PublicPath:
     """A `ReceivePath` that works with every client this project admits.
 
-    Messages come by way of the client's dispatching thread, flow events straight from its network thread: an event can
-    overtake messages, never the other way round.
+    Messages come by way of the client's dispatching thread, flow events directly from its network thread: an event can
+    overtake messages, never the reverse.
     """
 
     def __init__(self, inbox: Inbox, owner: PathOwner) -> None:
@@ -33,10 +33,10 @@ class PublicPath:
         receiver.receive_async(_MessageListener(self._inbox, self._owner))
 
     def end(self) -> None:
-        """See `ReceivePath.end`: nothing is left here."""
+        """See `ReceivePath.end`: there is nothing to free here."""
 
     def seal(self) -> None:
-        """See `ReceivePath.seal`: here nobody can tell."""
+        """See `ReceivePath.seal`: this path cannot tell."""
 
     def accept(self, delivery_id: DeliveryId) -> bool:
         """See `ReceivePath.accept`."""
@@ -52,7 +52,7 @@ class PublicPath:
 
 
 class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types
-    """Only posts: the client joins this thread while it terminates, so what waits here could wait for itself."""
+    """Only posts: the client joins this thread while it terminates, so waiting here could mean waiting for itself."""
 
     def __init__(self, inbox: Inbox, owner: PathOwner) -> None:
         self._inbox = inbox
@@ -67,7 +67,7 @@ class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's cl
         except UnreadableMessage as error:
             reason = str(error)
         finally:
-            # To skip it would break the order of its key, so the queue stops at it, loudly.
+            # Skipping it would break the order of its key, so the queue stops at it, loudly.
             if delivery is None:
                 self._inbox.post(owner.give_up, reason)
             else:

@@ -9,16 +9,16 @@ from lbg_runtime.transport.solace.inbox import Inbox
 
 
 class PathOwner(Protocol):
-    """The flow handle, as its receive path sees it; `arrived` and `give_up` are called on the thread of the loop."""
+    """The flow handle as its receive path sees it; `arrived` and `give_up` are called on the loop's thread."""
 
     @property
     def queue(self) -> QueueName:
-        """Where it is bound."""
+        """The queue it is bound to."""
         ...
 
     @property
     def epoch(self) -> Epoch:
-        """Which handle it is."""
+        """The epoch of the handle."""
         ...
 
     def arrived(self, delivery: Delivery) -> None:
@@ -26,12 +26,14 @@ class PathOwner(Protocol):
         ...
 
     def give_up(self, reason: str) -> None:
-        """End the handle: a message of it can be neither handed over nor skipped."""
+        """End the handle: one of its messages can be neither handed over nor skipped."""
         ...
 
 
 class ReceivePath(Protocol):
-    """Made for one flow handle. `attach` and `begin` run on control threads; the rest on the loop's, or as it says."""
+    """Made for one flow handle. `attach` and `begin` run on control threads, the rest on the loop's unless they say
+    otherwise.
+    """
 
     def attach(self, receiver: Any) -> None:
         """Prepare the client's receiver before it is started."""
@@ -42,24 +44,26 @@ class ReceivePath(Protocol):
         ...
 
     def end(self) -> None:
-        """On any thread, when the client calls back no more: free what it has left here."""
+        """Free what the client has left here. Called on any thread, once the client makes no more callbacks."""
         ...
 
     def seal(self) -> None:
-        """On the client's network thread, before an event of the flow is posted: what came before it stays before it,
-        where the path can tell."""
+        """Keep what came before an event of the flow ahead of it, if the path can tell.
+
+        Called on the client's network thread, before the event is posted.
+        """
         ...
 
     def accept(self, delivery_id: DeliveryId) -> bool:
-        """Settle a delivery as accepted; False when the client did not take that."""
+        """Settle a delivery as accepted; False if the client did not take the settlement."""
         ...
 
     def open_window(self) -> None:
-        """Ask for messages: for the first time, again, or once more after the client has bound the handle anew."""
+        """Ask for messages: for the first time, again, or once more after the client has bound the handle again."""
         ...
 
     def close_window(self) -> None:
-        """Ask for no more messages until `open_window`. Where that has been done already, it flushes settlements."""
+        """Ask for no more messages until `open_window`. On a closed window it flushes settlements."""
         ...
 
 

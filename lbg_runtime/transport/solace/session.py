@@ -1,4 +1,4 @@
-"""One life of the client's service object: connected once, back by itself after outages, of no use once it ended."""
+"""One life of the client's service object: connected once, back by itself after outages, useless once it has ended."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -39,17 +39,17 @@ _log = structlog.get_logger(__name__)
 
 
 class SessionEvent(Enum):
-    """What happens to a session after it was connected."""
+    """What can happen to a session after it was connected."""
 
     LOST = "lost"
     """The connection broke; the client tries to restore it."""
     RESTORED = "restored"
     ENDED = "ended"
-    """For good."""
+    """The session is over, and does not come back."""
 
 
 SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
-"""Takes an event and the client's words for it, on the loop. Must not raise and must not block."""
+"""Takes an event and the client's description of it, on the loop. Must not raise and must not block."""
 
 
 class SolaceSession:
@@ -60,9 +60,9 @@ class SolaceSession:
         self.publisher = publisher
         self.transactions = transactions
         self.token = token
-        """What is shown, where there is a file for it."""
+        """The token presented to the broker, if there is a token file."""
         self._token_fault = ""
-        """What was wrong with the file when it was last looked into."""
+        """What was wrong with the file when it was last read."""
 
     @classmethod
     def connect(
@@ -74,10 +74,10 @@ class SolaceSession:
         threads: ControlThreads,
         former_token: str = "",
     ) -> "SolaceSession":
-        """Build a service and connect it; raises `ConnectFailed`. What happens later goes to `take`.
+        """Build a service and connect it; raises `ConnectFailed`. Later events go to `take`.
 
-        `threads`: where transactions are committed. `former_token`: of the session before, shown where the file's
-        cannot be had now.
+        `threads`: where transactions are committed. `former_token`: that of the previous session, presented if the
+        file's token cannot be read now.
         """
         publisher = make_publisher(inbox)
         token = _token_of(settings, former_token)
@@ -99,24 +99,24 @@ class SolaceSession:
         return cls(service, publisher, transactions, token)
 
     def fail_all(self, reason: str) -> None:
-        """On the loop's thread: it is gone, and nobody will hear of what is not confirmed."""
+        """The session is gone: unconfirmed messages will never be confirmed. Called on the loop's thread."""
         self.publisher.fail_all(reason)
         self.transactions.fail_all(reason)
 
     def disconnect(self) -> None:
-        """End the session and free what it holds, even where it has ended by itself; bound flows go with it."""
+        """End the session and free what it holds, even if it has ended by itself; bound flows end with it."""
         self.transactions.close()
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()
             except CLIENT_ERRORS as error:
-                # Nobody needs the session any more; the broker finds out by the closed socket.
+                # Nobody needs the session any more; the broker notices that the socket is closed.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
 
     def follow_token(self, source: TokenFile) -> None:
-        """Have the client show the token that is in the file now, if it is another, when it connects the next time.
+        """Have the client present the file's current token, if it has changed, when it next connects.
 
-        What is wrong with the file is logged, once until it changes, and the former token kept.
+        If something is wrong with the file, that is logged, once until it changes, and the former token is kept.
         """
         fault = ""
         try:
@@ -134,7 +134,7 @@ class SolaceSession:
         self._token_fault = fault
 
     def is_heard(self) -> bool:
-        """Whether the broker has answered to something sent now, and so has read what was sent before it."""
+        """Whether the broker answers something sent now, and so has read everything sent before it."""
         try:
             native.repeat_inbox(self.service)
         except CLIENT_ERRORS as error:
@@ -142,14 +142,14 @@ class SolaceSession:
         return True
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
-        """Create a queue and its subscriptions where missing; raises `TransportError`."""
+        """Create a queue and its subscriptions if missing; raises `TransportError`."""
         try:
             native.provision_queue(self.service, queue, subscriptions)
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
 
     def browse(self, queue: str, quiet_ms: int) -> list[Message]:
-        """What lies on a queue, until nothing more has come for so long; raises `TransportError`."""
+        """Return the messages on a queue, reading until none has come for `quiet_ms`; raises `TransportError`."""
         found: list[Message] = []
         try:
             browser = self.service.create_message_queue_browser_builder().build(Queue.durable_exclusive_queue(queue))
@@ -221,7 +221,7 @@ class _DirectListener(MessageHandler):  # type: ignore[misc]  # the client's cla
         try:
             received: Message = read_message(message)
         except UnreadableMessage as error:
-            # At most once: nobody waits for it.
+            # Delivered at most once: nobody waits for it.
             self._inbox.post(_log_unreadable, str(error))
         else:
             self._inbox.post(self._sink, received)

@@ -1,4 +1,4 @@
-"""What a session with PubSub+ needs to know; imports nothing of the client."""
+"""The settings of a session with PubSub+; imports nothing of the client."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFil
 
 WIDEST_WINDOW = 255
 NARROWEST_WINDOW = 32
-"""With fewer the client has more to acknowledge than it saves: 1.7 frames a message with 1, 0.34 with 8."""
+"""A narrower window costs more acknowledgements than it saves: 1.7 frames per message with 1, 0.34 with 8."""
 
 TOKEN_PROPERTY = "solace.messaging.authentication.oauth2.access-token"  # noqa: S105  # the name, not a token
 
@@ -19,20 +19,20 @@ class SolaceSettings:
     hosts: tuple[str, ...]
     """Tried in order, each `tcp://HOST:PORT` or `tcps://HOST:PORT` for TLS."""
     client_name: str
-    """Unique among the clients of the message VPN: a second connection of a name ends the first."""
+    """Unique among the clients of the message VPN: a second connection with the same name ends the first."""
     vpn: str = "default"
     username: str = "default"
     password: str = field(default="", repr=False)
     client_certificate: ClientCertificate | None = None
-    """With it the name and password are not sent."""
+    """If set, the name and password are not sent."""
     token_file: TokenFile | None = None
-    """The same."""
+    """If set, the name and password are not sent."""
     connect_timeout_ms: int = 10_000
     """For each host; the first connection is tried once."""
     reconnect_wait_ms: int = 1_000
     """Between attempts to come back, which never end. At most 60 000."""
     reconnects: bool = True
-    """False: with its first lost connection the session is over, for whom a second client of its name has replaced."""
+    """False: the first lost connection ends the session; for a client that one of the same name may have replaced."""
     keep_alive_interval_ms: int = 3_000
     keep_alive_limit: int = 3
     """Unanswered keep-alives after which the connection counts as lost."""
@@ -41,14 +41,14 @@ class SolaceSettings:
     validate_certificate: bool = True
     client_path: ClientPathChoice = ClientPathChoice.AUTO
     max_in_flight: int | None = None
-    """Deliveries of a flow at which its intake is closed, where that is known."""
+    """The number of deliveries at which a flow's intake is closed, if known."""
 
     @property
     def flow_window(self) -> int:
-        """Messages that may be under way on a flow: so many still come when its intake has been closed.
+        """Messages that may be in transit on a flow: this many still come after its intake has been closed.
 
-        Half of what closes it. While it is closed the client sends a frame for every second message that comes
-        (docs/protocol.md), and what is held beyond the cap is bounded by this alone.
+        Half of the number that closes it. While it is closed the client sends a frame for every second message that
+        comes (docs/protocol.md), and only this bounds how many are held beyond the cap.
         """
         if self.max_in_flight is None:
             return WIDEST_WINDOW
@@ -60,7 +60,7 @@ class SolaceSettings:
         return ",".join(self.hosts)
 
     def properties(self, token: str = "") -> dict[str, str | int | bool]:
-        """The client's own names for all of this; `token` is what is shown where there is a file for it."""
+        """These settings under the client's own names; `token` is the one to present if there is a token file."""
         properties: dict[str, str | int | bool] = {
             "solace.messaging.transport.host": self.host_list,
             "solace.messaging.service.vpn-name": self.vpn,

@@ -1,4 +1,4 @@
-"""The few threads that make the client's blocking calls: connect, bind, unbind, disconnect, subscribe."""
+"""The few threads that make blocking calls to the client: connect, bind, unbind, disconnect, subscribe."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 THREAD_COUNT = 4
-"""An unanswered bind holds a thread for half a minute; the others go on unbinding."""
+"""An unanswered bind occupies a thread for half a minute; the others go on unbinding."""
 
 
 class ControlThreads:
@@ -24,27 +24,27 @@ class ControlThreads:
     def begin(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> asyncio.Future[Result]:
-        """Start a call that runs to its end whether or not anybody waits; `close` waits for it."""
+        """Start a call that runs to its end whether or not anyone waits for it; `close` does."""
         future = asyncio.wrap_future(self._pool.submit(call, *args, **kwargs))
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         return future
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Make a call to its end even when the caller is cancelled; the cancellation is raised after it."""
+        """Run a call to its end even if the caller is cancelled; the cancellation is raised afterwards."""
         return await wait_to_the_end(self.begin(call, *args, **kwargs))
 
     async def close(self) -> None:
-        """Take no more calls and wait for those under way; each is bounded by a timeout of the client."""
+        """Refuse further calls and wait for those under way; each is bounded by a timeout of the client."""
         self._pool.shutdown(wait=False)
         for future in tuple(self._under_way):
             await wait_to_the_end(asyncio.ensure_future(asyncio.wait([future])))
 
 
 async def wait_to_the_end(future: asyncio.Future[Result]) -> Result:
-    """Result of `future`, waited for through any cancellation; a cancellation is raised when it has ended."""
+    """Return the result of `future`, waiting through any cancellation; a cancellation is raised when it has ended."""
     cancellation: asyncio.CancelledError | None = None
-    # The scope holds off cancellations that anyio repeats on every turn; the loop takes those of asyncio itself.
+    # The scope holds off anyio's cancellations, repeated on every turn; the loop below absorbs asyncio's own.
     with anyio.CancelScope(shield=True):
         while not future.done():
             try:
@@ -53,6 +53,6 @@ async def wait_to_the_end(future: asyncio.Future[Result]) -> Result:
                 cancellation = error
     if cancellation is not None:
         if not future.cancelled():
-            future.exception()  # Taken note of: the caller asked for the end, not for the outcome.
+            future.exception()  # Mark it as retrieved: the caller asked for the end, not for the outcome.
         raise cancellation
     return future.result()

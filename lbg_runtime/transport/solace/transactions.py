@@ -1,8 +1,8 @@
 """Messages that become visible together: local transactions of one session, one after another.
 
-A commit takes as long as a confirm, and the client makes one at a time. So all that waits by then goes into the next
-one, as far as a transaction has room; where the broker refuses that, each of them is tried alone, so that none fails
-for what is another's.
+A commit takes as long as a confirm, and the client makes one at a time. So all bundles that wait by then go into the
+next transaction, as far as it has room; if the broker refuses it, each bundle is tried alone, so that none fails
+because of another.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from lbg_runtime.transport.solace.threads import ControlThreads
 _log = structlog.get_logger(__name__)
 
 Prepared = Sequence[tuple[Any, Any]]
-"""Messages and topics of the client."""
+"""The client's messages and topics."""
 
 
 class _Bundle:
-    """What is published together."""
+    """Messages that are published together."""
 
     def __init__(self, topic: str, prepared: Prepared, future: asyncio.Future[None]) -> None:
         self.topic = topic
-        """Of the first message, for who reads of a failure."""
+        """The topic of the first message, for whoever reads of a failure."""
         self.prepared = prepared
         self.future = future
         self.error: PublishFailed | None = None
 
 
 class Transactions:
-    """Of one session. `send` and `fail_all` are called on the loop's thread, `close` on a control thread."""
+    """Those of one session. `send` and `fail_all` are called on the loop's thread, `close` on a control thread."""
 
     def __init__(self, service: Any, threads: ControlThreads, prepare: Callable[[Message], tuple[Any, Any]]) -> None:
-        """`prepare` makes message and topic of the client, or raises `PublishRefused`."""
+        """`prepare` makes the client's message and topic, or raises `PublishRefused`."""
         self._service = service
         self._threads = threads
         self._prepare = prepare
@@ -50,13 +50,13 @@ class Transactions:
         self._end_reason: str | None = None
         # On control threads:
         self._lock = Lock()
-        """The client's session must not go while a commit is under way."""
+        """The client's session must not be closed while a commit is under way."""
         self._session: Any = None
         self._publisher: Any = None
         self._is_closed = False
 
     def send(self, messages: Sequence[Message], future: asyncio.Future[None]) -> None:
-        """See `Messenger.send_together`; `future` is what that returns."""
+        """See `Messenger.send_together`, which returns `future`."""
         topic = messages[0].topic
         if len(messages) > MAX_TOGETHER:
             future.set_exception(PublishRefused(topic, too_many_together(len(messages))))
@@ -70,7 +70,7 @@ class Transactions:
         self._commit_next()
 
     def fail_all(self, reason: str) -> None:
-        """The session is gone: what waits is not sent. What is being committed ends by itself."""
+        """The session is gone: waiting bundles are not sent. A commit under way ends by itself."""
         self._end_reason = reason
         for bundle in self._waiting:
             if not bundle.future.done():
@@ -78,7 +78,7 @@ class Transactions:
         self._waiting.clear()
 
     def close(self) -> None:
-        """Make none from now on; waits for the one under way, for as long as the client waits for its answer."""
+        """Begin no more transactions; waits for the one under way, for as long as the client waits for its answer."""
         with self._lock:
             self._is_closed = True
             self._give_up()
@@ -90,7 +90,7 @@ class Transactions:
         room = MAX_TOGETHER
         while self._waiting and len(self._waiting[0].prepared) <= room:
             bundle = self._waiting.popleft()
-            # Nobody waits any more for one that is done: its handler was cancelled, and tells its outcome by itself.
+            # Nobody waits any more for one that is done: its handler was cancelled, and reports its outcome by itself.
             if not bundle.future.done():
                 bundles.append(bundle)
                 room -= len(bundle.prepared)
@@ -124,14 +124,15 @@ class Transactions:
                     bundle.error = PublishFailed(bundle.topic, "the session has ended")
                 return
             if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
-                # One whose handler was cancelled meanwhile may be published by somebody else by now.
+                # If its handler was cancelled meanwhile, somebody else may have published it by now.
                 for bundle in bundles:
                     if not bundle.future.cancelled():
                         self._is_published([bundle])
 
     def _is_published(self, bundles: Sequence[_Bundle]) -> bool:
-        """Whether one transaction with these was committed. Else they get their errors: they are refused where it is
-        sure that nothing was published."""
+        """Whether one transaction with these was committed. If not, they get their errors: refused if it is certain
+        that nothing was published.
+        """
         is_asked_to_commit = False
         try:
             self._open()
@@ -141,14 +142,14 @@ class Transactions:
             is_asked_to_commit = True
             self._session.commit()
         except CLIENT_ERRORS as error:
-            # With it goes what the transaction has already: the next one begins with nothing.
+            # This discards what the transaction already holds: the next one begins empty.
             self._give_up()
             kind = PublishRefused if not is_asked_to_commit or is_commit_refused(error) else PublishFailed
             for bundle in bundles:
                 bundle.error = kind(bundle.topic, subcode_and_reason(error)[1])
             return False
         except BaseException:
-            # Nor may half of a bundle go with the next one.
+            # Nor may half of a bundle end up in the next one.
             self._give_up()
             raise
         for bundle in bundles:
@@ -166,5 +167,5 @@ class Transactions:
             try:
                 session.disconnect()
             except CLIENT_ERRORS as error:
-                # Nobody commits it any more; the broker forgets it with the connection.
+                # Nobody will commit it any more; the broker forgets it with the connection.
                 _log.info("transacted_session_not_closed", reason=subcode_and_reason(error)[1])

@@ -1,4 +1,4 @@
-"""Who of the bound consumer flows is fed next: the first of the line, or all in turn."""
+"""Which of the bound consumer flows is fed next: the first in line, or all in turn."""
 
 from collections import deque
 from typing import Protocol
@@ -9,12 +9,12 @@ from lbg_runtime.broker.engine.settings import AccessType
 
 
 class BindLine(Protocol):
-    """The flows of one queue in the order of their binds. Called by the queue only."""
+    """The flows of one queue in the order of their binds. Called only by the queue."""
 
     flows: dict[FlowId, ConsumerFlow]
     """Consumer flows in bind order."""
     selective_count: int
-    """How many of them take only some of the messages."""
+    """How many of them take only selected messages."""
 
     def join(self, flow: ConsumerFlow) -> None:
         """Add a flow at the end."""
@@ -33,17 +33,17 @@ class BindLine(Protocol):
         ...
 
     def next_with_room(self) -> ConsumerFlow | None:
-        """The flow that gets the next message, which must then be delivered on it."""
+        """The flow that gets the next message; the message must then be delivered on it."""
         ...
 
     @property
     def feeds_one(self) -> bool:
-        """Whether that flow gets as many of the messages behind it as it has room for."""
+        """Whether that flow also gets as many of the following messages as it has room for."""
         ...
 
 
 class ExclusiveLine:
-    """The first flow is fed, the others stand by (law L1)."""
+    """Feeds the first flow; the others stand by (law L1)."""
 
     def __init__(self) -> None:
         self.flows: dict[FlowId, ConsumerFlow] = {}
@@ -66,7 +66,7 @@ class ExclusiveLine:
         return flow is self._first
 
     def room_made(self, flow: ConsumerFlow) -> None:
-        """The first flow is asked every time, so there is nothing to note."""
+        """The first flow is checked every time, so there is nothing to note."""
 
     def next_with_room(self) -> ConsumerFlow | None:
         return self._first if self._first is not None and self._first.room > 0 else None
@@ -77,7 +77,7 @@ class ExclusiveLine:
 
 
 class RoundRobinLine:
-    """Every flow with room is fed in turn; a flow found without room waits outside until room is made."""
+    """Feeds every flow with room in turn; a flow found without room waits outside until room is made."""
 
     def __init__(self) -> None:
         self.flows: dict[FlowId, ConsumerFlow] = {}
@@ -119,5 +119,5 @@ class RoundRobinLine:
 
 
 def bind_line(access_type: AccessType) -> BindLine:
-    """The line that an access type asks for."""
+    """Make the line for an access type."""
     return ExclusiveLine() if access_type is AccessType.EXCLUSIVE else RoundRobinLine()

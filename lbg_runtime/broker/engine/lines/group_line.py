@@ -15,7 +15,7 @@ from lbg_runtime.broker.engine.surroundings import Surroundings
 
 
 class GroupLine(PartedLine):
-    """Joins the table of groups with the flows and the messages."""
+    """Connects the table of groups with the flows and the messages."""
 
     def __init__(
         self, spool: Spool, parts: Parts, grouping: Grouping, group_of: GroupOf, surroundings: Surroundings
@@ -28,7 +28,7 @@ class GroupLine(PartedLine):
         self._turns = RoundRobinLine()
         self._losses: list[PartLost] = []
         self._is_paused = False
-        """Nothing is sent until nothing is in flight."""
+        """Whether nothing is sent until nothing is in flight."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -76,7 +76,7 @@ class GroupLine(PartedLine):
         self._wake_all()
 
     def unpin(self, group: str | None) -> None:
-        """Pin one group anew with its next message, or all of them."""
+        """Pin one group, or all of them, again at the next message."""
         if group is None:
             self._groups.unpin_all()
         else:
@@ -84,7 +84,7 @@ class GroupLine(PartedLine):
         self._wake_all()
 
     def statuses(self) -> tuple[GroupStatus, ...]:
-        """Every group that is pinned now."""
+        """Every group pinned now."""
         return tuple(
             GroupStatus(str(group), flow, self.flows[flow].client_name, self._parts.depth(group))
             for group, flow in self._groups.items()

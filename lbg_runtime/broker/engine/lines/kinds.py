@@ -1,4 +1,4 @@
-"""Which kind of bind line a queue's settings ask for."""
+"""Chooses the kind of bind line for a queue's settings."""
 
 from lbg_runtime.broker.engine.lines.bind_line import BindLine, bind_line
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
@@ -11,7 +11,7 @@ from lbg_runtime.broker.engine.surroundings import Surroundings
 
 
 def make_line(settings: QueueSettings, spool: Spool, surroundings: Surroundings) -> BindLine | PartedLine:
-    """A line without flows; the messages in the spool belong to its parts from now on, where it has some."""
+    """Make a line without flows; if it has parts, the messages in the spool belong to them from now on."""
     if settings.is_partitioned:
         parts = spool.divide(PartitionOf(settings.partition_count, surroundings))
         return PartitionLine(spool, parts, settings, surroundings)
@@ -24,6 +24,6 @@ def make_line(settings: QueueSettings, spool: Spool, surroundings: Surroundings)
 
 
 def kind_of(settings: QueueSettings) -> tuple[object, ...]:
-    """What a queue's line depends on; where it changes, flows cannot stay."""
+    """The settings that a queue's line depends on; if they change, flows cannot stay."""
     partitions = settings.partition_count if settings.is_partitioned else 0
     return settings.access_type, partitions, settings.grouping if settings.groups_messages else None

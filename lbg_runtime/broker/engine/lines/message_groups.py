@@ -1,7 +1,7 @@
 """Message groups: a queue that keeps each group of messages with one flow, chosen when its first message is sent.
 
-As in ActiveMQ Artemis. A group is what has one group id; a group whose flow leaves is pinned to another one with its
-next message. Messages without an id are in no group and go to all flows in turn.
+As in ActiveMQ Artemis. The messages with one group id are a group; a group whose flow leaves is pinned to another flow
+at its next message. Messages without an id are in no group and go to all flows in turn.
 """
 
 from collections import OrderedDict
@@ -12,16 +12,16 @@ from lbg_runtime.broker.engine.effects import FlowId, Published
 from lbg_runtime.broker.engine.surroundings import Surroundings
 
 AUTOMATIC_GROUP = "#auto"
-"""Group id with which a producer asks for a group of its own: all that it publishes with it belongs together."""
+"""Group id with which a producer asks for a group of its own: all that it publishes with this id belongs together."""
 
 
 class MessageGroups:
-    """Which flow has which group; the table of one queue. Called by its line only."""
+    """Which flow has which group; the table of one queue. Called only by its line."""
 
     def __init__(self, timeout_ms: int | None) -> None:
         self.timeout_ms = timeout_ms
         self._owners: OrderedDict[Hashable, FlowId] = OrderedDict()
-        """By group or bucket, the one that was used longest ago first."""
+        """By group or bucket, the least recently used first."""
         self._used_ms: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class MessageGroups:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the first group is out of use, if it is not used before."""
+        """When the first group expires, unless it is used before."""
         if self.timeout_ms is None or not self._owners:
             return None
         return self._used_ms[next(iter(self._owners))] + self.timeout_ms
@@ -39,11 +39,11 @@ class MessageGroups:
         return self._owners.get(group)
 
     def items(self) -> tuple[tuple[Hashable, FlowId], ...]:
-        """Every group that is pinned, and its flow."""
+        """Every pinned group, and its flow."""
         return tuple(self._owners.items())
 
     def use(self, group: Hashable, flow: FlowId, now_ms: int) -> bool:
-        """A message of a group goes to a flow, to which it is pinned now; whether it was not before."""
+        """Pin a group to the flow that its message goes to; return whether it was not pinned to it before."""
         is_new = self._owners.get(group) != flow
         self._owners[group] = flow
         if self.timeout_ms is not None:
@@ -52,7 +52,7 @@ class MessageGroups:
         return is_new
 
     def unpin(self, group: Hashable) -> None:
-        """The next message of a group may go to anybody; nothing where it is not pinned."""
+        """Let the next message of a group go to any flow; no effect if the group is not pinned."""
         self._owners.pop(group, None)
         self._used_ms.pop(group, None)
 
@@ -62,12 +62,12 @@ class MessageGroups:
         self._used_ms.clear()
 
     def leave(self, flow: FlowId) -> None:
-        """A flow has gone: its groups are nobody's."""
+        """A flow has left: unpin its groups."""
         for group in [group for group, owner in self._owners.items() if owner == flow]:
             self.unpin(group)
 
     def out_of_use(self, now_ms: int) -> list[Hashable]:
-        """Groups of which nothing was sent for the timeout."""
+        """Groups with nothing sent for the timeout."""
         found: list[Hashable] = []
         if self.timeout_ms is None:
             return found
@@ -79,7 +79,7 @@ class MessageGroups:
 
 
 class GroupOf:
-    """Which group, or bucket of groups, a message belongs to; None for one of no group."""
+    """Returns the group, or bucket of groups, that a message belongs to; None if it is in no group."""
 
     def __init__(self, buckets: int | None, surroundings: Surroundings) -> None:
         self._buckets = buckets
@@ -92,5 +92,5 @@ class GroupOf:
         return self.place_of(f"{AUTOMATIC_GROUP}/{message.publisher}" if group == AUTOMATIC_GROUP else group)
 
     def place_of(self, group: str) -> Hashable:
-        """What stands for a group in the table."""
+        """The key for a group in the table."""
         return group if self._buckets is None else crc32(group.encode()) % self._buckets

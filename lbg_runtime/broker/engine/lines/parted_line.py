@@ -1,4 +1,4 @@
-"""The bind line of a queue whose messages belong to parts: which flow is sent the next message of which part."""
+"""The bind line of a queue whose messages belong to parts: which flow gets the next message of which part."""
 
 from abc import abstractmethod
 
@@ -9,13 +9,13 @@ from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
 
 
 class PartedLine:
-    """A `BindLine` that also says which message is next. Called by the queue only.
+    """A `BindLine` that also says which message is next. Called only by the queue.
 
-    Abstract, and no `ABC`: queues ask for every message what kind of line they have, which would take five times as
+    Abstract, but not an `ABC`: queues check the kind of their line for every message, which would take five times as
     long.
 
-    A part whose flow takes nothing now is asleep until something changes for that flow, so that a message costs the
-    same however many parts wait.
+    A part whose flow takes nothing now sleeps until something changes for that flow, so that a message costs the same
+    no matter how many parts wait.
     """
 
     def __init__(self, spool: Spool, parts: Parts) -> None:
@@ -23,7 +23,7 @@ class PartedLine:
         self._spool = spool
         self._parts = parts
         self._asleep: dict[FlowId | None, dict[Part, None]] = {}
-        """Parts by the flow that takes nothing now; under None those that any flow may have."""
+        """Sleeping parts, by the flow that takes nothing now; under None those that any flow may have."""
 
     @property
     @abstractmethod
@@ -36,15 +36,14 @@ class PartedLine:
 
     @abstractmethod
     def keep_held(self, flow: ConsumerFlow) -> None:
-        """A flow that has joined holds messages from before its connection broke. What of them it cannot keep is lost
-        to it."""
+        """A joined flow holds messages from before its connection broke; it loses those that it cannot keep."""
 
     @abstractmethod
     def leave(self, flow: ConsumerFlow) -> None:
         """Remove a flow; what it held waits again."""
 
     def is_fed(self, flow: ConsumerFlow) -> bool:
-        """Whether messages can go to this flow: to all, as far as anybody is told."""
+        """Whether messages can go to this flow; reported as true for every flow in the line."""
         return flow.id in self.flows
 
     def room_made(self, flow: ConsumerFlow) -> None:
@@ -55,14 +54,15 @@ class PartedLine:
 
     @abstractmethod
     def settle_losses(self) -> list[PartLost]:
-        """What flows have lost since the last call; to be taken back from them before anything is sent."""
+        """The parts that flows have lost since the last call; their messages must be taken back before anything is
+        sent."""
 
     @abstractmethod
     def on_deadline(self) -> None:
-        """Do what was to be done by now."""
+        """Do what is due by now."""
 
     def next_delivery(self) -> tuple[ConsumerFlow, SpooledMessage] | None:
-        """The next message, handed out, and the flow it goes to; None where nothing can be sent now."""
+        """Hand out the next message, and return it with its flow; None if nothing can be sent now."""
         while (part := self._parts.next_awake()) is not None:
             flow = self._taker_of(part)
             if flow is None:
@@ -74,7 +74,7 @@ class PartedLine:
 
     @abstractmethod
     def _taker_of(self, part: Part) -> ConsumerFlow | None:
-        """The flow that gets a part's next message, which has room; else None, and the part is asleep."""
+        """The flow that gets a part's next message, and has room for it; else None, and the part sleeps."""
 
     def _sleep(self, part: Part, flow: FlowId | None) -> None:
         self._asleep.setdefault(flow, {})[part] = None

@@ -17,7 +17,7 @@ LARGEST_GROUP = (1 << 16) - 1
 
 
 class PartitionLine(PartedLine):
-    """Joins the table of partitions with the flows and the messages."""
+    """Connects the table of partitions with the flows and the messages."""
 
     def __init__(self, spool: Spool, parts: Parts, settings: QueueSettings, surroundings: Surroundings) -> None:
         super().__init__(spool, parts)
@@ -30,7 +30,7 @@ class PartitionLine(PartedLine):
         self._surroundings = surroundings
         self._losses: list[PartLost] = []
         self._gone: dict[FlowId, ConsumerFlow] = {}
-        """Flows whose partitions wait for them."""
+        """Gone flows whose partitions wait for them."""
         self._last_group = 0
 
     @property
@@ -41,7 +41,7 @@ class PartitionLine(PartedLine):
         self.flows[flow.id] = flow
         before = self._flow_before(flow)
         if before is None:
-            # They come round after a while: a client is known by its name too.
+            # Group numbers wrap around after a while, so a client is identified by its name too.
             self._last_group = self._last_group % LARGEST_GROUP + 1
             flow.partition_group = self._last_group
             self.partitions.join(flow.id, self._now_ms)
@@ -51,7 +51,7 @@ class PartitionLine(PartedLine):
         self._wake_all()
 
     def keep_held(self, flow: ConsumerFlow) -> None:
-        # A broker that was started again knows who holds what, and not who had which partition.
+        # A restarted broker knows which flow holds which messages, but not which had which partition.
         for number in sorted({_number(message.part) for _, message in flow.unsettled}):
             if not self.partitions.claim(number, flow.id):
                 self._losses.append(PartLost(number, flow.id))
@@ -78,13 +78,13 @@ class PartitionLine(PartedLine):
         self._wake_all()
 
     def change(self, settings: QueueSettings) -> None:
-        """Other times, from the next change on."""
+        """Use these times, from the next change on."""
         self.partitions.rebalance_delay_ms = settings.partition_rebalance_delay_ms
         self.partitions.max_handoff_ms = settings.partition_max_handoff_ms
 
     @property
     def rebalance_state(self) -> RebalanceState:
-        """What the table is about."""
+        """What the table is doing."""
         if self.partitions.is_moving:
             return RebalanceState.REBALANCING
         return RebalanceState.HOLDDOWN if self.partitions.is_waiting else RebalanceState.READY
@@ -107,7 +107,7 @@ class PartitionLine(PartedLine):
     def _taker_of(self, part: Part) -> ConsumerFlow | None:
         partition = self.partitions.all[_number(part)]
         if partition.state is not PartitionState.READY or partition.flow is None:
-            return None  # Every part is woken when a partition changes hands.
+            return None  # Every part wakes when a partition changes hands.
         flow = self.flows[partition.flow]
         if flow.room > 0:
             return flow
@@ -115,7 +115,7 @@ class PartitionLine(PartedLine):
         return None
 
     def _flow_before(self, flow: ConsumerFlow) -> FlowId | None:
-        """The gone flow whose handle this flow has: its client says so, or tells the last id that it received."""
+        """The gone flow whose handle this flow continues: by the group its client names, or the last id it received."""
         received = flow.window.received_up_to
         for before, gone in self._gone.items():
             if gone.client_name != flow.client_name:
@@ -133,7 +133,7 @@ class PartitionLine(PartedLine):
 
 
 class PartitionOf:
-    """Which partition a message belongs to: by the hash of its key, by chance where it has none."""
+    """Returns the partition of a message: by the hash of its key, or a random one if it has no key."""
 
     def __init__(self, count: int, surroundings: Surroundings) -> None:
         self._count = count
@@ -147,7 +147,7 @@ class PartitionOf:
 
 
 def partition_of(key: str, count: int) -> int:
-    """The partition of a key. PubSub+ does not say what its hash is, so only which keys go together differs."""
+    """The partition of a key. PubSub+ does not document its hash; all that differs is which keys share a partition."""
     return crc32(key.encode()) % count
 
 

@@ -1,10 +1,9 @@
-"""Which flow is sent the messages of which partition of a partitioned queue, and how a partition changes hands.
+"""Which flow gets the messages of which partition of a partitioned queue, and how a partition changes hands.
 
-A change of the bound flows starts the rebalance delay; when it is over, partitions are spread so that no flow has two
-more than another, with as few of them moved as that takes. A partition that moves away from a bound flow is paused
-first: its old flow is sent nothing new of it and may still settle what it holds, until nothing is left or the longest
-hand-off time is over. A flow beyond the number of partitions stands by, and one of those takes over at once where a
-flow leaves.
+A change of the bound flows starts the rebalance delay. When it is over, partitions are spread so that no flow has two
+more than another, moving as few as possible. A partition that moves away from a bound flow is paused first: its old
+flow gets nothing new from it and may still settle what it holds, until nothing is left or the longest handoff time is
+over. Flows beyond the number of partitions stand by, and one of them takes over at once when a flow leaves.
 """
 
 from collections.abc import Callable
@@ -17,51 +16,51 @@ from lbg_runtime.model.errors import InvariantViolated
 
 
 class PartitionState(Enum):
-    """Where a partition stands."""
+    """The state of a partition."""
 
     UNASSIGNED = "unassigned"
     """No flow has it."""
     READY = "ready"
-    """Its flow is sent its messages."""
+    """Its flow gets its messages."""
     PAUSED = "paused"
-    """It moves: its flow is sent nothing new of it, and settles what it holds."""
+    """It is moving: its flow gets nothing new from it, and settles what it holds."""
     UNBOUND = "unbound"
-    """Its flow has gone and may come back."""
+    """Its flow is gone and may come back."""
 
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One partition. Changed by its `Partitions` alone."""
+    """One partition. Changed only by its `Partitions`."""
 
     number: int
     state: PartitionState = PartitionState.UNASSIGNED
     flow: FlowId | None = None
-    """Who has it; bound unless it is unbound."""
+    """The flow that has it; bound unless the state is `UNBOUND`."""
     heir: FlowId | None = None
-    """Who gets it when it is not paused any more."""
+    """The flow that gets it when it is no longer paused."""
     handoff_by_ms: int | None = None
-    """When that is at the latest."""
+    """The latest time for that."""
 
 
 class Partitions:
-    """The table of one queue. Called by its queue only, which carries out what is answered, in order, at once."""
+    """The table of one queue. Called only by its queue, which carries out the results in order, at once."""
 
     def __init__(
         self, count: int, rebalance_delay_ms: int, max_handoff_ms: int, in_flight: Callable[[int], int]
     ) -> None:
-        """`in_flight` tells how many messages of a partition are out with its flow."""
+        """`in_flight` returns how many messages of a partition are in flight on its flow."""
         if count < 1:
             raise InvariantViolated(f"a queue with {count} partitions")
         self.all = tuple(Partition(number) for number in range(count))
         self.flows: dict[FlowId, dict[int, None]] = {}
-        """Bound flows in the order of their binds, each with the partitions it is sent, in the order it got them."""
+        """Bound flows in the order of their binds, each with its partitions, in the order it got them."""
         self.rebalance_delay_ms = rebalance_delay_ms
         self.max_handoff_ms = max_handoff_ms
         self._rebalance_at_ms: int | None = None
         self._in_flight = in_flight
         self._paused: dict[int, Partition] = {}
 
-    # -- what is there
+    # -- state
 
     @property
     def deadline_ms(self) -> int | None:
@@ -71,25 +70,25 @@ class Partitions:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the rebalance delay runs."""
+        """Whether the rebalance delay is running."""
         return self._rebalance_at_ms is not None
 
     @property
     def is_moving(self) -> bool:
-        """Whether partitions are paused on their way to another flow."""
+        """Whether partitions are paused while they move to another flow."""
         return bool(self._paused)
 
     # -- flows
 
     def join(self, flow: FlowId, now_ms: int) -> None:
-        """A flow is bound that nobody knows."""
+        """An unknown flow is bound."""
         self.flows[flow] = {}
-        # One beyond the number of partitions stands by: there is nothing to give it.
+        # A flow beyond the number of partitions stands by: there is nothing to give it.
         if len(self.flows) <= len(self.all):
             self._trigger(now_ms)
 
     def rejoin(self, flow: FlowId, lost: FlowId, now_ms: int) -> None:
-        """The handle that had `lost` is bound again: what was not given away since is its at once."""
+        """The handle that had `lost` is bound again: it gets its partitions back at once, unless given away since."""
         self.flows[flow] = {}
         for partition in self.all:
             if partition.state is PartitionState.UNBOUND and partition.flow == lost:
@@ -98,19 +97,19 @@ class Partitions:
             self._trigger(now_ms)
 
     def claim(self, number: int, flow: FlowId) -> bool:
-        """Give a bound flow a partition that is nobody's, or that it has; False where it is someone else's."""
+        """Give a bound flow a partition that is unassigned or already its own; False if it is another flow's."""
         partition = self.all[number]
         if partition.state is PartitionState.UNASSIGNED:
             self._give(partition, flow)
         return partition.flow == flow
 
     def leave(self, flow: FlowId, now_ms: int) -> list[PartLost]:
-        """A flow has gone, whatever the reason; what it held waits in the queue again."""
+        """A flow has left, for any reason; the messages it held wait in the queue again."""
         del self.flows[flow]
         lost: list[PartLost] = []
         for partition in self.all:
             if partition.heir == flow and partition.flow is not None:
-                # Its heir has gone before it came: it stays, until the next rebalance says otherwise.
+                # The heir left before taking over: the partition stays, until the next rebalance decides otherwise.
                 self._give(partition, partition.flow)
         standby = self._standby()
         for partition in self.all:
@@ -126,7 +125,7 @@ class Partitions:
         return lost
 
     def hand_over_settled(self) -> list[PartLost]:
-        """Hand over what is paused and of which nothing is in flight."""
+        """Hand over paused partitions with nothing in flight."""
         if not self._paused:
             return []
         settled = [partition for partition in self._paused.values() if not self._in_flight(partition.number)]
@@ -135,7 +134,7 @@ class Partitions:
     # -- time
 
     def on_deadline(self, now_ms: int) -> list[PartLost]:
-        """Rebalance when the delay is over; hand over what has been paused for long enough."""
+        """Rebalance if the delay is over; hand over partitions that have been paused long enough."""
         late = [p for p in self._paused.values() if p.handoff_by_ms is not None and p.handoff_by_ms <= now_ms]
         lost = [self._hand_over(partition, _heir(partition)) for partition in late]
         if self._rebalance_at_ms is not None and self._rebalance_at_ms <= now_ms:
@@ -144,11 +143,11 @@ class Partitions:
         return lost
 
     def _trigger(self, now_ms: int) -> None:
-        # Not put off by a second change: the delay is between the first and the last of the changes that it gathers.
+        # Not extended by a second change: the delay runs from the first of the changes that it gathers.
         if self._rebalance_at_ms is None:
             self._rebalance_at_ms = now_ms + self.rebalance_delay_ms
 
-    # -- who gets what
+    # -- distribution
 
     def _wants_rebalance(self) -> bool:
         return any(p.state in (PartitionState.UNBOUND, PartitionState.UNASSIGNED) for p in self.all) or (
@@ -160,7 +159,7 @@ class Partitions:
         if not loads:
             return False
         most = max(loads.values())
-        # Those beyond the number of partitions have none.
+        # Flows beyond the number of partitions have none.
         least = sorted(loads.values(), reverse=True)[: len(self.all)][-1]
         return most - least > 1
 
@@ -174,7 +173,7 @@ class Partitions:
         return loads
 
     def _standby(self) -> FlowId | None:
-        """A flow for which there was no partition; None while every flow should have one."""
+        """A flow for which no partition was left; None while every flow should have one."""
         if len(self.flows) < len(self.all):
             return None
         return next((flow for flow, load in self._loads().items() if load == 0), None)
@@ -198,13 +197,13 @@ class Partitions:
         return lost
 
     def _wanted_moves(self) -> list[tuple[Partition, FlowId]]:
-        """The least that makes it even: partitions without a flow, and what is too much for those that have them."""
+        """The fewest moves that balance the flows: partitions without a flow, and the excess of those with too many."""
         kept: dict[FlowId, list[Partition]] = {flow: [] for flow in self.flows}
         free: list[Partition] = []
         for partition in self.all:
             owner = partition.heir if partition.heir is not None else partition.flow
             (free if owner is None else kept.get(owner, free)).append(partition)
-        # Those that have most keep most; sorting keeps the order of binds among equals.
+        # Flows with the most keep the most; sorting keeps the bind order among equals.
         active = sorted(kept, key=lambda flow: -len(kept[flow]))[: len(self.all)]
         share, rest = divmod(len(self.all), len(active))
         quota = {flow: share + (position < rest) for position, flow in enumerate(active)}
@@ -225,7 +224,7 @@ class Partitions:
         if partition.flow is not None:
             self.flows[partition.flow].pop(partition.number, None)
         partition.state, partition.heir = PartitionState.PAUSED, heir
-        if partition.handoff_by_ms is None:  # One that is paused already is not paused for longer.
+        if partition.handoff_by_ms is None:  # A pause under way is not extended.
             partition.handoff_by_ms = now_ms + self.max_handoff_ms
         self._paused[partition.number] = partition
 

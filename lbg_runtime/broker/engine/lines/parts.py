@@ -1,6 +1,6 @@
 """The waiting messages of a queue whose messages belong to parts: partitions, or groups.
 
-Every part has an order of its own, so that one whose flow takes nothing now does not hold the others up.
+Every part has its own order, so that one whose flow takes nothing now does not hold up the others.
 """
 
 from collections import deque
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartLost:
-    """A flow has a part no longer: what it holds of it, or its client after a lost connection, is not its own."""
+    """A flow no longer has a part: what it, or its client after a lost connection, holds of it is no longer its own."""
 
     part: Hashable
     flow: FlowId
-    """Bound, or gone with its connection."""
+    """It is bound, or gone with its connection."""
 
 
 class Part:
-    """The messages of one part. Changed by its `Parts` alone.
+    """The messages of one part. Changed only by its `Parts`.
 
-    Messages never handed out are in order of arrival, returned ones in a heap that goes first. A message that stops
+    Messages never handed out are in order of arrival; returned ones are in a heap that goes first. A message that stops
     waiting while listed leaves a stale entry, as in the spool.
     """
 
@@ -38,15 +38,15 @@ class Part:
         self.key = key
         self.waiting_count = 0
         self.in_flight = 0
-        """Messages out with a client."""
+        """Messages that a client holds."""
         self.is_awake = False
-        """Whether `Parts.next_awake` will come to it."""
+        """Whether `Parts.next_awake` will visit it."""
         self._fresh: deque[SpooledMessage] = deque()
         self._returned: list[tuple[int, SpooledMessage]] = []
 
     @property
     def is_empty(self) -> bool:
-        """Whether no message of it is in the queue."""
+        """Whether it has no message in the queue."""
         return not (self.waiting_count or self.in_flight)
 
     @property
@@ -67,7 +67,7 @@ class Part:
         return None
 
     def unlist_first(self) -> None:
-        """Take the entry of `first` out, which is there."""
+        """Remove the entry of `first`, which must exist."""
         message = heappop(self._returned)[1] if self._returned else self._fresh.popleft()
         message.is_listed = False
 
@@ -81,7 +81,7 @@ class Part:
         heappush(self._returned, (message.sequence, message))
 
     def compact(self) -> None:
-        """Drop entries of messages that are gone, once there are more of them than of others."""
+        """Drop the entries of gone messages, once they outnumber the others."""
         if len(self._fresh) + len(self._returned) > 2 * (self.waiting_count + self.in_flight) + 64:
             self._fresh = deque(message for message in self._fresh if not message.is_gone)
             self._returned = [entry for entry in self._returned if not entry[1].is_gone]
@@ -89,10 +89,10 @@ class Part:
 
 
 class Parts:
-    """The parts of one queue. Its spool tells it what becomes of messages, its line asks it what could be sent."""
+    """The parts of one queue. Its spool reports what happens to messages; its line asks what could be sent."""
 
     def __init__(self, part_of: Callable[[Published], Hashable], messages: "Iterable[SpooledMessage]" = ()) -> None:
-        """`messages`: what the queue has already, by sequence."""
+        """`messages`: those already in the queue, by sequence."""
         self._part_of = part_of
         self._parts: dict[Hashable, Part] = {}
         self._awake: list[tuple[int, Part]] = []
@@ -107,7 +107,7 @@ class Parts:
                 part.in_flight += 1
 
     def in_flight(self, key: Hashable) -> int:
-        """How many messages of a part are out with a client."""
+        """How many messages of a part a client holds."""
         part = self._parts.get(key)
         return 0 if part is None else part.in_flight
 
@@ -116,23 +116,23 @@ class Parts:
         part = self._parts.get(key)
         return 0 if part is None else part.waiting_count + part.in_flight
 
-    # -- told by the spool
+    # -- called by the spool
 
     def added(self, message: "SpooledMessage") -> None:
-        """A message has come, behind all others."""
+        """A message has come, after all others."""
         part = message.part = self._part(message.message)
         part.waiting_count += 1
         part.append(message)
         self.wake(part)
 
     def handed_out(self, message: "SpooledMessage") -> None:
-        """A waiting message is out with a client."""
+        """A waiting message was handed to a client."""
         part = _part_of(message)
         part.waiting_count -= 1
         part.in_flight += 1
 
     def came_back(self, message: "SpooledMessage") -> None:
-        """A message that was out waits again."""
+        """A message that a client held waits again."""
         part = _part_of(message)
         part.in_flight -= 1
         part.waiting_count += 1
@@ -141,7 +141,7 @@ class Parts:
         self.wake(part)
 
     def removed(self, message: "SpooledMessage", *, was_waiting: bool) -> None:
-        """A message is gone for good."""
+        """A message has left permanently."""
         part = _part_of(message)
         if was_waiting:
             part.waiting_count -= 1
@@ -151,10 +151,10 @@ class Parts:
         if part.is_empty:
             self._parts.pop(part.key, None)
 
-    # -- asked by the line
+    # -- called by the line
 
     def next_awake(self) -> Part | None:
-        """A part with waiting messages that was not looked at since it was woken, the one with the earliest first."""
+        """Of the parts woken and not visited since that have waiting messages, the one with the earliest."""
         while self._awake:
             part = heappop(self._awake)[1]
             part.is_awake = False

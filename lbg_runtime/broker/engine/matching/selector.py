@@ -1,7 +1,7 @@
-"""Selectors: which messages a consumer wants, in the part of SQL-92 that JMS has.
+"""Selectors: which messages a consumer wants, in the subset of SQL-92 that JMS defines.
 
-What a message does not have is unknown, and so is what depends on it; so is a comparison of things that cannot be
-compared. A message is wanted where the whole is true. The grammar needs the extra `broker`.
+A field that a message lacks is unknown, and so is everything that depends on it, and any comparison of values that
+cannot be compared. A message is wanted if the whole expression is true. The grammar needs the extra `broker`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +69,7 @@ _DEEDS: Mapping[str, Callable[[_Number, _Number], _Number]] = {"+": add, "-": su
 
 
 def compile_selector(text: str) -> Selector:
-    """What a written selector says; 400 `Invalid Selector`, also for one that is too long."""
+    """Compile the text of a selector; 400 `Invalid Selector`, also for one that is too long."""
     if len(text.encode()) > LARGEST_SELECTOR_BYTES:
         raise BrokerRefusal(400, "Invalid Selector")
     try:
@@ -106,7 +106,7 @@ def _tokens(children: list["Tree[Token] | Token"]) -> list[str]:
 
 
 def _named(children: list["Tree[Token] | Token"]) -> str:
-    """The field that a test is of, which may be of nothing else."""
+    """The field that a test applies to, which can only be a field."""
     operand = children[0]
     if isinstance(operand, str) or operand.data != "name":
         raise BrokerRefusal(400, "Invalid Selector")

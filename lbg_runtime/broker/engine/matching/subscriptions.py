@@ -1,4 +1,4 @@
-"""Who wants a topic: subscriptions of one VPN in a tree of topic levels, so that a publish visits only what matches."""
+"""Who wants a topic: the subscriptions of one VPN as a tree of topic levels, so that a publish visits only matches."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -10,22 +10,22 @@ from lbg_runtime.model.errors import BrokerRefusal
 SHARE_PREFIX = "#share/"
 LARGEST_SUBSCRIPTION_BYTES = 250
 REMEMBERED_TOPICS = 10_000
-"""Topics whose match is kept until a subscription changes."""
+"""Topics whose matches are cached until a subscription changes."""
 
 S = TypeVar("S", bound=Hashable)
 
 
 @dataclass(slots=True)
 class _Level(Generic[S]):
-    """One place in the tree: all subscriptions that begin with the same levels."""
+    """A node of the tree: all subscriptions that begin with the same levels."""
 
     literal: dict[str, "_Level[S]"] = field(default_factory=dict)
     prefixed: dict[str, "_Level[S]"] = field(default_factory=dict)
     """Levels written `abc*`, by `abc`; `*` alone is the empty prefix."""
     subscribers: dict[S | Share[S], None] = field(default_factory=dict)
-    """Of subscriptions that end here."""
+    """Subscribers whose subscription ends here."""
     subscribers_of_rest: dict[S | Share[S], None] = field(default_factory=dict)
-    """Of subscriptions that end here with `>`."""
+    """Subscribers whose subscription ends here with `>`."""
 
     @property
     def is_empty(self) -> bool:
@@ -33,14 +33,14 @@ class _Level(Generic[S]):
 
 
 class Subscriptions(Generic[S]):
-    """Subscriptions by subscriber, matched by topic as `lbg_runtime.model.topic.matches` says. Called by a VPN only.
+    """Subscriptions by subscriber, matched by topic as `lbg_runtime.model.topic.matches` does. Called only by a VPN.
 
-    `#share/<share name>/<subscription>` gives each message to one of its subscribers, as `shares.py` says. A subscriber
-    that a topic reaches in several ways is named once.
+    `#share/<share name>/<subscription>` gives each message to one of its subscribers, as described in `shares.py`. A
+    subscriber that a topic reaches in several ways is returned once.
     """
 
     def __init__(self, name_of: Callable[[S], str] = str) -> None:
-        """`name_of` names a subscriber, the same in all its lives."""
+        """`name_of` returns a subscriber's name, which is the same in all its lives."""
         self._name_of = name_of
         self._root: _Level[S] = _Level()
         self._texts: dict[S, dict[str, None]] = {}
@@ -93,7 +93,7 @@ class Subscriptions(Generic[S]):
         return tuple(self._texts.get(subscriber, ()))
 
     def match(self, topic: str) -> tuple[S, ...]:
-        """Every subscriber that gets a message on this topic, each once; of a share the one who has it."""
+        """Every subscriber that gets a message on this topic, each once; of a share only the chosen one."""
         if not self._texts:
             return ()
         found = self._matched.get(topic)
@@ -138,7 +138,7 @@ class Subscriptions(Generic[S]):
         place.subscribers[subscriber] = None
 
     def _take_out(self, place: _Level[S], levels: list[str], position: int, subscriber: S | Share[S]) -> None:
-        """Undo `_enter` and cut branches that end nowhere."""
+        """Undo `_enter`, and cut branches that have become empty."""
         if position == len(levels):
             del place.subscribers[subscriber]
             return
@@ -154,12 +154,12 @@ class Subscriptions(Generic[S]):
 
 
 def _levels_by_prefix(prefixed: dict[str, _Level[S]], level: str) -> list[_Level[S]]:
-    """Places whose prefix begins this level; the cost depends on the level's length, not on how many prefixes exist."""
+    """Nodes whose prefix begins this level; the cost depends on the level's length, not on how many prefixes exist."""
     return [found for end in range(len(level) + 1) if (found := prefixed.get(level[:end])) is not None]
 
 
 def topic_of(text: str) -> str:
-    """The topic of a written subscription, the same object where it is not shared; 400 `Subscription Parse Error`."""
+    """The topic of a subscription's text, the same object if it is not shared; 400 `Subscription Parse Error`."""
     topic = text
     if text.startswith(SHARE_PREFIX):
         name, _, topic = text.removeprefix(SHARE_PREFIX).partition("/")

@@ -1,5 +1,5 @@
-"""Texts with wildcards. A client writes the pattern and another one the text, and all clients wait for the answer: so
-whatever both are, they are compared in one walk through the text."""
+"""Texts with wildcards. One client writes the pattern, another one the text, and all clients wait for the answer: so,
+whatever they are, one pass over the text compares them."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -7,23 +7,23 @@ from enum import Enum
 
 
 class Wild(Enum):
-    """A part of a pattern that stands for others than itself."""
+    """A part of a pattern that stands for other texts than itself."""
 
     CHARACTER = "any one character"
     TEXT = "any text, the empty one included"
 
 
 class Pattern:
-    """What a whole text is to look like, character by character."""
+    """What a whole text must look like, character by character."""
 
     def __init__(self, parts: Iterable[str | Wild]) -> None:
-        # Places between the characters of the pattern are bits, the first of them before all.
+        # The places between the characters of the pattern are bits; the first is before all characters.
         place = 1
         self._before: dict[str, int] = defaultdict(int)
-        """Places from which this character leads on to the next."""
+        """The places from which this character leads to the next."""
         self._before_any = 0
         self._in_text = 0
-        """Places at which any character may come."""
+        """The places at which any text may occur."""
         for part in parts:
             if part is Wild.TEXT:
                 self._in_text |= place
@@ -36,7 +36,7 @@ class Pattern:
         self._end = place
 
     def matches(self, text: str) -> bool:
-        """Whether a text looks like it; one step a character, each of a bit for every character of the pattern."""
+        """Whether a text matches; one step per character, on one bit per character of the pattern."""
         places, before, any_one, in_text = 1, self._before.get, self._before_any, self._in_text
         for character in text:
             places = (places & (before(character, 0) | any_one)) << 1 | places & in_text

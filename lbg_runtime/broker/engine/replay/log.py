@@ -1,4 +1,4 @@
-"""What one VPN's replay log keeps: messages in the order in which they came, the oldest given up for lack of room."""
+"""The replay log of one VPN: messages in order of arrival, the oldest given up when room runs out."""
 
 from bisect import bisect_left
 from collections import deque
@@ -16,12 +16,12 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FromBeginning:
-    """Replay everything that is in the log."""
+    """Replay everything in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromTime:
-    """Replay what came at this time or later."""
+    """Replay messages that came at this time or later."""
 
     at_ns: int
     """Unix time."""
@@ -29,20 +29,20 @@ class FromTime:
 
 @dataclass(frozen=True, slots=True)
 class AfterMessage:
-    """Replay what came after a message."""
+    """Replay messages that came after this one."""
 
     spooler: int
-    """Of the broker that gave the message its number."""
+    """The id of the broker that numbered the message."""
     number: int
 
 
 ReplayStart = FromBeginning | FromTime | AfterMessage
 
 
-# Not frozen, which would double what it takes to make one: there is one for every message.
+# Not frozen, which would double the cost of making one: there is one for every message.
 @dataclass(slots=True)
 class LoggedMessage:
-    """A message in the log. Nobody changes it."""
+    """A message in the log. Never changed."""
 
     came_ns: int
     """Unix time."""
@@ -50,7 +50,7 @@ class LoggedMessage:
 
 
 class ReplayLog:
-    """Called by a VPN's publishing and by `Replays` only. Holds the messages themselves, which queues share with it."""
+    """Called only by a VPN's publishing and by `Replays`. Holds the messages themselves, shared with queues."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class ReplayLog:
         began_ns: int | None = None,
         first: int = 0,
     ) -> None:
-        """`wall_s`: Unix time. `changes` is told of all that is to outlive the broker. `began_ns`: when an earlier life
-        of the broker made it; None where it is new. No message below `first` was or will be in it."""
+        """`wall_s`: Unix time. `changes` takes note of all that is to outlive the broker. `began_ns`: when an earlier
+        life of the broker made the log; None if it is new. No message below `first` was or will be in it."""
         self._vpn = vpn
         self.settings = settings
         self.size_bytes = 0
         self._wall_s = wall_s
         self._changes = changes
-        # Clients name times in whole seconds, and the second in which the log began is not before it.
+        # Clients name times in whole seconds, and the second in which the log began must not count as before it.
         self.began_ns = int(wall_s()) * NS_PER_S if began_ns is None else began_ns
         self._first = first
         self._latest_ns = self.began_ns
@@ -76,29 +76,29 @@ class ReplayLog:
 
     @property
     def message_count(self) -> int:
-        """How many messages there are."""
+        """How many messages it holds."""
         return len(self._entries)
 
     @property
     def oldest(self) -> LoggedMessage | None:
-        """The message that goes next; None where there is none."""
+        """The message that will be given up next; None if there is none."""
         return self._entries[0] if self._entries else None
 
     @property
     def newest(self) -> LoggedMessage | None:
-        """The message that came last; None where there is none."""
+        """The message that came last; None if there is none."""
         return self._entries[-1] if self._entries else None
 
     def entries(self) -> Iterator[LoggedMessage]:
-        """What is there now, in order; nothing may change meanwhile."""
+        """All entries, in order; nothing may change during the iteration."""
         return iter(self._entries)
 
     def add(self, message: Published) -> None:
-        """Append a message that has its number; as many of the oldest go as must, this one among them where it alone is
-        too large. Nothing where the log takes none."""
+        """Append a numbered message, giving up as many of the oldest as necessary, even this one if it alone is too
+        large. No effect if the log accepts none."""
         if not self.settings.ingress_enabled:
             return
-        # A clock that is set back must not put a message before those that came before it.
+        # A clock that is set back must not place a message before earlier ones.
         self._latest_ns = max(self._latest_ns, int(self._wall_s() * NS_PER_S))
         self.restore(self._latest_ns, message)
         if self._changes is not None:
@@ -106,36 +106,36 @@ class ReplayLog:
         self._trim()
 
     def restore(self, came_ns: int, message: Published) -> None:
-        """Append a message that was there in an earlier life of the broker."""
+        """Append a message that was in the log in an earlier life of the broker."""
         self._latest_ns = came_ns
         self._entries.append(LoggedMessage(came_ns, message))
         self.size_bytes += message.size_bytes
 
     def change(self, settings: ReplayLogSettings) -> None:
-        """Be of these settings from now on."""
+        """Use these settings from now on."""
         self.settings = settings
         if self._changes is not None:
             self._changes.note(ReplayLogKept(self._vpn, settings, self.began_ns, self._first))
         self._trim()
 
     def give_up_oldest(self) -> None:
-        """Let the oldest message go; there must be one."""
+        """Give up the oldest message; there must be one."""
         message = self._entries.popleft().message
         self.size_bytes -= message.size_bytes
         if self._changes is not None:
             self._changes.note(MessageUnlogged(self._vpn, message.number))
 
     def clear(self) -> None:
-        """Let all messages go."""
+        """Give up all messages."""
         while self._entries:
             self.give_up_oldest()
 
     def reaches_back_to(self, start: ReplayStart) -> bool:
-        """Whether the log was there at that time; what it had then may be gone."""
+        """Whether the log existed at that time; what it held then may be gone."""
         return not isinstance(start, FromTime) or start.at_ns >= self.began_ns
 
     def since(self, start: ReplayStart, spooler: int = 0) -> list[Published]:
-        """The messages from there on, in order; where some of them had to go, from the oldest that is there.
+        """The messages from there on, in order; if some of them are gone, from the oldest that remains.
 
         403 `Replay Start Message Unavailable` for a message that is not in the log; `spooler` is this broker's own id.
         """

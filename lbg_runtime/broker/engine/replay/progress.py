@@ -7,12 +7,12 @@ from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool
 
 
 class ReplayState(Enum):
-    """The words are SEMP's; all that is replayed is on the queue at once, so some of them are never true here."""
+    """The words are SEMP's; all replayed messages are on the queue at once, so some of SEMP's never occur here."""
 
     PENDING_COMPLETE = "pending-complete"
     """Replayed messages are on the queue."""
     COMPLETE = "complete"
-    """None are, or there never was a replay."""
+    """No replayed messages are on the queue, or there never was a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +26,30 @@ class ReplayStatus:
     sent_count: int = 0
     """Replayed messages that went to a consumer."""
     gone_count: int = 0
-    """Replayed messages that left the queue, nearly always as a consumer settled them."""
+    """Replayed messages that left the queue, nearly always because a consumer settled them."""
 
 
 class ReplayProgress:
-    """Called by `Replays` only. Looks at what it follows when it is asked: messages pay nothing for it.
+    """Called only by `Replays`. Examines the queue only when asked, at no cost per message.
 
-    A replay's messages have places of their own, one after the other, and go out in this order, so the two marks only
-    move forward. Between them is what consumers hold.
+    A replay's messages have consecutive places, and go out in this order, so the two marks only move forward. Consumers
+    hold what is between them.
     """
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._started = self._succeeded = self._failed = 0
         self._sent_before = self._gone_before = 0
-        """Of replays that are over."""
+        """The counts of replays that are over."""
         self._first = self._end = 0
-        """Places of what is replayed now; none where they are the same."""
+        """The places of the current replay; none if they are equal."""
         self._held_from = 0
-        """Everything before is gone."""
+        """Everything before this place is gone."""
         self._unsent_from = 0
-        """Everything before was sent, or is gone."""
+        """Everything before this place was sent, or is gone."""
 
     def began(self, first: int) -> None:
-        """The places from there to the last one of the queue are a new replay's; the one before was ended."""
+        """The places from `first` to the last of the queue belong to a new replay; the previous one has been ended."""
         self._started += 1
         self._first = self._held_from = self._unsent_from = first
         self._end = self._spool.last_sequence + 1
@@ -60,9 +60,9 @@ class ReplayProgress:
         self._failed += 1
 
     def end(self) -> range:
-        """The replay ends here, if there is one, and has failed if some of it is left; answers its places.
+        """End the replay, if there is one, failed if some of it is left; return its places.
 
-        To be called before what is left is removed, which would count as done.
+        Call this before the rest is removed, which would otherwise count as done.
         """
         places = range(self._first, self._end)
         status = self.status()
@@ -73,7 +73,7 @@ class ReplayProgress:
         return places
 
     def status(self) -> ReplayStatus:
-        """What there is to see now. In proportion to what consumers hold and what happened since the last call."""
+        """The current status. Costs in proportion to what consumers hold and what happened since the last call."""
         spool = self._spool
         while self._held_from < self._end and spool.at(self._held_from) is None:
             self._held_from += 1

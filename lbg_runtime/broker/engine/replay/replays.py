@@ -1,4 +1,4 @@
-"""Replay: a queue has what it attracts of its VPN's replay log again, as a binding client or an administrator asks."""
+"""Replays: a queue gets what it attracts of its VPN's replay log again, as a client's bind or an administrator asks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,25 +26,25 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.topic import matches
 
 DEFAULT_NAME = "default"
-"""Of a log for which nobody gave a name."""
+"""The name of a log that was not given one."""
 
 
 class Replays:
-    """Part of an engine, with its rules: one thread, refusals are `BrokerRefusal`, effects are to be carried out."""
+    """Part of an engine, with its rules: one thread, refusals are `BrokerRefusal`, effects must be carried out."""
 
     def __init__(self, registry: Registry, surroundings: Surroundings, spooler: int) -> None:
         self._registry = registry
         self._surroundings = surroundings
         self._spooler = spooler
         self._progress: WeakKeyDictionary[Queue, ReplayProgress] = WeakKeyDictionary()
-        """Of the queues to which something was ever replayed."""
+        """For each queue with a replay in this life of the broker."""
 
     def log(self, vpn: str) -> ReplayLog | None:
-        """A VPN's replay log, to look at; None where it has none; 403 `Message VPN Not Allowed`."""
+        """A VPN's replay log, for reading; None if it has none; 403 `Message VPN Not Allowed`."""
         return self._registry.vpn(vpn).replay_log
 
     def keep_log(self, vpn: str, settings: ReplayLogSettings | None) -> None:
-        """Have a VPN keep a replay log of these settings from now on, or none; 403 `Message VPN Not Allowed`."""
+        """Have a VPN keep a replay log with these settings from now on, or none; 403 `Message VPN Not Allowed`."""
         home = self._registry.vpn(vpn)
         if home.replay_log is not None and settings is not None:
             home.replay_log.change(settings)
@@ -60,24 +60,24 @@ class Replays:
                 self._registry.changes.note(ReplayLogGone(vpn))
 
     def keep_log_of_size(self, vpn: str, max_bytes: int) -> None:
-        """Have a VPN keep a replay log of so much, made where it has none; what else is said of one stays."""
+        """Have a VPN keep a replay log of this size, created if it has none; other settings stay as they are."""
         log = self._registry.vpn(vpn).replay_log
         settings = ReplayLogSettings(DEFAULT_NAME, max_bytes) if log is None else log.settings
         self.keep_log(vpn, replace(settings, max_bytes=max_bytes))
 
     def trim(self, vpn: str, before_ns: int) -> None:
-        """Take out of a VPN's log what came before this time; nothing where there is none."""
+        """Remove from a VPN's log what came before this time; no effect if there is no log."""
         log = self._registry.vpn(vpn).replay_log
         while log is not None and log.oldest is not None and log.oldest.came_ns < before_ns:
             log.give_up_oldest()
 
     def start(self, vpn: str, queue: QueueName, start: ReplayStart) -> list[Effect]:
-        """Have a queue hold what it attracts of the log from there on, and no other messages.
+        """Have a queue hold what it attracts of the log from `start` on, and no other messages.
 
-        All its flows end with 503 `Replay Started`, which clients take for a reason to bind again. Refused, and the
-        queue as it was: 403 `Message VPN Not Allowed`, 503 `Unknown Queue`, 503 `Replay Start Time Not Available`, 403
-        `Replay Not Supported on Partitioned Queue`, and as `choose`, but that the queue need not be exclusive or
-        without consumers.
+        All its flows end with 503 `Replay Started`, which makes clients bind again. Refusals, which leave the queue as
+        it was: 403 `Message VPN Not Allowed`, 503 `Unknown Queue`, 503 `Replay Start Time Not Available`, 403 `Replay
+        Not Supported on Partitioned Queue`, and as `choose`, except that the queue need not be exclusive or without
+        consumers.
         """
         home = self._registry.vpn(vpn)
         found = home.queue(queue)
@@ -87,7 +87,7 @@ class Replays:
         return self.begin(found, chosen)
 
     def cancel(self, vpn: str, queue: QueueName) -> list[Effect]:
-        """Remove what was replayed into a queue and is still there, whoever holds it; what came live stays.
+        """Remove replayed messages that are still on a queue, no matter who holds them; live messages stay.
 
         403 `Message VPN Not Allowed`, 503 `Unknown Queue`.
         """
@@ -101,7 +101,7 @@ class Replays:
         return ReplayStatus() if progress is None else progress.status()
 
     def restore(self, change: MessageLogged | MessageUnlogged | ReplayLogKept | ReplayLogGone) -> None:
-        """Make one change of an earlier life of the broker again."""
+        """Apply one change of an earlier life of the broker again."""
         self._registry.add_vpn(change.vpn)
         home = self._registry.vpn(change.vpn)
         log = home.replay_log
@@ -125,11 +125,11 @@ class Replays:
                 assert_never(change)
 
     def choose(self, vpn: Vpn, queue: Queue, start: ReplayStart, *, browser: bool) -> list[Published] | None:
-        """What a bind brings back to a queue, in order; None where it asks for a time before there was a log.
+        """The messages that a bind brings back to a queue, in order; None if it asks for a time before the log existed.
 
         503 `Replay Disabled` without a log, 403 for a browser, a temporary queue, one that is not exclusive, and a flow
-        that would not be fed; as `ReplayLog.since`; 503 `Replayed Message Rejected by Queue` where the queue would not
-        take all of it.
+        that would not be fed; as `ReplayLog.since`; 503 `Replayed Message Rejected by Queue` if the queue would not
+        take all of them.
         """
         return self._choose(vpn, queue, start, lambda: _check_bind(queue, browser=browser))
 
@@ -142,7 +142,7 @@ class Replays:
         now_s = int(self._surroundings.wall_s())
         first = queue.spool.last_sequence + 1
         for message in messages:
-            # Its life begins anew.
+            # Its time to live starts again.
             effects += queue.add(replace(message, spooled_at_s=now_s))
         progress.began(first)
         return effects
@@ -167,7 +167,7 @@ class Replays:
         return chosen
 
     def _attracted(self, vpn: Vpn, queue: Queue, log: ReplayLog, start: ReplayStart) -> list[Published] | None:
-        """What of the log a queue attracts, in order; None from a time before there was a log."""
+        """The part of the log that a queue attracts, in order; None from a time before the log existed."""
         if not log.reaches_back_to(start):
             return None
         subscriptions = [topic_of(text) for text in vpn.queue_subscriptions.of(queue)]
@@ -186,7 +186,7 @@ class Replays:
 
 
 def _check_bind(queue: Queue, *, browser: bool) -> None:
-    """Whether a client may have messages replayed to a queue by binding to it."""
+    """Refuse a client that may not have messages replayed to a queue by binding to it."""
     if browser:
         raise BrokerRefusal(403, "Client Initiated Replay from Browser Flow Not Allowed")
     _check_temporary(queue)
@@ -197,7 +197,7 @@ def _check_bind(queue: Queue, *, browser: bool) -> None:
 
 
 def _check_parts(queue: Queue) -> None:
-    """Whether an administrator may have messages replayed to a queue."""
+    """Refuse a queue to which an administrator may not have messages replayed."""
     _check_temporary(queue)
     if queue.settings.is_partitioned:
         raise BrokerRefusal(403, "Replay Not Supported on Partitioned Queue")

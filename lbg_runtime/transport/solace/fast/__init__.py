@@ -1,1 +1,1 @@
-"""The fast receive and publish paths, below the public API of the client, and the checks that allow or refuse them."""
+"""The fast receive and publish paths, below the client's public API, and the checks that allow or refuse them."""

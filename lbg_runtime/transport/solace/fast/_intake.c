@@ -1,13 +1,13 @@
-/* The message callback of the fast receive path, for an interpreter that could compile it; see gathering.py.
+/* The message callback of the fast receive path, for installations that could compile it; see gathering.py.
 
    The client's network thread calls `on_message` for each message of each flow. It puts the message's address where the
-   loop will find it and returns, without the interpreter's lock: that is taken once for all that gathers until the loop
-   comes, whatever flows it is of, to announce it. So the two threads do not wait for each other's turn at the
+   loop will find it and returns, without the interpreter's lock: that lock is taken once to announce all that gathers
+   until the loop comes, whatever flows it belongs to. So the two threads do not wait for each other's turn at the
    interpreter.
 
-   A flow is known by the last argument of its callback, which the client has the address of its receiver for. One lock
-   guards the table of flows and what has gathered. Whoever holds it never waits for the interpreter's; flows come and go
-   with both held. One file of more than 400 lines, because all that the lock guards is read together. */
+   A flow is identified by the last argument of its callback: the address of its receiver. One lock guards the
+   table of flows and what has gathered. Whoever holds it never waits for the interpreter's lock; flows come and go with
+   both held. One file of more than 400 lines, because all that the lock guards is read together. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -28,8 +28,8 @@ typedef struct Flow {
     PyObject *path;
     Py_ssize_t gathered;        /* messages that have not been handed over */
     unsigned long long told_in; /* the turn, counted from 1, in which its path was told that the loop is blocked */
-    bool is_removed;            /* not in the table any more; freed with its last message */
-    bool is_broken;             /* a message was not taken, so none behind it may be */
+    bool is_removed;            /* no longer in the table; freed with its last message */
+    bool is_broken;             /* a message was not taken, so none after it may be */
     struct Flow *next, *previous;
 } Flow;
 
@@ -43,7 +43,7 @@ struct Intake {
     int (*free)(void **);
     PyObject *announce; /* (turn): `pop(turn)` is to be called on the loop */
     PyObject *blocked;  /* (path): the loop has not come in time */
-    PyObject *broken;   /* (path, error): a message of this flow is not taken, or was not announced */
+    PyObject *broken;   /* (path, error): a message of this flow was not taken, or was not announced */
     Py_ssize_t full;
     long patience_ms;
     Flow *flows;
@@ -56,7 +56,7 @@ struct Intake {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t taken; /* something was popped, cut or closed; on the monotonic clock */
 
-/* -- the table of flows: open addressing; an entry is taken out by building the table anew */
+/* -- the table of flows: open addressing; an entry is taken out by rebuilding the table */
 
 static Flow **table;
 static size_t table_size, table_count; /* size: a power of two, at least twice the count */
@@ -84,7 +84,7 @@ static void insert(Flow *flow)
     table_count++;
 }
 
-/* With room for one more, and without `gone`; false where there is no memory, and then nothing has changed. */
+/* Rebuilds with room for one more, and without `gone`; false if there is no memory, and then nothing has changed. */
 static bool rebuild(const Flow *gone)
 {
     Flow **old = table;
@@ -106,8 +106,8 @@ static bool rebuild(const Flow *gone)
 
 /* -- on the client's network thread */
 
-/* The interpreter's lock. At the first time the thread's state is kept, which else would be made and thrown away for
-   every call, here and in each callback that Python itself takes. */
+/* Takes the interpreter's lock. The first time, it keeps the thread's state, which otherwise would be made and
+   discarded for every call, here and in each callback that Python itself takes. */
 static PyGILState_STATE enter(void)
 {
     static _Thread_local bool is_kept;
@@ -121,7 +121,7 @@ static PyGILState_STATE enter(void)
 
 typedef enum { ANNOUNCE, BLOCKED, NO_MEMORY } Call;
 
-/* Calls what the flow's intake has for this, if both are still there. */
+/* Calls the function that the flow's intake has for this, if both still exist. */
 static void call_back(void *user, Call what, unsigned long long turn)
 {
     PyGILState_STATE state = enter();
@@ -148,7 +148,7 @@ static void call_back(void *user, Call what, unsigned long long turn)
             Py_XDECREF(error);
             Py_XDECREF(trace);
             pthread_mutex_lock(&lock);
-            /* The next message tries again to announce what has gathered. */
+            /* The next message will try again to announce what has gathered. */
             self->is_announced = false;
             pthread_mutex_unlock(&lock);
         }
@@ -161,7 +161,7 @@ static void call_back(void *user, Call what, unsigned long long turn)
     PyGILState_Release(state);
 }
 
-/* Waits, with the lock, until the loop has taken something; whether this flow is to be told that it has not come. */
+/* Waits, with the lock, until the loop has taken something; returns whether to tell this flow that it has not come. */
 static bool loop_is_blocked(void *user)
 {
     Flow *flow = find(user);
@@ -197,7 +197,7 @@ static int on_message(void *native_flow, void *message, void *user)
     Flow *flow = find(user);
     Intake *self = flow == NULL ? NULL : flow->intake;
     if (self == NULL || self->is_closed || flow->is_broken) {
-        /* It is the library's then, which frees it; the flow has ended, or is about to. */
+        /* The message then belongs to the library, which frees it; the flow has ended, or is about to. */
         pthread_mutex_unlock(&lock);
         return NOT_TAKEN;
     }
@@ -231,7 +231,7 @@ static int on_message(void *native_flow, void *message, void *user)
     return TAKEN;
 }
 
-/* -- for Python; with the interpreter's lock */
+/* -- called from Python, with the interpreter's lock */
 
 static int intake_init(Intake *self, PyObject *args, PyObject *unused)
 {
@@ -251,7 +251,7 @@ static int intake_init(Intake *self, PyObject *args, PyObject *unused)
     return 0;
 }
 
-/* Frees a flow that is in no table, when nothing of it is left. */
+/* Frees a flow that is in no table, once no message of it is left. */
 static void drop_if_done(Flow *flow)
 {
     if (!flow->is_removed || flow->gathered)
@@ -267,7 +267,7 @@ static void drop_if_done(Flow *flow)
     Py_DECREF(path);
 }
 
-/* Takes a flow out of the table; false where there is no memory for a new one. */
+/* Takes a flow out of the table; false if there is no memory for a new table. */
 static bool take_out(Flow *flow)
 {
     pthread_mutex_lock(&lock);
@@ -278,7 +278,7 @@ static bool take_out(Flow *flow)
     return is_out;
 }
 
-/* Ends the coming of messages of a flow; false where an error is set. */
+/* Stops taking messages of a flow; false if an error is set. */
 static bool forget(Flow *flow)
 {
     if (!take_out(flow)) {
@@ -293,7 +293,7 @@ static bool forget(Flow *flow)
     PyObject *answer = NULL;
     if (is_announced && self->announce != NULL)
         /* The flow's callback may be waiting for the interpreter's lock to announce this turn, and would not find its
-           flow any more. It does no harm to announce a turn twice: the second time it is over. */
+           flow any more. Announcing a turn twice does no harm: the second time it is over. */
         answer = PyObject_CallFunction(self->announce, "K", self->turn);
     Py_XDECREF(answer);
     Py_DECREF(self);
@@ -306,7 +306,7 @@ static PyObject *intake_remove(Intake *self, PyObject *args)
     PyObject *path;
     if (!PyArg_ParseTuple(args, "KO", &user, &path))
         return NULL;
-    Flow *flow = find((void *)(uintptr_t)user); /* the table changes with the interpreter's lock only, which is ours */
+    Flow *flow = find((void *)(uintptr_t)user); /* the table changes only under the interpreter's lock, which we hold */
     if (flow != NULL && flow->intake == self && flow->path == path && !forget(flow))
         return NULL;
     Py_RETURN_NONE;
@@ -319,7 +319,7 @@ static PyObject *intake_add(Intake *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "KO", &address, &path))
         return NULL;
     void *user = (void *)(uintptr_t)address;
-    Flow *older = find(user); /* one whose receiver is gone, and whose address is used again */
+    Flow *older = find(user); /* its receiver is gone, and the address is used again */
     if (older != NULL && !forget(older))
         return NULL;
     Flow *flow = calloc(1, sizeof *flow);
@@ -342,7 +342,7 @@ static PyObject *intake_add(Intake *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Takes what has gathered away, and ends its turn. Called with the lock, which it lets go. */
+/* Takes away what has gathered, and ends its turn. Called with the lock, which it releases. */
 static Py_ssize_t take_entries(Intake *self, Entry **entries)
 {
     Py_ssize_t count = self->count;
@@ -356,7 +356,7 @@ static Py_ssize_t take_entries(Intake *self, Entry **entries)
     return count;
 }
 
-/* What was taken is nobody's any more; a flow goes with the last of its messages. */
+/* Releases entries that were taken; a flow is freed with the last of its messages. */
 static void release(Entry *entries, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -368,7 +368,7 @@ static void release(Entry *entries, Py_ssize_t count)
     free(entries);
 }
 
-/* A list of (path, [messages]), in the order in which they came; those of one flow that came together are together. */
+/* Returns a list of (path, [messages]), in order of arrival; adjacent messages of one flow are together. */
 static PyObject *hand_over(Intake *self)
 {
     Entry *entries;
@@ -395,7 +395,7 @@ static PyObject *hand_over(Intake *self)
         Py_XDECREF(part);
         done = end;
     }
-    /* Without memory what has gathered is lost for these handles, and the caller gives them up. */
+    /* Without memory, what has gathered is lost for these handles, and the caller gives them up. */
     for (Py_ssize_t i = 0; parts == NULL && i < count; i++)
         self->free(&entries[i].message);
     release(entries, count);
@@ -447,7 +447,7 @@ static int intake_traverse(Intake *self, visitproc visit, void *arg)
 static int intake_clear(Intake *self)
 {
     Py_XDECREF(intake_close(self, NULL));
-    /* Without memory one stays in the table, and its closed intake with it. */
+    /* Without memory, a flow stays in the table, and its closed intake with it. */
     while (self->flows != NULL && (self->flows->is_removed || take_out(self->flows)))
         drop_if_done(self->flows);
     Py_CLEAR(self->announce);

@@ -1,9 +1,9 @@
-/* The field reader of the fast receive path, for an interpreter that could compile it.
+/* The field reader of the fast receive path, for installations that could compile it.
 
-   What it does and promises stands in reader.py; here it is done without an object of Python for each argument.
-   Nothing of the client is linked or included: its functions come as addresses from the handle that calls.py has
-   opened, and are declared as that module calls them. What is rare, and every error, is left to functions of Python that
-   the reader is given, so that one module alone knows what they mean. All of it runs with the interpreter's lock held. */
+   reader.py says what it does and promises; here it is done without a Python object for each argument. Nothing of
+   the client is linked or included: its functions come as addresses from the handle that calls.py has opened, and
+   are declared as that module calls them. Rare cases, and every error, are left to Python functions that the reader
+   is given, so that one module alone knows what they mean. All of it runs with the interpreter's lock held. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { OK = 0, END = 4, NOT_FOUND = 5 };                /* what the library answers */
+enum { OK = 0, END = 4, NOT_FOUND = 5 };                /* what the library returns */
 enum { KIND_INT64 = 8, KIND_STRING = 10 };              /* the two kinds of field that our publishers send */
 enum { FIELD_ROOM = 64, NAMES_KEPT = 16, TEXT_TAG = 7 }; /* the last as in inbound.py */
 
@@ -59,12 +59,12 @@ typedef struct {
     size_t field_size;
     PyTypeObject *message_type, *delivery_type;
     Py_ssize_t message_slots[MESSAGE_SLOTS], delivery_slots[DELIVERY_SLOTS];
-    PyObject *publisher_property; /* whose payloads are bytes, unless somebody has copied it */
+    PyObject *publisher_property; /* messages with it have bytes as payload, unless somebody has copied it */
     PyObject *add_property;       /* (properties, name, address of the field) */
     PyObject *foreign_payload;    /* (message, bytes or None, whether it has our stamp) -> bytes */
     PyObject *failed;             /* (code, what) raises */
     PyObject *unreadable;         /* (error) raises `UnreadableMessage` from it, or the error itself */
-    PyObject *names[NAMES_KEPT];  /* of properties, as they were met first: with their hashes, and never made again */
+    PyObject *names[NAMES_KEPT];  /* the first property names met, with their hashes, so that they are made only once */
     const char *name_texts[NAMES_KEPT];
     int name_count;
 } Reader;
@@ -83,7 +83,7 @@ static void reader_dealloc(Reader *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Where the slots of a class lie in its instances. */
+/* Finds the offsets of a class's slots in its instances. */
 static int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *offsets, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -154,7 +154,7 @@ static PyObject *text_of(const char *text)
     return text == NULL ? PyUnicode_FromStringAndSize("", 0) : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), NULL);
 }
 
-/* A new reference to the name of a property. */
+/* Returns a new reference to the name of a property. */
 static PyObject *name_of(Reader *self, const char *text)
 {
     if (text == NULL)
@@ -246,7 +246,7 @@ static PyObject *read_payload(Reader *self, void *message, PyObject *properties)
                                  is_ours ? Py_True : Py_False);
 }
 
-/* A new `Message`. A field that could not be read leaves its slot empty, and the object goes as it came. */
+/* Returns a new `Message`. If a field cannot be read, its slot stays empty, and the object is freed. */
 static PyObject *read_message(Reader *self, void *native)
 {
     PyObject *message = self->message_type->tp_alloc(self->message_type, 0);
@@ -333,7 +333,7 @@ static PyObject *read_delivery(Reader *self, void *native, PyObject *queue, PyOb
     return delivery;
 }
 
-/* Frees the message, and what failed becomes what the reader's caller expects of it. */
+/* Frees the message, and turns the failure into the error that the reader's caller expects. */
 static void give_up(Reader *self, void *native)
 {
     PyObject *type, *error, *trace;

@@ -1,5 +1,5 @@
-/* The settling of the fast receive path, for an interpreter that could compile it: `accept_of` of calls.py says what
-   it does. The interpreter's lock is let go meanwhile, as the library may wait for one of its own or write to a socket. */
+/* The settling of the fast receive path, for installations that could compile it: `accept_of` of calls.py says what
+   it does. It releases the interpreter's lock meanwhile, as the library may wait for its own or write to a socket. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,7 +9,7 @@ typedef struct {
     PyObject_HEAD
     int (*settle)(void *, uint64_t, int);
     void **place;
-    PyObject *owner; /* of the place */
+    PyObject *owner; /* owner of the place */
 } Settler;
 
 static int settler_init(Settler *self, PyObject *args, PyObject *unused)
@@ -36,7 +36,7 @@ static PyObject *settler_accept(Settler *self, PyObject *delivery_id)
     unsigned long long id = PyLong_AsUnsignedLongLong(delivery_id);
     if (PyErr_Occurred())
         return NULL;
-    /* The client takes the handle away when the flow ends, so it is looked at now. */
+    /* The client takes the handle away when the flow ends, so it is read now. */
     void *handle = *self->place;
     int code;
     Py_BEGIN_ALLOW_THREADS

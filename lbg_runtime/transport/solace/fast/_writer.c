@@ -1,9 +1,9 @@
-/* The message writer of the fast publish path, for an interpreter that could compile it.
+/* The message writer of the fast publish path, for installations that could compile it.
 
-   What it does and promises stands in writer.py; here it is done without an object of Python for each
-   argument. It writes what publishers send as a rule: a payload of bytes, properties that are texts and integers of 64
-   bits. Whatever else it meets, every mistake and every error of the library, it answers with False, and the message is
-   written once more from its beginning by the writer in Python, which alone knows what is wrong and says so.
+   writer.py says what it does and promises; here it is done without a Python object for each argument. It writes what
+   publishers usually send: a payload of bytes, and properties that are texts and 64-bit integers. On anything else, and
+   on every mistake and every error of the library, it returns False, and the message is written again from its
+   beginning by the writer in Python, which alone knows what is wrong and says so.
 
    Nothing of the client is linked or included: its functions come as addresses from the handle that
    publish_calls.py has opened. All of it runs with the interpreter's lock held. */
@@ -46,7 +46,7 @@ typedef struct {
 
 static PyObject *topic_name, *payload_name, *properties_name, *message_id_name, *sent_at_name;
 
-/* Its bytes, or NULL where it is no text or has a NUL, where the library would truncate it. */
+/* Returns its bytes, or NULL if it is not a text or contains a NUL, at which the library would truncate it. */
 static const char *text_of(PyObject *object, Py_ssize_t *size)
 {
     if (!PyUnicode_CheckExact(object))
@@ -76,7 +76,7 @@ static bool write_properties(const Functions *call, void *native, PyObject *prop
         return true;
     if (call->create_properties(native, &map, 0) != OK)
         return false;
-    /* Closed with its message where this ends half-way. */
+    /* If this ends half-way, it is closed with its message. */
     while (PyDict_Next(properties, &position, &name, &value)) {
         const char *name_text = text_of(name, &size);
         if (name_text == NULL || size == 0)
@@ -93,7 +93,7 @@ static bool write_properties(const Functions *call, void *native, PyObject *prop
     return call->close(&map) == OK;
 }
 
-/* The five parts of the message; false where it is not to be written here. */
+/* Writes the five parts of the message; false if it is not to be written here. */
 static bool write_parts(const Writer *self, void *native, PyObject *const *parts, const void *tag)
 {
     const Functions *call = &self->call;
@@ -136,7 +136,7 @@ static PyObject *writer_write(Writer *self, PyObject *const *arguments, Py_ssize
     bool is_written = found == 5 && write_parts(self, native, parts, tag);
     while (found > 0)
         Py_DECREF(parts[--found]);
-    /* Whatever it is, the writer in Python meets it again. */
+    /* Whatever it is, the writer in Python will meet it again. */
     PyErr_Clear();
     return PyBool_FromLong(is_written);
 }

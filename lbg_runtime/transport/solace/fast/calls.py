@@ -1,11 +1,11 @@
 """The C functions of the fast receive path, called without the client's Python layer around them.
 
-They come from handles of our own on the library that the client has loaded, so that the client's function objects keep
-their types. What reads or frees a message keeps the interpreter's lock meanwhile: letting go of it for every field
-would wake the client's network thread for every field. What concerns a flow may wait for a lock of the library or
-write to a socket, and lets go.
+They come from our own handles on the library that the client has loaded, so that the client's function objects keep
+their types. Functions that read or free a message keep the interpreter's lock during the call: releasing it for every
+field would wake the client's network thread for every field. Functions that act on a flow may wait for a lock of the
+library or write to a socket, and release it.
 
-No argument types are declared, which would cost as much as the call: arguments are ctypes objects of the right size.
+No argument types are declared, as that would cost as much as the call: arguments are ctypes objects of the right size.
 """
 
 from collections.abc import Callable
@@ -35,35 +35,35 @@ END = 4
 NOT_FOUND = 5
 
 ACCEPTED = c_int(0)
-"""Outcome for `settle`."""
+"""The outcome for `settle`."""
 
 NOT_TAKEN = 0
 TAKEN = 1
-"""Answers of a message callback: whose the message is from then on, and who frees it."""
+"""The answers of a message callback: they say who owns the message from then on, and so frees it."""
 
 _INTERPRETER = PyDLL(pythonapi._name, handle=pythonapi._handle)
 
 pin: Any = _INTERPRETER["PyGILState_Ensure"]
-"""Has the state of a thread of the client outlive the call from C."""
+"""Makes the interpreter's state for a client thread outlive the call from C."""
 
 Accept = Callable[[DeliveryId], int]
-"""Answers the library's code."""
+"""Returns the library's code."""
 
 
 class Destination(Structure):
-    """Where a message was published to, as C describes it."""
+    """The C structure for the destination of a message."""
 
     _fields_ = (("kind", c_int), ("name", c_char_p))
 
 
 class Buffer(Structure):
-    """Where a frame lies, as C describes it."""
+    """The C structure for the place of a frame in memory."""
 
     _fields_ = (("address", c_void_p), ("size", c_uint32))
 
 
 class FastCalls:
-    """Made on any thread, used on any. Raises `AttributeError` where the library lacks one of the functions."""
+    """Can be made and used on any thread. Raises `AttributeError` if the library lacks one of the functions."""
 
     def __init__(self) -> None:
         messages = PyDLL(CORE._name, handle=CORE._handle)
@@ -77,7 +77,7 @@ class FastCalls:
         self.sent_at: Any = messages["solClient_msg_getSenderTimestamp"]
         self.delivery_id: Any = messages["solClient_msg_getMsgId"]
         self.is_redelivered: Any = messages["solClient_msg_isRedelivered"]
-        # C's boolean is one byte; what stands in the others of a whole int is chance.
+        # C's boolean is one byte; the other bytes of an int would be arbitrary.
         self.is_redelivered.restype = c_bool
         self.free: Any = messages["solClient_msg_free"]
         self.settle: Any = flows["solClient_flow_settleMsg"]
@@ -88,7 +88,7 @@ class FastCalls:
         self.pin: Any = pin
 
     def accept_of(self, handle: c_void_p) -> Accept:
-        """What settles deliveries of the flow of this handle as accepted; for one thread."""
+        """Make a function that settles deliveries of this handle's flow as accepted; for one thread."""
         settle = self.settle
         if compiled.SETTLER is not None:
             return compiled.SETTLER(address_of(settle), addressof(handle), handle).accept
@@ -103,5 +103,5 @@ class FastCalls:
 
 
 def address_of(function: Any) -> int:
-    """Where a function of C begins."""
+    """The address of a C function."""
     return cast(function, c_void_p).value or 0

@@ -1,8 +1,8 @@
-"""Whether the fast receive path can be trusted with the client that is installed, found out before it is used.
+"""Checks, before the fast receive path is used, whether it can be trusted with the installed client.
 
-It stands on parts of the client that nobody promised to keep. When a transport is opened each of them is looked at, and
-the functions of the C library are tried on a message made from a frame; the first surprise is named, and the public
-path is taken.
+The path relies on parts of the client that nobody has promised to keep. When a transport is opened, each of them is
+checked, and the functions of the C library are tried on a message made from a frame. The first surprise is reported,
+and the public path is taken.
 """
 
 import platform
@@ -36,10 +36,11 @@ from lbg_runtime.transport.solace.fast.compiled_reader import reader_of
 from lbg_runtime.transport.solace.library import CORE, START_METHOD, PersistentReceiver
 
 KNOWN_CLIENTS = frozenset({"pubsubplus-python-client 1.11.0 / C API 7.33.0.3"})
-"""As the C library calls itself and the Python layer on it; it may be another one than came with the Python layer."""
+"""The names that the Python layer and the C library below it give themselves; the C library need not be the one that
+came with the Python layer."""
 
 NEWEST_PYTHON = (3, 13)
-"""That a thread's state can be kept has been seen up to here."""
+"""The newest version on which keeping a thread's state has been seen to work."""
 
 _CALLBACK_PARTS = ("_flow_msg_callback_func_routine", "_event_callback_func_routine")
 _CALLBACK = CFUNCTYPE(c_int, c_void_p, c_void_p, py_object)
@@ -51,7 +52,7 @@ SAMPLE = Message(
     "id",
     1_700_000_000_123,
 )
-"""With something of all that our own publishers send, and more."""
+"""Contains something of everything that our own publishers send, and more."""
 _SAMPLE_ID = (1 << 40) + 1
 
 
@@ -60,7 +61,7 @@ class _Version(Structure):
 
 
 def unexpected() -> str | None:
-    """The first thing that is not as the fast path needs it, in words; None where all is. Takes about a millisecond."""
+    """Describe the first thing that is not as the fast path needs it, or return None. Takes about a millisecond."""
     for look in (_interpreter, _client, _receiver, _functions):
         found = look()
         if found is not None:
@@ -91,7 +92,7 @@ def _receiver() -> str | None:
     for part in _CALLBACK_PARTS:
         if part not in start.__code__.co_names:
             return f"a receiver starts without {part}"
-    # Types of one signature are one type.
+    # ctypes caches function types: equal signatures share one type.
     if getattr(PersistentReceiver, "msg_callback_func_type", None) is not _CALLBACK:
         return "a message callback has another signature"
     return None
@@ -114,9 +115,9 @@ def _functions() -> str | None:
 
 
 def native_message(frame: bytes) -> int:
-    """The address of a native message, as a flow hands it over when this frame has come; raises `TransportError`.
+    """Return the address of a native message like the one a flow hands over for this frame; raises `TransportError`.
 
-    Whoever asked for it frees it.
+    The caller frees it.
     """
     memory = create_string_buffer(frame, len(frame))
     buffer, message = Buffer(addressof(memory), len(frame)), c_void_p()

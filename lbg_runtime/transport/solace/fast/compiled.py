@@ -1,12 +1,12 @@
-"""The parts of the fast path that are written in C, where the package was built with a compiler at hand.
+"""The parts of the fast path that are written in C, if the package was built with a compiler.
 
-That is optional: without them the fast path does the same in Python, at about twice the cost of a message.
+They are optional: without them the fast path does the same in Python, at about twice the cost per message.
 """
 
 CALLBACK = 0
 """_intake.c: the address of the message callback."""
 INTAKE: "type[_intake.Intake] | None" = None
-"""_intake.c: what the callback puts messages into."""
+"""_intake.c: where the callback puts messages."""
 READER: "type[_reader.Reader] | None" = None
 """_reader.c: reads native messages."""
 SETTLER: "type[_settler.Settler] | None" = None
@@ -14,7 +14,7 @@ SETTLER: "type[_settler.Settler] | None" = None
 WRITER: "type[_writer.Writer] | None" = None
 """_writer.c: writes native messages."""
 
-# All of them are there, or none.
+# Either all of them exist, or none.
 try:
     from lbg_runtime.transport.solace.fast import _intake, _reader, _settler, _writer
 except ImportError:

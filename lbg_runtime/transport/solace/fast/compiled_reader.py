@@ -1,6 +1,6 @@
-"""The reader of the fast receive path as C has it (_reader.c), and the choice between it and that of reader.py.
+"""The C reader of the fast receive path (_reader.c), and the choice between it and reader.py.
 
-Both have the same outcome for every message. What is rare, and every error, comes back from C to the functions here.
+Both give the same result for every message. For rare cases, and for every error, C calls the functions here.
 """
 
 from ctypes import c_void_p, sizeof
@@ -16,12 +16,12 @@ from lbg_runtime.transport.solace.properties import add_property
 
 
 def reader_of(calls: FastCalls) -> ReadMessage:
-    """The quickest reader there is; for one thread."""
+    """The fastest reader available; for one thread."""
     return message_reader(calls) if compiled.READER is None else compiled_reader(calls)
 
 
 def compiled_reader(calls: FastCalls) -> ReadMessage:
-    """As `message_reader` of reader.py. Raises `InvariantViolated` where nothing was compiled."""
+    """Like `message_reader` of reader.py. Raises `InvariantViolated` if nothing was compiled."""
     if compiled.READER is None:
         raise InvariantViolated("a compiled reader was asked for, and nothing was compiled")
 

@@ -1,7 +1,6 @@
-"""The writer of the fast publish path as C has it (_writer.c), and the choice between it and that of
-writer.py.
+"""The C writer of the fast publish path (_writer.c), and the choice between it and writer.py.
 
-Both have the same outcome for every message: what is rare, and what cannot be sent, is written anew in Python.
+Both give the same result for every message: rare ones, and those that cannot be sent, are written again in Python.
 """
 
 from ctypes import c_void_p
@@ -16,12 +15,12 @@ from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage, me
 
 
 def writer_of(calls: PublishCalls) -> WriteMessage:
-    """The quickest writer there is; for one thread."""
+    """The fastest writer available; for one thread."""
     return message_writer(calls) if compiled.WRITER is None else compiled_writer(calls)
 
 
 def compiled_writer(calls: PublishCalls) -> WriteMessage:
-    """As `message_writer` of writer.py. Raises `InvariantViolated` where nothing was compiled."""
+    """Like `message_writer` of writer.py. Raises `InvariantViolated` if nothing was compiled."""
     if compiled.WRITER is None:
         raise InvariantViolated("a compiled writer was asked for, and nothing was compiled")
     functions = (

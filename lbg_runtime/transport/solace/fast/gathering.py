@@ -1,7 +1,7 @@
-"""What the message callback in C (_intake.c) has gathered of all flows of a session, on its way to their paths.
+"""Carries the messages that the C callback (_intake.c) has gathered, for all flows of a session, to their paths.
 
-One wake-up of the loop serves all flows: what comes through the inbox is the news that something has gathered. A flow
-event cuts off what has come before it, so that events and messages of a flow keep the one order in which they came.
+One wake-up of the loop serves all flows: all that comes through the inbox is the news that messages have gathered. A
+flow event cuts off what has come before it, so that events and messages of a flow keep the order in which they came.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from lbg_runtime.transport.solace.inbox import FULL, Inbox
 
 if TYPE_CHECKING:
-    # Not there without a compiler.
+    # Does not exist without a compiler.
     from lbg_runtime.transport.solace.fast import _intake
 
 Parts = list[tuple["GatheredPath", list[int]]]
@@ -22,24 +22,24 @@ class GatheredPath(Protocol):
     """The receive path of one flow, as the gathering sees it."""
 
     def take_each(self, messages: Iterable[int]) -> None:
-        """On the loop: these native messages of the flow have come."""
+        """Take native messages of the flow that have come. Called on the loop."""
         ...
 
     def drop_each(self, messages: Iterable[int]) -> None:
-        """On any thread: free these native messages."""
+        """Free these native messages. Called on any thread."""
         ...
 
     def loop_is_blocked(self) -> None:
-        """On the client's network thread: the loop has taken nothing for long."""
+        """The loop has taken nothing for a long time. Called on the client's network thread."""
         ...
 
     def broken(self, error: BaseException) -> None:
-        """On any thread: a message of the flow could not be taken or announced, or is lost."""
+        """A message of the flow could not be taken or announced, or is lost. Called on any thread."""
         ...
 
 
 class Gathering:
-    """For all flows whose messages come through one inbox. Only where `compiled.INTAKE` is there."""
+    """Serves all flows whose messages come through one inbox. Used only if `compiled.INTAKE` exists."""
 
     def __init__(self, intake: "type[_intake.Intake]", inbox: Inbox, free: int, patience_s: float) -> None:
         """`free` is the address of the function that frees a native message."""
@@ -48,7 +48,7 @@ class Gathering:
         self._intake = intake(
             free,
             self._announce,
-            # As C calls them: with the path first.
+            # With the arguments that C passes: the path comes first.
             lambda path: path.loop_is_blocked(),
             lambda path, error: path.broken(error),
             FULL,
@@ -56,18 +56,21 @@ class Gathering:
         )
 
     def add(self, user: int, path: GatheredPath) -> None:
-        """Hand over to this path what the callback gets with this last argument. Before the flow is started."""
+        """Hand this path the messages that the callback gets with `user` as its last argument.
+
+        Call before the flow is started.
+        """
         self._paths[user] = path
         self._intake.add(user, path)
 
     def remove(self, user: int, path: GatheredPath) -> None:
-        """Take nothing more of this flow. What has gathered is handed over still. On any thread."""
+        """Take no more messages of this flow; those that have gathered are still handed over. Called on any thread."""
         if self._paths.get(user) is path:
             del self._paths[user]
         self._intake.remove(user, path)
 
     def seal(self) -> None:
-        """On the client's network thread: what has gathered goes before whatever is posted to the inbox next."""
+        """Put what has gathered ahead of anything posted to the inbox later. Called on the client's network thread."""
         parts = self._parts(self._intake.cut)
         if parts:
             self.inbox.post(self._hand_over, parts, _drop)
@@ -82,7 +85,7 @@ class Gathering:
         try:
             return take()
         except MemoryError as error:
-            # The intake has freed what had gathered, and nobody knows of which flows.
+            # The intake has freed what had gathered, and it is unknown which flows are affected.
             for path in tuple(self._paths.values()):
                 path.broken(error)
             return []
@@ -91,7 +94,7 @@ class Gathering:
         for path, messages in parts:
             try:
                 path.take_each(messages)
-            except Exception as error:  # noqa: BLE001 - the others are no worse for it
+            except Exception as error:  # noqa: BLE001 - the other flows are not affected
                 about = "a receive path failed, and has given its flow up"
                 asyncio.get_running_loop().call_exception_handler({"message": about, "exception": error})
 

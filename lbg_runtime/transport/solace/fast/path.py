@@ -1,16 +1,16 @@
-"""The fast receive path: our own callback takes the native message, one wake-up of the loop serves all that gather.
+"""The fast receive path: our own callback takes native messages, and one wake-up of the loop serves all that gather.
 
-No thread of the client and no message object of its Python layer has a part in it. A message is an address between the
-callback, on the client's network thread, and its turn on the loop, where it is read and freed at once. The callback is
-one of C (_intake.c) where that could be compiled: it gathers the messages of the flow, and what comes through the inbox
-is the news that there are some. Else it is one of Python, and each message comes through the inbox.
+It involves no thread and no message object of the client's Python layer. Between the callback, on the client's network
+thread, and its turn on the loop, where it is read and freed at once, a message is an address. The callback is written
+in C (_intake.c) if that could be compiled: it gathers the messages of the flow, and all that comes through the inbox is
+the news that there are some. Otherwise it is written in Python, and each message comes through the inbox.
 
-**Keeping pace.** How much is in flight is the runtime's business, and it says so by closing the intake. But a closed
-window is expensive: for every second message that is under way by then the client sends a frame, and what is settled
-after 511 newer messages have come takes a frame each (docs/protocol.md). So where the loop is busy the network thread
-waits for it, here in the callback, before either happens: what it has not read it has not acknowledged, and the broker
-sends no more. That holds up nobody, as all that the session could report meanwhile goes to the same loop. Only where
-something blocks the loop is the window closed until it moves again; the runtime's wish to have it closed outlasts that.
+**Keeping pace.** The runtime decides how much is in flight, by closing the intake. But a closed window is expensive:
+for every second message in transit by then the client sends a frame, and each settlement made after 511 newer messages
+have come takes a frame of its own (docs/protocol.md). So if the loop is busy, the network thread waits for it, here in
+the callback, before either happens: messages that it has not read it has not acknowledged, so the broker sends no more.
+This delays nobody, as all that the session could report meanwhile goes to the same loop. Only if something blocks the
+loop is the window closed until the loop moves again; if the runtime wants it closed, it stays closed after that.
 """
 
 from collections.abc import Iterable
@@ -28,10 +28,10 @@ from lbg_runtime.transport.solace.library import PersistentReceiver
 from lbg_runtime.transport.solace.receive_path import PathOwner
 
 PATIENCE_S = 0.25
-"""How long the network thread waits for the loop at most; far less than the broker waits for a sign of life."""
+"""How long the network thread waits for the loop at most; far less than the broker's keep-alive timeout."""
 
 FLUSH_EVERY = 128
-"""Settlements after which those that the client has batched are sent."""
+"""Number of settlements after which those that the client has batched are sent."""
 
 
 class FastPath:
@@ -41,7 +41,7 @@ class FastPath:
     is set by the network thread alone and cleared by the loop alone.
     """
 
-    # As in `FlowRunner`: with a thousand queues little of this is in the caches when a message comes.
+    # As in `FlowRunner`: with a thousand queues, little of this is in the CPU caches when a message comes.
     __slots__ = (
         "_accept",
         "_calls",
@@ -60,7 +60,7 @@ class FastPath:
     def __init__(
         self, calls: FastCalls, read: ReadMessage, inbox: Inbox, owner: PathOwner, gathering: Gathering | None = None
     ) -> None:
-        """`gathering`: of the inbox, where the callback is the one of C."""
+        """`gathering`: that of the inbox, if the callback is the one in C."""
         self._gathering = gathering
         self._user = 0
         self._calls = calls
@@ -74,7 +74,7 @@ class FastPath:
         self._is_stopped = False
         """The window is closed because the loop is blocked."""
         self._is_broken = False
-        """A message is not shown, so none behind it may be."""
+        """A message was not shown, so none after it may be."""
         self._settled = 0
 
     # -- on a control thread
@@ -83,7 +83,7 @@ class FastPath:
         """See `ReceivePath.attach`."""
         self._handle = receiver.flow_p
         self._accept = self._calls.accept_of(receiver.flow_p)
-        # The receiver keeps it for as long as C may call it.
+        # The receiver keeps it alive for as long as C may call it.
         receiver._flow_msg_callback_func_routine = PersistentReceiver.msg_callback_func_type(self._callback(receiver))
 
     def begin(self, receiver: Any) -> None:
@@ -104,7 +104,7 @@ class FastPath:
             self._gathering.seal()
 
     def _callback(self, receiver: Any) -> Any:
-        """What the client is to call, or the address of that."""
+        """The callback for the client, or its address."""
         if self._gathering is None:
             return self._python_callback()
         # The client hands the receiver's address to the callback with each message.
@@ -121,16 +121,16 @@ class FastPath:
             answer = NOT_TAKEN
             try:
                 if not is_pinned:
-                    # The interpreter makes a state for this thread when C calls, and throws it away when the call
-                    # returns, at many times the price of all the rest here; unless it is in use, as from now on.
+                    # The interpreter makes a state for this thread when C calls, and discards it when the call returns,
+                    # at many times the cost of everything else here; unless the state is in use, as it is from now on.
                     self._calls.pin()
                     is_pinned = True
                 has_room = post(take, message, drop)
                 answer = TAKEN
                 if not has_room and not self._is_stopped:
                     self._wait()
-            except Exception as error:  # noqa: BLE001 - there is only C above, which would go on as if nothing was
-                # What is not taken is not shown again on this handle, but its successors are.
+            except Exception as error:  # noqa: BLE001 - only C is above, which would simply go on
+                # A message that is not taken is not shown again on this handle, but its successors are.
                 self.broken(error)
             return answer
 
@@ -148,7 +148,7 @@ class FastPath:
             self._inbox.post(self._moves_again, None)
 
     def broken(self, error: BaseException) -> None:
-        """A message could not be taken, or is lost: the flow ends. On any thread."""
+        """A message could not be taken, or is lost: end the flow. Called on any thread."""
         self._is_broken = True
         self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
 
@@ -160,14 +160,14 @@ class FastPath:
             return False
         self._settled += 1
         if not self._settled % FLUSH_EVERY and self._is_wanted and not self._is_stopped:
-            # To start what is started sends what is batched.
+            # Starting a started flow sends what is batched.
             self._calls.start(self._handle)
         return True
 
     def open_window(self) -> None:
         """See `ReceivePath.open_window`."""
         self._is_wanted = True
-        # Closed again where it is: the client may have bound the handle anew, and the order may be lost.
+        # If closed, closed again: the client may have bound the handle again, losing the earlier request.
         (self._calls.stop if self._is_stopped else self._calls.start)(self._handle)
 
     def close_window(self) -> None:
@@ -178,7 +178,7 @@ class FastPath:
     def _moves_again(self, _: None) -> None:
         if self._is_wanted:
             self._calls.start(self._handle)
-        # In this order: as long as the flag is set, the network thread does not close the window.
+        # In this order: while the flag is set, the network thread does not close the window.
         self._is_stopped = False
 
     def _take(self, message: int) -> None:
@@ -200,7 +200,7 @@ class FastPath:
         except UnreadableMessage as error:
             reason = str(error)
         finally:
-            # To skip it would break the order of its key, so the queue stops at it, loudly.
+            # Skipping it would break the order of its key, so the queue stops at it, loudly.
             if reason is not None:
                 self.drop_each(rest)
                 owner.give_up(reason)
@@ -209,6 +209,6 @@ class FastPath:
         self._calls.free(byref(c_void_p(message)))
 
     def drop_each(self, messages: Iterable[int]) -> None:
-        """Free these messages unread. On any thread."""
+        """Free these messages unread. Called on any thread."""
         for message in messages:
             self._drop(message)

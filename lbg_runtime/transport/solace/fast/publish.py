@@ -1,13 +1,13 @@
-"""The fast publish path: messages are written and sent in batches on the loop's thread, confirms come in batches too.
+"""The fast publish path: messages are written and sent in batches on the loop's thread, confirms come in batches.
 
-No thread of the client and no message object of its Python layer has a part in it. What is sent in one turn of the loop
-leaves at its end, many messages with one call of the library; what the broker has answered meanwhile is taken with one
-wake-up of the loop. The library tells the answer to a message by its tag, an address of our choice: here that of the
-message's place in a table. A confirm is one of all messages up to that one, a refusal is of that one alone. The table
-is as long as the library's window, so that the library is never asked for more than it can keep. What it does not take
-for another reason waits here, in order, for the next news of the session.
+It involves no thread and no message object of the client's Python layer. Messages sent in one turn of the loop leave at
+its end, many with one call to the library; the broker's answers meanwhile are taken with one wake-up of the loop. The
+library identifies an answer by its message's tag, an address of our choice: here that of the message's place in a
+table. A confirm covers all messages up to that one, a refusal that one alone. The table is as long as the library's
+window, so the library is never asked for more than it can keep. Messages that it does not take for another reason wait
+here, in order, for the next event of the session.
 
-What the library has taken it keeps until it is confirmed, over outages too, and sends it again by itself.
+The library keeps a message that it has taken until it is confirmed, across outages too, and sends it again by itself.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from lbg_runtime.transport.solace.library import get_last_error_info
 from lbg_runtime.transport.solace.publisher import SolacePublisher
 
 WINDOW = 255
-"""Messages under way at most; as many as the library keeps unconfirmed, with the client's settings."""
+"""The most messages in transit; as many as the library keeps unconfirmed with the client's settings."""
 
 BATCH = 50
-"""Messages sent with one call; the library takes no more."""
+"""The most messages sent with one call; the library takes no more."""
 
 ACKNOWLEDGED = 6
-"""The event of confirmed messages. Any other one with a tag of ours says that its message was refused."""
+"""The event for confirmed messages. Any other event with a tag of ours means that its message was refused."""
 
 Sending = tuple[Message, asyncio.Future[None]]
 
@@ -41,8 +41,8 @@ Sending = tuple[Message, asyncio.Future[None]]
 class FastPublisher(SolacePublisher):
     """A `SolacePublisher` for the clients that `publish_check` knows.
 
-    There is no lock: the network thread only appends answers, and the flag that the loop has been told of them is
-    cleared by the loop before it looks, as in `Inbox`.
+    There is no lock: the network thread only appends answers, and the flag that the loop has been notified is cleared
+    by the loop before it looks, as in `Inbox`.
     """
 
     def __init__(self, calls: PublishCalls, write: WriteMessage, inbox: Inbox) -> None:
@@ -60,11 +60,11 @@ class FastPublisher(SolacePublisher):
         self._waiting: deque[Sending] = deque()
         self._is_flush_due = False
         self._answers: deque[int | tuple[int, Exception]] = deque()
-        """Places of messages that are confirmed, with all before them; those of refused ones with the reason."""
+        """Places of messages that are confirmed, with all before them; places of refused ones, with the reason."""
         self._is_told = False
         self._natives: list[c_void_p] = []
         self._batch = (c_void_p * BATCH)()
-        """The same native messages, as C wants them."""
+        """The same native messages, as the array that C needs."""
         self._taken = c_uint32()
 
     # -- on a control thread
@@ -84,18 +84,18 @@ class FastPublisher(SolacePublisher):
         def hear(event: int, response_code: int, tag: int) -> bool:
             nonlocal is_pinned
             if not first_tag <= tag < end:
-                # There may be room in the library again, or a connection.
+                # The library may have room again, or a connection.
                 post(flush, None)
                 return False
             if not is_pinned:
-                # As in `FastPath`: else a thread state is made and thrown away for each event.
+                # As in `FastPath`: otherwise a thread state is made and discarded for each event.
                 self._calls.pin()
                 is_pinned = True
             place = (tag - first_tag) // TAG_BYTES
             if event == ACKNOWLEDGED:
                 answers.append(place)
             else:
-                # Asked for now: it is kept for each thread, until its next call.
+                # Fetched now: the library keeps it per thread, until the thread's next call.
                 answers.append((place, get_last_error_info(response_code, "publish")))
             if not self._is_told:
                 self._is_told = True
@@ -127,7 +127,7 @@ class FastPublisher(SolacePublisher):
         self._natives.clear()
 
     def _flush(self, _: None) -> None:
-        """Hand to the library what waits, as far as there is room."""
+        """Hand waiting messages to the library, as far as there is room."""
         self._is_flush_due = False
         while self._waiting and self._room:
             batch = self._write_batch()
@@ -135,14 +135,14 @@ class FastPublisher(SolacePublisher):
                 return
 
     def _write_batch(self) -> list[tuple[int, Sending]]:
-        """The first of what waits, each with its place, in native messages. What cannot be written is refused."""
+        """Write the first waiting messages, each with its place, into native ones. Refuse what cannot be written."""
         waiting, room, write, first_tag = self._waiting, self._room, self._write, self._first_tag
         natives = self._natives or self._make_natives()
         batch: list[tuple[int, Sending]] = []
         while waiting and room and len(batch) < BATCH:
             sending = waiting.popleft()
             if sending[1].cancelled():
-                # Nobody wants it any more, and what is sent behind it may be the same once more.
+                # Nobody wants it any more, and a message sent after it may be the same one again.
                 continue
             place = room[0]
             try:
@@ -155,10 +155,10 @@ class FastPublisher(SolacePublisher):
         return batch
 
     def _send_batch(self, batch: list[tuple[int, Sending]]) -> bool:
-        """Hand over what was written, and take back what the library does not want now; whether it may want more."""
+        """Hand over what was written, and take back what the library refuses now; return whether it may take more."""
         session = self.service.session_pointer
         self._taken.value = 0
-        # Without a session they wait: `fail_all` is on its way.
+        # Without a session they wait: `fail_all` is about to be called.
         code = self._calls.send(session, self._batch, len(batch), byref(self._taken)) if session else NOT_READY
         taken = len(batch) if code == OK else self._taken.value
         unconfirmed, order = self._unconfirmed, self._order
@@ -171,7 +171,7 @@ class FastPublisher(SolacePublisher):
         self._room.extendleft(place for place, _ in reversed(left))
         is_blocked = code in (WOULD_BLOCK, NOT_READY)
         if not is_blocked:
-            # The library does not want the first of them, whenever it is tried.
+            # The library would never take the first of them.
             _, (message, future) = left.pop(0)
             _fail(future, publish_failed(message.topic, get_last_error_info(code, "publish")))
         self._waiting.extendleft(sending for _, sending in reversed(left))
@@ -189,9 +189,9 @@ class FastPublisher(SolacePublisher):
         self._flush(None)
 
     def _confirm(self, last: int) -> None:
-        """Messages were confirmed in the order of sending, up to the one in this place."""
+        """Messages up to the one in this place, in the order of sending, were confirmed."""
         unconfirmed, order, room = self._unconfirmed, self._order, self._room
-        # Else `fail_all` was first.
+        # Otherwise `fail_all` came first.
         while unconfirmed[last] is not None:
             place = order.popleft()
             entry, unconfirmed[place] = unconfirmed[place], None
@@ -218,6 +218,6 @@ class FastPublisher(SolacePublisher):
 
 
 def _fail(future: asyncio.Future[None], error: Exception) -> None:
-    # Whoever sent the message may have gone.
+    # The sender of the message may have gone.
     if not future.done():
         future.set_exception(error)

@@ -1,10 +1,10 @@
 """The C functions of the fast publish path, called without the client's Python layer around them.
 
-As in `calls`: handles of our own on the library that the client has loaded. What only fills a message keeps the
-interpreter's lock meanwhile. What sends may wait for a lock of the library, which its network thread may hold while it
-waits for the interpreter, so it lets go.
+As in `calls`, they come from our own handles on the library that the client has loaded. Functions that only fill a
+message keep the interpreter's lock during the call. Functions that send may wait for a lock of the library, which its
+network thread may hold while it waits for the interpreter, so they release it.
 
-No argument types are declared, which would cost as much as the call: arguments are bytes, small integers, and ctypes
+No argument types are declared, as that would cost as much as the call: arguments are bytes, small integers, and ctypes
 objects of the right size.
 """
 
@@ -16,14 +16,14 @@ from lbg_runtime.transport.solace.library import CORE
 
 WOULD_BLOCK = 1
 NOT_READY = 3
-"""As `WOULD_BLOCK`, while there is no connection."""
+"""Like `WOULD_BLOCK`, but while there is no connection."""
 
 PERSISTENT = c_uint32(0x10)
 """For `set_delivery_mode`."""
 
 
 class PublishCalls:
-    """Made on any thread, used on any. Raises `AttributeError` where the library lacks one of the functions."""
+    """Can be made and used on any thread. Raises `AttributeError` if the library lacks one of the functions."""
 
     def __init__(self) -> None:
         messages = PyDLL(CORE._name, handle=CORE._handle)

@@ -1,7 +1,7 @@
-"""Whether the fast publish path can be trusted with the client that is installed, found out before it is used.
+"""Checks, before the fast publish path is used, whether it can be trusted with the installed client.
 
-`check` has looked at the interpreter and at the client's version before this. Here a session is built and given
-events, and messages are written and looked at as they would go over the wire.
+`check` has checked the interpreter and the client's version before this. Here a session is built and given events, and
+messages are written and examined as they would go over the wire.
 """
 
 from ctypes import byref, c_void_p, string_at
@@ -26,7 +26,7 @@ from lbg_runtime.transport.solace.settings import SolaceSettings
 _NOWHERE = SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="check")
 _WINDOW_SIZE = "SESSION_PUB_WINDOW_SIZE"
 _CAN_SEND = 11
-"""An event on which the client does nothing but to take note of it."""
+"""An event that the client merely notes."""
 _USUAL = Message(
     "fast/check/usual",
     b"\0payload\0",
@@ -34,12 +34,12 @@ _USUAL = Message(
     "id",
     1_700_000_000_123,
 )
-"""As our own publishers stamp them."""
+"""Stamped as our own publishers do."""
 _BARE = Message("fast/check/again", b"")
 
 
 def unexpected() -> str | None:
-    """The first thing that is not as the fast path needs it, in words; None where all is. Takes about a millisecond."""
+    """Describe the first thing that is not as the fast path needs it, or return None. Takes about a millisecond."""
     for look in (_session, _functions):
         found = look()
         if found is not None:
@@ -48,7 +48,7 @@ def unexpected() -> str | None:
 
 
 def _session() -> str | None:
-    """Build a session, which is never connected, and have it tell events as C would."""
+    """Build a session, which is never connected, and have it report events as C would."""
     heard: list[tuple[int, int, int]] = []
 
     def hear(code: int, response_code: int, tag: int) -> bool:
@@ -73,7 +73,7 @@ def _try_session(session: Any, heard: list[tuple[int, int, int]]) -> str | None:
     if not session.session_pointer:
         return "a session does not show its native one"
     event_type = getattr(ClientSession, CALLBACK_TYPE)._argtypes_[1]._type_
-    # The client reads what a tag points to, so what goes on to it has none.
+    # The client reads what a tag points to, so an event passed on to it has none.
     for code, tag in ((ACKNOWLEDGED, 1 << 40), (_CAN_SEND, None)):
         event = event_type(session_event=code, response_code=200, info_p=b"", correlation_p=tag)
         has_passed_on = session.can_send_received.is_set()
@@ -96,7 +96,7 @@ def _functions() -> str | None:
     if calls.alloc(byref(pointer)) != OK:
         return "the client makes no message"
     try:
-        # The same native message again and again, as it is used: nothing of one may remain in the next.
+        # The same native message again and again, as in real use: nothing of one message may remain in the next.
         for message in (SAMPLE, _USUAL, _BARE):
             write(pointer, message, 0)
             buffer, block = Buffer(), c_void_p()

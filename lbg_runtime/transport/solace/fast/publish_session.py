@@ -1,12 +1,12 @@
-"""Building a session of the client that tells us of its events first, and of many confirms by one event.
+"""Builds a client session that reports its events to us first, and many confirms with one event.
 
-The client's Python layer takes longer over each event than all the rest takes. A session makes its event callback when
-its service is built, of the function type that its class holds, and its native properties by a method of its class. For
-as long as a service of ours is built, what stands in these two places is ours: the session gets a callback around its
-own, and one property more.
+The client's Python layer spends more time on each event than everything else takes. A session makes its event callback
+when its service is built, from the function type that its class holds, and its native properties with a method of its
+class. While a service of ours is being built, we replace both of these: the session gets a callback around its own, and
+one more property.
 
-With that property the library reports the last message of those that one frame of the broker confirms, instead of every
-one: they are confirmed in the order in which they were sent.
+With that property the library reports only the last of the messages that one frame of the broker confirms, instead of
+every one: they are confirmed in the order in which they were sent.
 """
 
 import threading
@@ -17,7 +17,7 @@ from typing import Any
 from lbg_runtime.transport.solace.library import ClientSession
 
 HANDLED = 0
-"""What an event callback answers."""
+"""What an event callback returns."""
 
 CALLBACK_TYPE = "_event_callback_func_type"
 MAKE_PROPERTIES = "_SolaceSession__prepare_session_props"
@@ -27,19 +27,19 @@ CONFIRM_MODE = "SESSION_ACK_EVENT_MODE"
 MANY_AT_ONCE = "SESSION_ACK_EVENT_MODE_WINDOWED"
 
 Hear = Callable[[int, int, int], bool]
-"""Takes code, response code and correlation tag of an event, on the network thread; whether it was meant for us.
+"""Takes an event's code, response code and correlation tag, on the network thread; says whether it was for us.
 
-It must neither raise nor block. What was not meant for us goes to the client.
+It must neither raise nor block. Events that were not meant for us go to the client.
 """
 
 _HeardCallback = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)
-"""As the client's, for C; but the event comes as an address: a third of the price of what the client makes of it."""
+"""Like the client's, for C; but the event comes as an address, at a third of the cost of the client's object."""
 
 _building = threading.Lock()
 
 
 def build_heard(builder: Any, hear: Hear) -> Any:
-    """Build a service whose session tells `hear` of each event first; raises the client's errors."""
+    """Build a service whose session reports each event to `hear` first; raises the client's errors."""
     # Others may build services of their own meanwhile, on other threads.
     thread = threading.get_ident()
     with _building:
@@ -64,7 +64,7 @@ def build_heard(builder: Any, hear: Hear) -> Any:
 
 
 def heard_callback(its_type: Any, routine: Any, hear: Hear) -> Any:
-    """A callback of the client's type, which keeps all that it needs."""
+    """Make a callback of the client's type that keeps everything it needs alive."""
     event_at = its_type._argtypes_[1]._type_.from_address
 
     def on_event(session: Any, address: int, user: Any) -> Any:
@@ -77,7 +77,7 @@ def heard_callback(its_type: Any, routine: Any, hear: Hear) -> Any:
 
 
 def add_confirm_mode(properties: Any) -> None:
-    """Add the property to an array of names and values, which ends where there is no name; raises `ValueError`."""
+    """Add the property to an array of names and values, which ends at the first missing name; raises `ValueError`."""
     end = list(properties).index(None)
     if len(properties) < end + 3:
         raise ValueError("the session's properties leave no room")

@@ -1,9 +1,9 @@
 """Reads a native message once, into the values of the model, and frees it.
 
-A function with its variables around it instead of a class: this is most of what a message costs, and looking each of
-them up on an object would add a tenth to it. For the same reason the two values are not made by their constructors:
-those of frozen dataclasses set each field by a function call of its own. Where the package was built with a compiler at
-hand, compiled_reader.py does the same in a fifth of the time.
+It is a closure instead of a class: this is most of what a message costs, and looking up each variable on an object
+would add a tenth to it. For the same reason the two values are not made by their constructors: those of frozen
+dataclasses set each field by a separate function call. If the package was built with a compiler, compiled_reader.py
+does the same in a fifth of the time.
 """
 
 import sys
@@ -35,13 +35,13 @@ ReadMessage = Callable[[int, QueueName, Epoch], Delivery]
 
 
 class _StringField(Structure):
-    """The client's field, where it holds a text."""
+    """The client's field when it holds a text."""
 
     _fields_ = (("kind", c_int), ("length", c_uint32), ("value", c_char_p))
 
 
 class _IntegerField(Structure):
-    """The client's field, where it holds a number of 64 bits."""
+    """The client's field when it holds a 64-bit integer."""
 
     _fields_ = (("kind", c_int), ("length", c_uint32), ("value", c_int64))
 
@@ -60,7 +60,7 @@ class _DeliveryDraft:
 
 
 def message_reader(calls: FastCalls) -> ReadMessage:
-    """A reader for one thread: its variables are written by C and read afterwards, so two threads must not share it."""
+    """Make a reader for one thread: C writes its variables, to be read afterwards, so threads must not share it."""
     get_payload, get_properties, get_next = calls.payload, calls.properties, calls.next_field
     get_message_id, get_destination, get_sent_at = calls.message_id, calls.destination, calls.sent_at
     get_delivery_id, is_redelivered, free, bytes_at = (
@@ -72,7 +72,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
     monotonic_ns = time.monotonic_ns
 
     message = c_void_p()
-    # C writes 32 bits of a size, and Python reads all of it.
+    # C writes 32 bits of a size, but Python reads all of it.
     address, size = c_void_p(), c_ssize_t()
     size_bits = c_uint32.from_buffer(size, 0 if sys.byteorder == "little" else sizeof(size) - sizeof(c_uint32))
     container, field, name = c_void_p(), Field(), c_char_p()
@@ -85,7 +85,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
     to_delivery_id = byref(delivery_id)
     field_bytes, destination_bytes = c_size_t(sizeof(field)), c_size_t(sizeof(destination))
 
-    # A call that went well answers `OK`, which is zero, and false.
+    # A successful call returns `OK`, which is zero, and so false.
 
     def read(pointer: int, queue: QueueName, epoch: Epoch) -> Delivery:
         received_at_ns = monotonic_ns()
@@ -111,7 +111,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
             code = get_payload(message, to_address, to_size)
             if not code and PUBLISHER_PROPERTY in properties:
                 payload = bytes_at(address, size)
-                # Nearly nothing that we publish looks like a text.
+                # Hardly anything that we publish looks like a text.
                 if payload and payload[0] >> 2 == TEXT_TAG:
                     payload = read_foreign_payload(calls, message, payload, is_ours=True)
                 draft.payload = payload
@@ -163,9 +163,9 @@ def message_reader(calls: FastCalls) -> ReadMessage:
 
 
 def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes | None, *, is_ours: bool) -> bytes:
-    """Where there is no attachment, or the publisher is none of ours: it may have sent XML as well, or instead.
+    """Read a payload that has no attachment or is not from a publisher of ours: it may have XML as well, or instead.
 
-    And where the attachment looks like a text though it has our stamps, which a foreign publisher may have copied.
+    Also used if the attachment looks like a text although it has our stamps, which a foreign publisher may have copied.
     Raises `UnreadableMessage` or the client's errors.
     """
     address, size = c_void_p(), c_uint32()

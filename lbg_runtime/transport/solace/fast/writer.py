@@ -1,7 +1,7 @@
-"""Writes a message of the model into a native message, which is used again and again.
+"""Writes a message of the model into a native message, which is reused.
 
-A function with its variables around it instead of a class, as in `reader`, and for the same reason. Where there
-was a compiler at hand, compiled_writer.py does the same for all that is usual in a tenth of the time.
+It is a closure instead of a class, as in `reader` and for the same reason. If there was a compiler, compiled_writer.py
+does the same for all usual messages in a tenth of the time.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ from lbg_runtime.transport.solace.library import get_last_error_info
 
 TAG_BYTES = 32
 """How much of the memory at a tag's address belongs to it. The client's Python layer reads 17 bytes of a tag, whoever
-set it; of ours it hears nothing, but must never be given the address of anything less."""
+set it; it is not told of ours, but must never be given the address of anything smaller."""
 
 _SMALLEST_INT64 = -(1 << 63)
 _LARGEST_INT64 = (1 << 63) - 1
@@ -42,12 +42,12 @@ _LARGEST_UINT64 = (1 << 64) - 1
 _NAMES: Mapping[str, bytes] = {
     name: name.encode() for name in (PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY)
 }
-"""What our own publishers stamp on every message."""
+"""The properties that our own publishers stamp on every message."""
 
 WriteMessage = Callable[[c_void_p, Message, int], None]
-"""Takes a native message, what is to be in it, and the address by which its answer is known; raises `PublishRefused`.
+"""Takes a native message, the message to write into it, and the tag of its answer; raises `PublishRefused`.
 
-The native message may be new, or used for any other message before: nothing of that remains.
+The native message may be new, or may have been used for any other message: nothing of that remains.
 """
 
 
@@ -56,7 +56,7 @@ class _Unsendable(Exception):
 
 
 def message_writer(calls: PublishCalls) -> WriteMessage:
-    """A writer for one thread: its variables are read by C, so two threads must not share it."""
+    """Make a writer for one thread: C reads its variables, so two threads must not share it."""
     reset, set_mode, set_dmq_eligible, set_tag = (
         calls.reset,
         calls.set_delivery_mode,
@@ -69,12 +69,12 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     add_string, add_int64 = calls.add_string, calls.add_int64
     known_name = _NAMES.get
 
-    # A topic is the kind of destination with the number 0.
+    # Destination type 0 is a topic.
     destination, integer, properties, tag = Destination(0, None), c_int64(), c_void_p(), c_void_p()
     to_destination, to_properties = byref(destination), byref(properties)
     destination_bytes, tag_bytes = c_size_t(sizeof(destination)), c_uint32(TAG_BYTES)
 
-    # A call that went well answers `OK`, which is zero, and false.
+    # A successful call returns `OK`, which is zero, and so false.
 
     def add_other(name: bytes, value: object) -> int:
         code: int
@@ -119,7 +119,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         if message.properties:
             if code := create_properties(native, to_properties, 0):
                 raise _failed(code, "create properties")
-            # Closed with its message where this fails half-way.
+            # If this fails half-way, it is closed with its message.
             for name, value in message.properties.items():
                 encoded_name = known_name(name) or _name(name)
                 kind = type(value)
@@ -144,7 +144,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
     def write(native: c_void_p, message: Message, address: int) -> None:
         try:
             fill(native, message, address)
-        # Where no type checker saw the message it may be anything; others wait behind it.
+        # If no type checker saw the message, it may be anything; others wait behind it.
         except Exception as error:
             raise PublishRefused(message.topic, str(error) or type(error).__name__) from error
 
